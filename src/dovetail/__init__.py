@@ -1,0 +1,3 @@
+"""Dovetail: message delivery you can prove."""
+
+__version__ = "0.1.0"
