@@ -116,7 +116,10 @@ class JournalReader:
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
         """Hops from `first` up to and without `end`, in order, with bytes on the hop that carries them."""
         for commit in self.commits(first, end):
-            for hop in self._hops_of_commit(commit):
+            messages = self.messages_by_id({run.message_id for run in commit.runs}, commit.first_seq, commit.end)
+            for run in commit.runs:
+                self.message_of(run, messages, commit.first_seq)
+            for hop in self.hops_of_commit(commit, messages):
                 if hop.seq >= first and (end is None or hop.seq < end):
                     yield hop
 
@@ -127,12 +130,10 @@ class JournalReader:
             return []
         indexed_seq = self.progress("indexed_seq")
         rows = self.all("SELECT first_seq FROM hop_index WHERE message_id = ? ORDER BY first_seq", (message.id,))
+        indexed = (commit for (first_seq,) in rows for commit in self.commits(first_seq, first_seq + 1))
         found: list[Hop] = []
-        for (first_seq,) in rows:
-            for commit in self.commits(first_seq, first_seq + 1):
-                found.extend(self._hops_of_commit(commit, only=message.id))
-        for commit in self.commits(indexed_seq):
-            found.extend(self._hops_of_commit(commit, only=message.id))
+        for commit in (*indexed, *self.commits(indexed_seq)):
+            found.extend(self.hops_of_commit(commit, {message.id: message}))
         return found
 
     def message(self, address: Address) -> MessageRow | None:
@@ -254,17 +255,15 @@ class JournalReader:
         row = self.one("PRAGMA data_version")
         return int(row[0]) if row else 0
 
-    def _hops_of_commit(self, commit: Commit, only: int | None = None) -> Iterator[Hop]:
-        """Hops of one commit, or only those of one message."""
-        wanted = {run.message_id for run in commit.runs} if only is None else {only}
-        messages = self.messages_by_id(wanted, commit.first_seq, commit.end)
+    def hops_of_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> Iterator[Hop]:
+        """Hops of one commit, of those messages that are given."""
         seq, at_us = commit.first_seq, commit.first_at_us
         for run in commit.runs:
             at_us += run.after_us
             ids = unpack_names(run.counterparts)
             count = len(ids) or 1
-            if only is None or run.message_id == only:
-                message = self.message_of(run, messages, seq)
+            message = messages.get(run.message_id)
+            if message is not None:
                 names: list[str | None] = [*self.names_of(ids)] or [None]
                 for offset, name in enumerate(names):
                     has_body = message.body_seq == seq + offset

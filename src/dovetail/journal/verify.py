@@ -60,7 +60,8 @@ class Verdict:
 Progress = Callable[[int, int], None]
 
 
-def _no_progress(done: int, total: int) -> None:
+def no_progress(done: int, total: int) -> None:
+    """Tells nobody."""
     del done, total
 
 
@@ -69,7 +70,7 @@ def verify_journal(
     *,
     trusted: Iterable[Verifier] = (),
     since: SignedCheckpoint | None = None,
-    progress: Progress = _no_progress,
+    progress: Progress = no_progress,
 ) -> Verdict:
     """Recompute everything in the journal at `path`; JournalError only where it cannot be opened at all.
 
@@ -293,8 +294,12 @@ class _Verification:
         one, prefix = self._reader.one, index_prefix(message.address)
         if not one("SELECT 1 FROM address_index WHERE prefix = ? AND message_id = ?", (prefix, message.id)):
             self._find(message.body_seq, f"message {message.address.hex()} cannot be found by its address")
-        if message.expires_us is not None and not one(
-            "SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", (message.expires_us, message.id)
+        if (
+            message.expires_us is not None
+            and message.raw is not None
+            and not one(
+                "SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", (message.expires_us, message.id)
+            )
         ):
             self._find(message.body_seq, f"message {message.address.hex()} is listed with another expiry")
 
@@ -325,7 +330,7 @@ _CONTRADICTIONS = {
     ),
     "messages more or fewer are listed for expiry than expire": (
         "SELECT (SELECT count(*) FROM expiry_index) - (SELECT count(*) FROM messages WHERE expires_us IS NOT NULL AND "
-        "id <= (SELECT value FROM progress WHERE name = 'indexed_message'))"
+        "raw IS NOT NULL AND id <= (SELECT value FROM progress WHERE name = 'indexed_message'))"
     ),
 }
 

@@ -172,8 +172,17 @@ class JournalWriter:
                     "UPDATE messages SET body_seq = ?, size = ?, digest = ?, expires_us = ?, raw = ? WHERE id = ?",
                     batch.bodies,
                 )
-            if deleted:
-                self._connection.executemany("UPDATE messages SET raw = NULL WHERE id = ?", ((i,) for i in deleted))
+                self._connection.executemany(
+                    "INSERT INTO expiry_index VALUES (?, ?)",
+                    [(b[3], b[5]) for b in batch.bodies if b[4] is not None and b[3] and b[5] <= self._indexed_message],
+                )
+            for message_id in deleted:
+                self._connection.execute(
+                    "DELETE FROM expiry_index WHERE message_id = ?1 AND expires_us = "
+                    "(SELECT expires_us FROM messages WHERE id = ?1)",
+                    (message_id,),
+                )
+                self._connection.execute("UPDATE messages SET raw = NULL WHERE id = ?", (message_id,))
             self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._catalogue.accept(batch)
         self._note_unindexed({run[0] for run in batch.runs}, self._size)
@@ -200,7 +209,8 @@ class JournalWriter:
         if self._indexed_seq == self._size:
             return
         rows = self.reader.all(
-            "SELECT id, address, expires_us FROM messages WHERE id > ? ORDER BY id", (self._indexed_message,)
+            "SELECT id, address, CASE WHEN raw IS NOT NULL THEN expires_us END FROM messages WHERE id > ? ORDER BY id",
+            (self._indexed_message,),
         )
         with _Transaction(self):
             self._connection.executemany(
