@@ -26,7 +26,8 @@ PRAGMA user_version = {FORMAT};
 CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 -- counterparts, each text once
 CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
--- messages, bytes once; body_seq is the hop that carries bytes or size; digest is empty where it equals the address
+-- messages, bytes once; body_seq is the hop that carries bytes or size; digest is empty where it equals the address;
+-- expires_us goes with the bytes
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY, address BLOB NOT NULL, body_seq INTEGER, size INTEGER, digest BLOB, expires_us INTEGER,
     raw BLOB);
