@@ -40,6 +40,7 @@ class Noun:
 
 NOUNS = (
     Noun("config", "Check, show and write configuration files."),
+    Noun("doctor", "Check this machine and say what to do.", verbless=True),
     Noun("keys", "A private CA, certificates and signing keys."),
 )
 
