@@ -107,7 +107,14 @@ class Environment:
         with self._log_path.open("a") as log:
             log.write(f"$ {' '.join(command)}\n")
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=ROOT
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                cwd=ROOT,
+                # `user = true` in somebody's pip.conf cannot work inside an environment.
+                env={**os.environ, "PIP_USER": "0"},
             )
             assert process.stdout is not None
             tail: list[str] = []
