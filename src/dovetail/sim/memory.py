@@ -11,23 +11,31 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from dovetail.hop import Address, Fabric, Hop, Observation
+from dovetail.errors import JournalError
+from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Hop, Observation
+
+_BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class MemoryJournal:
-    """One server's hops: `seq` gapless from 0, `at` never backwards, each message's bytes on its first hop only."""
+    """Hops: `seq` gapless from 0, `at` never backwards, a message's bytes on the first hop that has them."""
 
     def __init__(self, server: str, fabric: Fabric) -> None:
         self.server = server
         self.fabric = fabric
         self.size = 0
-        self._last_at_us = 0
+        self._last_at_us = _BEFORE_ALL_TIME_US
         self._unread: list[tuple[int, Observation]] = []
         self._hops: list[Hop] = []
-        self._seen: set[Address] = set()
+        self._kept: set[Address] = set()
 
     def append(self, observations: Sequence[Observation], /) -> int:
-        """Keep the observations; the size after them."""
+        """Keep the observations, all or none; the size after them."""
+        for observation in observations:
+            if len(observation.message) != ADDRESS_BYTES:
+                raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(observation.message)}")
+            if "" in observation.counterparts:
+                raise JournalError("a counterpart without a name")
         for observation in observations:
             self._last_at_us = max(self._last_at_us, observation.at_us)
             self._unread.append((self._last_at_us, observation))
@@ -45,8 +53,9 @@ class MemoryJournal:
         """Nothing to give back: the memory stands for the disk and outlives the place."""
 
     def _make_hops(self, at_us: int, seen: Observation) -> None:
-        is_first = seen.message not in self._seen
-        self._seen.add(seen.message)
+        has_body = (seen.raw is not None or seen.size is not None) and seen.message not in self._kept
+        if has_body:
+            self._kept.add(seen.message)
         size = len(seen.raw) if seen.size is None and seen.raw is not None else seen.size
         for counterpart in seen.counterparts or (None,):
             self._hops.append(
@@ -59,11 +68,11 @@ class MemoryJournal:
                     message=seen.message,
                     counterpart=counterpart,
                     reason=seen.reason,
-                    raw=seen.raw if is_first else None,
-                    size=size if is_first else None,
+                    raw=seen.raw if has_body else None,
+                    size=size if has_body else None,
                 )
             )
-            is_first = False
+            has_body = False
 
 
 class MemoryDisks:

@@ -103,7 +103,8 @@ class Network:
         self._randomness = randomness
         self._default = link
         self._overrides: dict[tuple[str, str], Link] = {}
-        self._weather: Link | None = None
+        self._weathers: dict[int, Link] = {}
+        self._weather_count = 0
         self._delivers: dict[str, Deliver] = {}
         self._paths: dict[str, dict[str, Path]] = {}
         self._partitions: dict[int, dict[str, int]] = {}
@@ -124,9 +125,16 @@ class Network:
         self._default = link
         self._refresh()
 
-    def set_weather(self, link: Link | None) -> None:
-        """Put all links, the overridden ones too, under this one for a while; None ends it."""
-        self._weather = link
+    def add_weather(self, link: Link) -> int:
+        """Make all links, the overridden ones too, behave like this one; the number is for `end_weather`."""
+        self._weather_count += 1
+        self._weathers[self._weather_count] = link
+        self._refresh()
+        return self._weather_count
+
+    def end_weather(self, number: int) -> None:
+        """Go back to what was before; of several weathers the one that began last rules."""
+        self._weathers.pop(number, None)
         self._refresh()
 
     def partition(self, groups: Sequence[Sequence[str]]) -> int:
@@ -197,7 +205,9 @@ class Network:
             )
 
     def _link(self, source: str, destination: str) -> Link:
-        return self._weather or self._overrides.get((source, destination), self._default)
+        if self._weathers:
+            return self._weathers[max(self._weathers)]
+        return self._overrides.get((source, destination), self._default)
 
     def _refresh(self) -> None:
         for source, paths in self._paths.items():

@@ -11,12 +11,17 @@ from the journal: pings created and not answered are sent again.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.hop import ADDRESS_BYTES, Address, Hop, Observation, Reason, Stage, address_of
+from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Hop, Observation, Reason, Stage, address_of
+from dovetail.sim.core import Boot, CoreFactory
+from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.scenario import Setting, name_places
+from dovetail.sim.world import World
 
 RETRY_US = 250_000
+PING_INTERVAL_US = 100_000
 MAX_NAME_BYTES = 255
 _PING = struct.Struct("<cQ")  # kind, number
 _MAX_PING_BYTES = _PING.size + MAX_NAME_BYTES
@@ -176,3 +181,62 @@ class PingPong:
         self._events.append(
             Observation(at_us=now, stage=stage, message=message, counterparts=counterparts, raw=raw, reason=reason)
         )
+
+
+class PingPongPlay:
+    """The scenario: every place pings all others in turn; what was acknowledged must be journaled, nothing twice."""
+
+    core_class = PingPong
+
+    def __init__(self, world: World, setting: Setting) -> None:
+        names = name_places("place", setting.places)
+        self._count = max(1, setting.duration_us // PING_INTERVAL_US) if len(names) > 1 else 0
+        self._expected = self._count * len(names)
+        self._acknowledged: dict[Address, str] = {}
+        self._delivered = 0
+        self._world = world
+        for place, name in enumerate(names):
+            peers = names[place + 1 :] + names[:place]
+            server = f"swarm://pingpong/{name}"
+            world.add_place(name, self._factory(peers), server=server, fabric=Fabric.SWARM, observer=self._observe)
+
+    def is_settled(self) -> bool:
+        """Whether no place waits for a pong any more and all pings were made."""
+        return all(place.core is not None and place.core.next_timer() is None for place in self._world.places.values())
+
+    def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
+        """Acknowledged pings that are not journaled as delivered, and anything that is journaled twice."""
+        findings = check_journals(hops, [check_taken_once])
+        delivered = {hop.message for part in hops.values() for hop in part if hop.stage is Stage.DELIVERED}
+        for address, name in self._acknowledged.items():
+            if address not in delivered:
+                server = self._world.places[name].server
+                detail = f"{address.hex()} was acknowledged, but nobody journaled its delivery"
+                findings.append(Finding(rule="acknowledged", server=server, seq=None, detail=detail))
+        if self.is_settled() and len(delivered) != self._expected:
+            detail = f"{len(delivered)} pings delivered, expected {self._expected}"
+            findings.append(Finding(rule="complete", server="", seq=None, detail=detail))
+        return findings
+
+    def facts(self) -> dict[str, int]:
+        """Pings made, and what the applications heard; a crash may swallow the news of what is journaled."""
+        return {"pings": self._expected, "delivered": self._delivered, "acknowledged": len(self._acknowledged)}
+
+    def _factory(self, peers: Sequence[str]) -> CoreFactory:
+        def build_core(boot: Boot) -> PingPong:
+            core = self.core_class(boot.place, peers, count=self._count, interval_us=PING_INTERVAL_US, now=boot.now)
+            core.restore(boot.journal.hops(), boot.now)
+            return core
+
+        return build_core
+
+    def _observe(self, place: str, event: object, _: int) -> None:
+        if isinstance(event, PingAcknowledged):
+            self._acknowledged[event.address] = place
+        elif isinstance(event, PingDelivered):
+            self._delivered += 1
+
+
+def build(world: World, setting: Setting) -> PingPongPlay:
+    """The builder of the scenario `pingpong`."""
+    return PingPongPlay(world, setting)

@@ -85,7 +85,7 @@ class Place:
         self.journal: Journal = journal_factory(name, server, fabric)
         self.streams: dict[str, End] = {}
         self.life = -1
-        self.is_disk_full = False
+        self._disk_full_until_us = 0
         self.crash_plan: dict[int, tuple[CrashPoint, Callable[[], None]]] = {}
         self._factory = factory
         self._observer = observer
@@ -181,6 +181,10 @@ class Place:
             self._wake_us = None
             self._arm()
 
+    def fill_disk(self, until_us: int) -> None:
+        """Leave the journal no room until then."""
+        self._disk_full_until_us = max(self._disk_full_until_us, until_us)
+
     # -- input
 
     def take_datagram(self, data: bytes, sender: str) -> None:
@@ -257,7 +261,7 @@ class Place:
         observations = [event for event in events if isinstance(event, Observation)]
         point, crash = None, None
         if observations:
-            if self.is_disk_full:
+            if self._timeline.now < self._disk_full_until_us:
                 return self._stall(events)
             point, crash = self.crash_plan.get(self.counts.appends + 1, (None, None))
             if point is not CrashPoint.BEFORE_COMMIT:

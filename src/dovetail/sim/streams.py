@@ -74,6 +74,11 @@ class Streams:
         self._live: dict[int, End] = {}  # by number, the opener's end
         self._cut_since: dict[int, int] = {}
 
+    @property
+    def live_count(self) -> int:
+        """How many streams are open, opening or not yet known to be dead."""
+        return len(self._live)
+
     def send(self, place: Place, item: OpenStream | Frame | CloseStream) -> None:
         """Do what a core asked for."""
         if isinstance(item, Frame):

@@ -100,11 +100,13 @@ class World:
     # -- misfortune
 
     def crash(self, name: str, restart_after_us: int | None = None) -> None:
-        """Crash a place now; without a restart it stays down until `restart`."""
+        """Crash a place now; without a restart it stays down until `restart`. Nothing changes if it is down."""
         place = self.places[name]
+        if not place.is_up:
+            return
         place.crash()
         if restart_after_us is not None:
-            self.timeline.push(self.now + restart_after_us, _start, place, None)
+            self.timeline.push(self.now + restart_after_us, _start, place, place.life)
 
     def crash_on_append(
         self, name: str, append: int, point: CrashPoint, restart_after_us: int | None = SECOND_US
@@ -128,9 +130,7 @@ class World:
 
     def fill_disk(self, name: str, for_us: int) -> None:
         """Leave a place no room for its journal for a while."""
-        place = self.places[name]
-        place.is_disk_full = True
-        self.timeline.push(self.now + for_us, _free_disk, place, None)
+        self.places[name].fill_disk(self.now + for_us)
 
     def partition(self, groups: Sequence[Sequence[str]]) -> int:
         """Cut groups of places from each other and from the rest; the number is for `heal`."""
@@ -168,9 +168,6 @@ def _command(place: Place, action: Callable[[Any, int], object]) -> None:
     place.take(place.feed_command, action, None)
 
 
-def _start(place: Place, _: object) -> None:
-    place.start()
-
-
-def _free_disk(place: Place, _: object) -> None:
-    place.is_disk_full = False
+def _start(place: Place, life: int) -> None:
+    if place.life == life:
+        place.start()
