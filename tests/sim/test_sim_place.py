@@ -154,7 +154,7 @@ def test_paused_place_takes_everything_in_one_turn_when_it_goes_on():
     world.run(SECOND_US)
     resumed = start + 1 + SECOND_US
     assert place.core.received == [(resumed, "a", bytes([number])) for number in range(3)]
-    assert place.core.fired == [(resumed, [start + 5000])]
+    assert place.core.fired == [(resumed, [start + 5000])], "late, and once"
     assert place.counts.appends == 1
     assert len(world.places["a"].core.received) == 3
 
@@ -170,6 +170,7 @@ def test_longer_pause_wins_and_a_crash_ends_it():
     assert place.core.received == []
     world.crash("b", restart_after_us=1)
     world.run(10)
+    world.pause("b", 5_000)
     send(world, "a", ("b", b"2"))
     world.run(10_000)
     assert [data for _, _, data in place.core.received] == [b"2"]

@@ -36,6 +36,13 @@ class HastyPlay(PingPongPlay):
     core_class = HastyPingPong
 
 
+class CarelessPlay(PingPongPlay):
+    """Takes everything for settled at any time."""
+
+    def is_settled(self):
+        return True
+
+
 def test_quiet_world_delivers_everything_without_findings():
     report = run_scenario("pingpong", 1, setting=SMALL)
     assert report.is_settled
@@ -88,6 +95,13 @@ def test_world_that_never_settles_is_a_finding():
     report = run_scenario("pingpong", 1, setting=SMALL, link=Link(loss=1.0))
     assert not report.is_settled
     assert [finding.rule for finding in report.findings] == ["settled"]
+
+
+def test_run_waits_until_all_places_are_up_again(monkeypatch):
+    monkeypatch.setitem(SCENARIOS, "careless", f"{__name__}:CarelessPlay")
+    fault = AppendCrash(place="place-0000", append=2, point=CrashPoint.AFTER_SEND, down_us=20 * SECOND_US)
+    report = run_scenario("careless", 1, setting=SMALL, faults=[fault])
+    assert report.virtual_us >= 20 * SECOND_US
 
 
 def test_same_seed_same_report_and_another_seed_another():

@@ -3,10 +3,10 @@
 A turn is: feed one input -> journal the observations -> tell the observer -> send -> re-arm the timer. A place is
 ready, or it is up but not ready (paused, or its disk is full), or it is down.
 
-- Not ready: inputs wait in the inbox, timers are late. When it is ready again all of them are fed in one turn, which is
+- Not ready: inputs wait in the inbox, timers are late. When it is ready again all inputs are fed in one turn, which is
   one append: the group commit of a busy shell. Datagrams beyond a bound are dropped, as by a socket's buffer.
 - Disk full: the append was refused, so nothing of this turn may be told or sent. The place keeps what it could not
-  journal, takes no input, and tries again until there is room.
+  journal, takes no input, and tries again until there is room; then it tells, sends and goes on.
 - Crash: the core, the inbox and whatever was not journaled are gone, and all streams break. A crash can be planned for
   the n-th append: before its commit, between commit and send, in the middle of the sends, or after them.
 - Start: the journal is opened anew and the factory rebuilds the core from it.
@@ -343,6 +343,8 @@ class Place:
             return
         events, self._unsaved = self._unsaved, ()
         if self._save(events):
+            assert self.core is not None, "a place that saves is up"
+            self._send(self.core.to_send())
             self._become_ready()
 
     def _resume(self, life: int, _: object) -> None:
@@ -354,16 +356,11 @@ class Place:
             self._become_ready()
 
     def _become_ready(self) -> None:
-        """Feed all that waited, then the timer if it is late, and settle all of it in one turn."""
-        assert self.core is not None, "only a place that is up becomes ready"
+        """Feed all that waited and settle it in one turn; a late timer fires right after."""
         self._is_ready = True
         inbox, self._inbox = self._inbox, deque()
         self._waiting_datagrams = 0
         for feed, a, b in inbox:
             self.counts.received += 1
             feed(a, b)
-        now = self.now
-        due = self.core.next_timer()
-        if due is not None and due <= now:
-            self.core.handle_timer(now)
         self._settle()
