@@ -1,7 +1,7 @@
 """A place's turn: journal before send, crashes at every boundary, pause, full disk, timers, clocks."""
 
 import pytest
-from sim_cores import FABRIC, Mailbox, add, note, send
+from sim_cores import Mailbox, add, note, send
 
 from dovetail.errors import JournalFull, LocalProtocolError
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryJournal, World
@@ -66,7 +66,7 @@ def test_turn_is_feed_journal_tell_send_arm():
             order.append("journal")
             return super().append(observations)
 
-    world = World(1, link=LINK, journal_factory=lambda place, server, fabric: Noted(server, fabric))
+    world = World(1, link=LINK, journal_factory=lambda place, server: Noted(server))
     add(world, "a")
     add(world, "b", Noting, observer=lambda *_: order.append("tell"))
     world.run(1)
@@ -93,7 +93,7 @@ def test_core_is_rebuilt_from_its_journal_with_other_luck():
 
     world = World(1)
     start = world.now
-    world.add_place("a", factory, server="swarm://test/a", fabric=FABRIC)
+    world.add_place("a", factory, server="swarm://test/a")
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.schedule(10, lambda: world.crash("a", restart_after_us=5))
     world.run(SECOND_US)
@@ -238,7 +238,7 @@ def test_journal_that_says_it_is_full_is_believed():
                 raise JournalFull("no room")
             return super().append(observations)
 
-    world = World(1, link=LINK, journal_factory=lambda place, server, fabric: FullOnce(server, fabric))
+    world = World(1, link=LINK, journal_factory=lambda place, server: FullOnce(server))
     place = add(world, "a")
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.run(SECOND_US)

@@ -119,9 +119,9 @@ def test_journals_of_another_kind_change_nothing():
     opened = []
     disks = MemoryDisks()
 
-    def open_journal(place, server, fabric):
+    def open_journal(place, server):
         opened.append(place)
-        return disks(place, server, fabric)
+        return disks(place, server)
 
     faults = [Crash(at_us=100_000, place="place-0001", down_us=1000)]
     report = run_scenario("pingpong", 3, setting=SMALL, faults=faults, journal_factory=open_journal)

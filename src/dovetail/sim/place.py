@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dovetail.errors import JournalFull, LocalProtocolError
-from dovetail.hop import Fabric, Hop, Observation
+from dovetail.hop import Hop, Observation
 from dovetail.sim.clock import Clock
 from dovetail.sim.core import (
     Boot,
@@ -68,7 +68,6 @@ class Place:
         factory: CoreFactory,
         *,
         server: str,
-        fabric: Fabric,
         clock: Clock,
         observer: Observer | None,
         timeline: Timeline,
@@ -78,11 +77,10 @@ class Place:
     ) -> None:
         self.name = name
         self.server = server
-        self.fabric = fabric
         self.clock = clock
         self.counts = PlaceCounts()
         self.core: DatagramCore | StreamCore | None = None
-        self.journal: Journal = journal_factory(name, server, fabric)
+        self.journal: Journal = journal_factory(name, server)
         self.streams: dict[str, End] = {}
         self.life = -1
         self._disk_full_until_us = 0
@@ -126,7 +124,7 @@ class Place:
         """All that is journaled, also while the place is down."""
         if self.core is not None:
             return list(self.journal.hops())
-        journal = self._journal_factory(self.name, self.server, self.fabric)
+        journal = self._journal_factory(self.name, self.server)
         try:
             return list(journal.hops())
         finally:
@@ -142,7 +140,7 @@ class Place:
             return
         self.life += 1
         if self.life:
-            self.journal = self._journal_factory(self.name, self.server, self.fabric)
+            self.journal = self._journal_factory(self.name, self.server)
         chance = self._randomness.stream(f"place\0{self.name}\0{self.life}")
         core = self._factory(Boot(self.name, self.server, self.journal, self.now, self.life, chance))
         self.core = core
