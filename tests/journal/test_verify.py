@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.errors import DovetailError
 from dovetail.hop import Stage, address_of
 from dovetail.journal.checkpoint import Signer
 from dovetail.journal.purge import purge_step
@@ -81,7 +82,7 @@ def copies(original, tmp_path):
         assert changed == 1, statement
         try:
             return verify_journal(path).findings
-        except Exception as error:
+        except DovetailError as error:
             return [error]
 
     return findings
@@ -230,9 +231,7 @@ def test_every_kind_of_flipped_byte_in_the_file_is_reported_or_changes_nothing(o
         try:
             if verify_journal(path).findings:
                 continue
-            with JournalReader.open(path) as reader:
-                assert list(reader.hops()) == hops, f"byte {position}"
-        except AssertionError:
-            raise
-        except Exception as error:
-            assert str(error), f"byte {position}"  # noqa: PT017
+        except DovetailError:
+            continue
+        with JournalReader.open(path) as reader:
+            assert list(reader.hops()) == hops, f"byte {position}"

@@ -8,11 +8,12 @@ an earlier state. For that, give a checkpoint that was kept elsewhere (`since`).
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail.errors import CheckpointError, JournalDamaged
+from dovetail.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.hop import Stage, fabric_of
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, verify_checkpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES, index_prefix
@@ -85,8 +86,9 @@ def verify_journal(
         verdict = Verdict(reader.identity.server)
         try:
             _Verification(reader, verdict, list(trusted), since, progress).run()
-        except JournalDamaged as error:
-            verdict.findings.append(Finding(None, str(error)))
+        except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
+            # a damaged file may hold anything anywhere
+            verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
         return verdict
 
 
