@@ -14,13 +14,12 @@ from dovetail.errors import JournalError
 from dovetail.hop import ADDRESS_BYTES, Address, Observation
 from dovetail.journal.database import index_prefix
 from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
+from dovetail.journal.messages import StoredMessage
 from dovetail.journal.reader import JournalReader
 
 _SQL_VARIABLES = 500
 
 RunRow = tuple[int, int, int, int, Counterparts]
-MessageRow = tuple[int, bytes, int | None, int | None, bytes | None, int | None, bytes | None]
-BodyRow = tuple[int | None, int | None, bytes | None, int | None, bytes | None, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +44,16 @@ class Batch:
         self.body_bytes = 0
         self.runs: list[RunRow] = []
         self.names: dict[str, int] = {}
-        self.messages: list[MessageRow] = []
-        self.bodies: list[BodyRow] = []
+        self.messages: list[StoredMessage] = []
+        self.bodies: dict[int, StoredMessage] = {}
         self.seen: dict[bytes, int] = {}
+
+    def add_body(self, message_id: int, stored: StoredMessage, next_message: int) -> None:
+        """The bytes of a message that was seen without them: in this batch, or earlier."""
+        if message_id >= next_message:
+            self.messages[message_id - next_message] = stored
+        else:
+            self.bodies[message_id] = stored
 
 
 class Catalogue:
@@ -67,14 +73,12 @@ class Catalogue:
     def __init__(self, reader: JournalReader, indexed_message: int, limits: Limits) -> None:
         self._reader = reader
         self._limits = limits
-        self.next_message: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM messages")[0]
+        self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
-        self._messages: dict[bytes, int] = dict(
-            reader.all(
-                "SELECT address, CASE WHEN body_seq IS NULL THEN -id ELSE id END FROM messages WHERE id > ?",
-                (indexed_message,),
-            )
-        )
+        self._messages: dict[bytes, int] = {}
+        for block in reader.message_blocks(indexed_message + 1):
+            for message_id, message in enumerate(block.messages, block.first_id):
+                self._messages[message.address] = message_id if message.body_seq is not None else -message_id
         self._names: dict[str, int] = {}
         self.has_older_messages = indexed_message > 0
         self.has_older_names = self.next_name > 1
@@ -127,26 +131,29 @@ class Catalogue:
     def _encode_message(self, observation: Observation, batch: Batch) -> int:
         address, raw = observation.message, observation.raw
         message_id = batch.seen.get(address) or self._messages.get(address)
-        has_body = raw is not None or observation.size is not None
+        size = observation.size
+        has_body = raw is not None or size is not None
         if message_id is not None and (message_id > 0 or not has_body):
             return abs(message_id)
-        digest: bytes | None = None
-        size = observation.size
-        if raw is not None:
+        if not has_body:
+            stored = StoredMessage(address, None, None, None, None, None)
+        elif raw is None:
+            stored = StoredMessage(address, batch.end, size, None, None, None)
+        else:
             size = len(raw) if size is None else size
             digest = hashlib.sha256(raw).digest()
-            digest = b"" if digest == address else digest
+            stored = StoredMessage(
+                address, batch.end, size, b"" if digest == address else digest, observation.expires_us, raw
+            )
         batch.body_bytes += size or 0
-        expires_us = observation.expires_us if raw is not None else None
-        body = (batch.end if has_body else None, size, digest, expires_us, raw)
         if message_id is not None:
-            batch.bodies.append((*body, -message_id))
-            batch.seen[address] = -message_id
-            return -message_id
-        if len(address) != ADDRESS_BYTES:
-            raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
-        message_id = self.next_message + len(batch.messages)
-        batch.messages.append((message_id, address, *body))
+            message_id = -message_id
+            batch.add_body(message_id, stored, self.next_message)
+        else:
+            if len(address) != ADDRESS_BYTES:
+                raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
+            message_id = self.next_message + len(batch.messages)
+            batch.messages.append(stored)
         batch.seen[address] = message_id if has_body else -message_id
         return message_id
 
@@ -184,8 +191,8 @@ class Catalogue:
     def _recall_part(self, addresses: list[Address]) -> None:
         marks = ",".join("?" * len(addresses))
         rows = self._reader.all(
-            "SELECT m.address, CASE WHEN m.body_seq IS NULL THEN -m.id ELSE m.id END "
-            f"FROM address_index a JOIN messages m ON m.id = a.message_id WHERE a.prefix IN ({marks})",
+            f"SELECT message_id FROM address_index WHERE prefix IN ({marks})",
             [index_prefix(address) for address in addresses],
         )
-        self._messages.update(rows)
+        for row in self._reader.messages_by_id(message_id for (message_id,) in rows).values():
+            self._messages[row.address] = row.id if row.body_seq is not None else -row.id

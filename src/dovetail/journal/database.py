@@ -26,11 +26,10 @@ PRAGMA user_version = {FORMAT};
 CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 -- counterparts, each text once
 CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
--- messages, bytes once; body_seq is the hop that carries bytes or size; digest is empty where it equals the address;
--- expires_us goes with the bytes
+-- messages, bytes once: one row for all that a commit brought (see messages.py)
 CREATE TABLE messages (
-    id INTEGER PRIMARY KEY, address BLOB NOT NULL, body_seq INTEGER, size INTEGER, digest BLOB, expires_us INTEGER,
-    raw BLOB) STRICT;
+    first_id INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_seq INTEGER NOT NULL, crc INTEGER NOT NULL,
+    rows BLOB NOT NULL) STRICT;
 -- one row for each group commit; body_bytes are the sizes of the messages whose bytes it brought
 CREATE TABLE commits (
     first_seq INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_at_us INTEGER NOT NULL, last_at_us INTEGER NOT NULL,
@@ -44,7 +43,8 @@ CREATE TABLE nodes (
     PRIMARY KEY (level, number)) STRICT, WITHOUT ROWID;
 -- signed notes
 CREATE TABLE checkpoints (size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
--- derived, written in bulk behind the commits: address -> message, message -> commits, expiry -> message
+-- derived, written in bulk behind the commits: address -> message, message -> commits but its first,
+-- expiry -> message
 CREATE TABLE address_index (
     prefix INTEGER NOT NULL, message_id INTEGER NOT NULL,
     PRIMARY KEY (prefix, message_id)) STRICT, WITHOUT ROWID;
