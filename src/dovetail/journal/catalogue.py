@@ -88,12 +88,27 @@ class Catalogue:
         batch = Batch(size)
         if self.has_older_messages:
             self._recall(observations)
-        names = self._names
+        names, known, seen = self._names, self._messages, batch.seen
+        runs, messages, next_message = batch.runs, batch.messages, self.next_message
+        sha256 = hashlib.sha256
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
+        end = batch.end
         for observation in observations:
             before_us, at_us = at_us, max(at_us, observation.at_us)
-            message_id = self._encode_message(observation, batch)
-            reason = observation.reason
+            address, raw, reason = observation.message, observation.raw, observation.reason
+            message_id = seen.get(address) or known.get(address)
+            if message_id is None and raw is not None and observation.size is None and len(address) == ADDRESS_BYTES:
+                # a new message with all of its bytes, which is what most are
+                digest = sha256(raw).digest()
+                message_id = seen[address] = next_message + len(messages)
+                expires_us = observation.expires_us
+                messages.append(
+                    StoredMessage(address, end, len(raw), b"" if digest == address else digest, expires_us, raw)
+                )
+                batch.body_bytes += len(raw)
+            elif message_id is None or message_id < 0:
+                batch.end = end
+                message_id = self._encode_message(observation, message_id, batch)
             counterparts: Counterparts = None
             count = 1
             if observation.counterparts:
@@ -103,10 +118,11 @@ class Catalogue:
                 except KeyError:
                     ids = self._intern(observation.counterparts, batch)
                 counterparts = pack_names(ids)
-            batch.runs.append(
+            runs.append(
                 (message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, counterparts)
             )
-            batch.end += count
+            end += count
+        batch.end = end
         batch.last_at_us = at_us
         return batch
 
@@ -128,13 +144,13 @@ class Catalogue:
                 del self._messages[address]
         self.has_older_messages = True
 
-    def _encode_message(self, observation: Observation, batch: Batch) -> int:
+    def _encode_message(self, observation: Observation, message_id: int | None, batch: Batch) -> int:
+        """The number of a message that is new, or that had no bytes so far."""
         address, raw = observation.message, observation.raw
-        message_id = batch.seen.get(address) or self._messages.get(address)
         size = observation.size
         has_body = raw is not None or size is not None
-        if message_id is not None and (message_id > 0 or not has_body):
-            return abs(message_id)
+        if message_id is not None and not has_body:
+            return -message_id
         if not has_body:
             stored = StoredMessage(address, None, None, None, None, None)
         elif raw is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -135,3 +136,8 @@ def translate(error: sqlite3.Error, path: Path) -> JournalError:
 def index_prefix(address: bytes) -> int:
     """The leading 8 bytes of an address as SQLite's signed integer, in the order of the bytes."""
     return int.from_bytes(address[:8], signed=True)
+
+
+def index_prefixes(addresses: Sequence[bytes]) -> list[int]:
+    """`index_prefix` of many full addresses."""
+    return [prefix for (prefix,) in struct.iter_unpack(">q24x", b"".join(addresses))]

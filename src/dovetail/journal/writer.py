@@ -28,7 +28,7 @@ from dovetail.journal.database import (
     Connection,
     check_format,
     connect_writer,
-    index_prefix,
+    index_prefixes,
     prepare_writer,
     translate,
 )
@@ -256,7 +256,13 @@ class JournalWriter:
         with _Transaction(self):
             self._connection.executemany(
                 "INSERT INTO address_index VALUES (?, ?)",
-                sorted((index_prefix(address), message_id) for address, _, message_id in messages),
+                sorted(
+                    zip(
+                        index_prefixes([address for address, _, _ in messages]),
+                        [message_id for _, _, message_id in messages],
+                        strict=True,
+                    )
+                ),
             )
             self._connection.executemany(
                 "INSERT INTO expiry_index VALUES (?, ?)",
