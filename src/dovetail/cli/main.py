@@ -41,7 +41,9 @@ class Noun:
 NOUNS = (
     Noun("config", "Check, show and write configuration files."),
     Noun("doctor", "Check this machine and say what to do.", verbless=True),
+    Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
+    Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
 )
 
 
