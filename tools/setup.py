@@ -127,9 +127,10 @@ class Environment:
         command = [str(self.python), *PIP_INSTALL, *arguments]
         show_progress = sys.stderr.isatty()
         width = shutil.get_terminal_size().columns - 1
-        with self._log_path.open("a") as log:
-            log.write(f"$ {' '.join(command)}\n")
-            process = subprocess.Popen(
+        tail: list[str] = []
+        with (
+            self._log_path.open("a") as log,
+            subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -138,17 +139,18 @@ class Environment:
                 cwd=ROOT,
                 # `user = true` in somebody's pip.conf cannot work inside an environment.
                 env={**os.environ, "PIP_USER": "0"},
-            )
+            ) as process,
+        ):
+            log.write(f"$ {' '.join(command)}\n")
             assert process.stdout is not None
-            tail: list[str] = []
             for line in process.stdout:
                 log.write(line)
                 tail = [*tail[1 - LOG_TAIL_LINES :], line.rstrip()]
                 if show_progress:
-                    print(f"\r\x1b[K{'  ' + line.strip()[: width - 2]}", end="", file=sys.stderr, flush=True)
+                    print(f"\r\x1b[K  {line.strip()[: width - 2]}", end="", file=sys.stderr, flush=True)
             if show_progress:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        if process.wait() != 0:
+        if process.returncode != 0:
             for line in tail:
                 print(f"  {line}", file=sys.stderr)
             fail(f"pip failed; everything it said is in {show(self._log_path)}")

@@ -192,6 +192,7 @@ def _report_misuse(error: typer.TyperException) -> int:
         # Asked for nothing: the help is the answer.
         sys.stderr.write(text + "\n")
         return error.exit_code
+    text = text.replace("Value error, ", "")  # the validator's own words say nothing to a user
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     say(f"dovetail: {text[:1].lower()}{text[1:].rstrip('.')}{hint}")
     return error.exit_code
