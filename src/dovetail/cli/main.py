@@ -40,6 +40,7 @@ class Noun:
 
 NOUNS = (
     Noun("config", "Check, show and write configuration files."),
+    Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
     Noun("doctor", "Check this machine and say what to do.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
