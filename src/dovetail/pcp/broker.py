@@ -33,12 +33,13 @@ from dovetail.pcp.routing import Route, Trace, find_denied, find_forbidden, find
 from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Grant, Session, parse_mount
 from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.translation import Renderer
-from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, PatternSet, client_uri, is_uri, parse_uri
+from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, PatternSet, client_uri, parse_uri
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_REQUEST,
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
     CLOSE_GOING_AWAY,
     CLOSE_LIMIT_EXCEEDED,
+    CLOSE_NO_CERTIFICATE,
     CLOSE_SUPERSEDED,
     INVENTORY_REQUEST,
     decode_inventory_request,
@@ -70,8 +71,11 @@ class Broker:
 
     # Connections
 
-    def receive_opened(self, connection: ConnectionId, common_name: str, path: str, now: int) -> None:
-        """A connection was upgraded on this path, by a client whose certificate has this common name."""
+    def receive_opened(self, connection: ConnectionId, common_name: str | None, path: str, now: int) -> None:
+        """A connection was upgraded on this path, by a client whose certificate has this common name.
+
+        Without a name, on a plain connection, a v1 client is believed and a v2 client refused.
+        """
         self._now = now
         mount = parse_mount(path, self.settings)
         if mount is None or connection in self._sessions:
@@ -83,11 +87,13 @@ class Broker:
             deadline = now + self.settings.association_timeout_ms * 1000
             self._awaiting_association.append((deadline, session))
             return
+        if common_name is None:
+            self._close(session, CLOSE_NO_CERTIFICATE, "no name without a certificate", Reason.CONNECTION_LOST, now)
+            return
         uri = client_uri(common_name, mount.client_type or DEFAULT_CLIENT_TYPE)
-        refusal = find_refusal(session, uri, self._authorization) if is_uri(uri) else None
-        if refusal is not None or not is_uri(uri):
-            detail = refusal.detail if refusal is not None else f"{uri[:80]!r} is not a PCP URI"
-            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, Reason.CONNECTION_LOST, now)
+        refusal = find_refusal(session, uri, self._authorization)
+        if refusal is not None:
+            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, Reason.CONNECTION_LOST, now)
             return
         self._register(session, uri, now)
 

@@ -16,6 +16,7 @@ ConnectionId = NewType("ConnectionId", int)
 DEFAULT_CLIENT_TYPE = "agent"
 MAX_PATH_CHARS = 2048
 HELD_OVERHEAD_BYTES = 512
+UNIDENTIFIED = "unidentified"
 
 
 class Mount(NamedTuple):
@@ -56,7 +57,10 @@ class Held:
 
 
 class Session:
-    """State of one connection; `uri` is None until a v1 client has associated."""
+    """State of one connection; `uri` is None until a v1 client has associated.
+
+    `common_name` is the certificate's; None on a plain connection, where a v1 client is believed what it says it is.
+    """
 
     __slots__ = (
         "common_name",
@@ -76,7 +80,7 @@ class Session:
         "version",
     )
 
-    def __init__(self, connection: ConnectionId, common_name: str, mount: Mount, now: int) -> None:
+    def __init__(self, connection: ConnectionId, common_name: str | None, mount: Mount, now: int) -> None:
         self.connection = connection
         self.common_name = common_name
         self.mount = mount
@@ -96,7 +100,7 @@ class Session:
     @property
     def address_for_replies(self) -> str:
         """Where replies go: the session's URI, or the likeliest one before it has any."""
-        return self.uri or client_uri(self.common_name, self.mount.client_type or DEFAULT_CLIENT_TYPE)
+        return self.uri or client_uri(self.common_name or UNIDENTIFIED, self.mount.client_type or DEFAULT_CLIENT_TYPE)
 
     def refresh_direct(self) -> None:
         """To be called after anything that `is_direct` depends on has changed."""

@@ -60,6 +60,7 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     )
     insecure_plain: Annotated[bool, Meta(description="plain WebSocket without identities; loopback only")] = False
     journal: Annotated[str | None, Meta(description="path of the journal; none keeps no journal")] = None
+    signing_key: Annotated[str | None, Meta(description="file of the key that signs the journal's checkpoints")] = None
     durability: Annotated[
         Literal["relaxed", "full"], Meta(description="full: reports and deliveries wait for the disk")
     ] = "relaxed"
@@ -67,6 +68,10 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     metrics_port: Annotated[
         int | None, Meta(description="port of /metrics and /healthz; none switches them off", ge=0, le=65535)
     ] = None
+    access_log: Annotated[bool, Meta(description="one line per message at INFO")] = True
+    restore_hops: Annotated[int, Meta(description="hops at the journal's end looked through at the start", ge=0)] = (
+        1_000_000
+    )
     max_message_bytes: Annotated[Bytes, Meta(description="larger messages are refused", le=2**31 - 1)] = (
         64 * 1024 * 1024
     )
