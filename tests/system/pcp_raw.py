@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import ssl
 import struct
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 from pcp.pcp_frames import read_v1
 
@@ -37,10 +39,21 @@ class Refused(Exception):
 
 
 class RawClient:
+    writers: ClassVar[list[asyncio.StreamWriter]] = []
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self.uri = ""
+
+    @classmethod
+    async def close_all(cls) -> None:
+        """Close whatever tests left open."""
+        writers, cls.writers = cls.writers, []
+        for writer in writers:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     @classmethod
     async def open(cls, port: int, path: str = "/pcp", context: ssl.SSLContext | None = None) -> RawClient:
@@ -48,6 +61,7 @@ class RawClient:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", port, ssl=context, server_hostname=hostname, limit=1 << 27
         )
+        cls.writers.append(writer)
         key = base64.b64encode(os.urandom(16)).decode()
         writer.write(
             f"GET {path} HTTP/1.1\r\nHost: localhost:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -55,7 +69,8 @@ class RawClient:
         )
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, OSError):
+            writer.close()
             raise Closed(1006) from None
         status = int(head.split(b" ")[1])
         if status != 101:
@@ -79,7 +94,9 @@ class RawClient:
             raise Closed(await client.closed_with())
         return client
 
-    def send_frame(self, opcode: int, payload: bytes = b"", *, is_final: bool = True, length: int | None = None) -> None:
+    def send_frame(
+        self, opcode: int, payload: bytes = b"", *, is_final: bool = True, length: int | None = None
+    ) -> None:
         size = len(payload) if length is None else length
         first = (0x80 if is_final else 0) | opcode
         if size < 126:
@@ -93,7 +110,9 @@ class RawClient:
         masked = (int.from_bytes(payload) ^ int.from_bytes(whole)).to_bytes(len(payload)) if payload else b""
         self.writer.write(head + mask + masked)
 
-    def send_v1(self, message_type: str, targets: list[str], data: bytes | None = None, ttl_s: float = 60, **more) -> str:
+    def send_v1(
+        self, message_type: str, targets: list[str], data: bytes | None = None, ttl_s: float = 60, **more
+    ) -> str:
         message_id = str(uuid.uuid4())
         expires = datetime.now(UTC) + timedelta(seconds=ttl_s)
         envelope = {
@@ -130,7 +149,8 @@ class RawClient:
             elif size == 127:
                 (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
             payload = await self.reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, OSError):
+            self.writer.close()
             raise Closed(1006) from None
         if first & 0x0F == 8:
             self.writer.close()
@@ -160,7 +180,5 @@ class RawClient:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await self.writer.wait_closed()
-        except (ConnectionError, ssl.SSLError):
-            pass

@@ -10,6 +10,7 @@ from msgspec import Meta
 from dovetail.errors import ConfigError
 from dovetail.pcp.uri import parse_uri
 
+Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=365 * 24 * 3600 * 1000)]
@@ -49,7 +50,7 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         str, Meta(description="common name of the broker, as it stands in hops", pattern=r"^[\w\-.:]+$")
     ] = "broker"
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Meta(description="port to listen on; 0 takes any free one", ge=0, le=65535)] = 8142
+    port: Annotated[Port, Meta(description="port to listen on; 0 takes any free one")] = 8142
     mount_v1: Annotated[MountPath, Meta(description="path of protocol version 1")] = "/pcp"
     mount_v2: Annotated[MountPath, Meta(description="path of protocol version 2")] = "/pcp2"
     certificate: Annotated[str | None, Meta(description="PEM file with the broker's certificate chain")] = None
@@ -65,9 +66,10 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Literal["relaxed", "full"], Meta(description="full: reports and deliveries wait for the disk")
     ] = "relaxed"
     metrics_host: Annotated[str, Meta(description="address of /metrics and /healthz")] = "127.0.0.1"
-    metrics_port: Annotated[
-        int | None, Meta(description="port of /metrics and /healthz; none switches them off", ge=0, le=65535)
-    ] = None
+    metrics_port: Annotated[Port | None, Meta(description="port of /metrics and /healthz; none switches them off")] = (
+        None
+    )
+    event_loop: Annotated[Literal["asyncio", "uvloop"], Meta(description="uvloop must be installed")] = "asyncio"
     access_log: Annotated[bool, Meta(description="one line per message at INFO")] = True
     restore_hops: Annotated[int, Meta(description="hops at the journal's end looked through at the start", ge=0)] = (
         1_000_000

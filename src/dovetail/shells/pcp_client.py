@@ -47,6 +47,7 @@ DEFAULT_TTL_MS = 30_000
 MAX_UNREAD_MESSAGES = 10_000
 PING_INTERVAL_S = 15.0
 CONNECT_TIMEOUT_S = 10.0
+FLUSH_CHECK_S = 0.005
 
 log = logging.getLogger("dovetail.pcp.client")
 
@@ -250,6 +251,13 @@ class PcpClient:
                         yield uri, change
         finally:
             self._changes = None
+
+    async def flush(self) -> None:
+        """Wait until what was sent has left this process."""
+        while self._wire is not None and self._wire.transport is not None:
+            if not self._wire.transport.underlying_transport.get_write_buffer_size():
+                return
+            await asyncio.sleep(FLUSH_CHECK_S)
 
     # Between the core and the wire
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterator
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -23,12 +25,39 @@ class JournalQueue(Protocol):
     def queue_bytes(self) -> int: ...
 
 
+class TurnTimes:
+    """How long turns take; a histogram that is cheap enough to keep on the data path."""
+
+    __slots__ = ("_counts", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_TURN_BUCKETS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one turn."""
+        self._counts[bisect.bisect_left(_TURN_BUCKETS, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Metric:
+        """The histogram for Prometheus, whose buckets are cumulative."""
+        counts = itertools.accumulate(self._counts)
+        bounds = [*(str(bound) for bound in _TURN_BUCKETS), "+Inf"]
+        return HistogramMetricFamily(
+            "dovetail_pcp_routing_seconds",
+            "One turn: decode, authorise, route, journal and write all that came in it.",
+            buckets=[(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)],
+            sum_value=self._sum,
+        )
+
+
 class BrokerCollector(Collector):
     """Collects what the core counts."""
 
-    def __init__(self, broker: Broker, journal: JournalQueue | None) -> None:
+    def __init__(self, broker: Broker, journal: JournalQueue | None, turns: TurnTimes) -> None:
         self._broker = broker
         self._journal = journal
+        self._turns = turns
 
     def collect(self) -> Iterator[Metric]:
         """One family after the other."""
@@ -56,6 +85,7 @@ class BrokerCollector(Collector):
         for uri, size in backlogs[:MAX_NAMED_CLIENTS]:
             backlog.add_metric([uri], size)
         yield backlog
+        yield self._turns.collect()
         if self._journal is not None:
             yield GaugeMetricFamily(
                 "dovetail_pcp_journal_queue_bytes", "Bytes that wait for the journal.", value=self._journal.queue_bytes
@@ -67,7 +97,8 @@ class BrokerMetrics:
 
     def __init__(self, broker: Broker, journal: JournalQueue | None) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(BrokerCollector(broker, journal))
+        self.turns = TurnTimes()
+        self.registry.register(BrokerCollector(broker, journal, self.turns))
         self.refused_upgrades = Counter(
             "dovetail_pcp_refused_upgrades", "Upgrades refused, by HTTP status.", ["status"], registry=self.registry
         )
@@ -82,12 +113,6 @@ class BrokerMetrics:
         )
         self.handshake_seconds = Histogram(
             "dovetail_pcp_handshake_seconds", "From the upgrade to the association.", registry=self.registry
-        )
-        self.turn_seconds = Histogram(
-            "dovetail_pcp_routing_seconds",
-            "One turn: decode, authorise, route, journal and write all that came in it.",
-            buckets=_TURN_BUCKETS,
-            registry=self.registry,
         )
         self.journal_delays = Counter(
             "dovetail_pcp_journal_delays", "Turns that waited for room in the journal.", registry=self.registry

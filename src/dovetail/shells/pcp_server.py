@@ -292,7 +292,7 @@ class PcpServer:
                 if event.__class__ is not Observation:
                     self._act(event)
         self._arm()
-        self.metrics.turn_seconds.observe(time.perf_counter() - self._turn_began)
+        self.metrics.turns.observe(time.perf_counter() - self._turn_began)
 
     def _write(self, outgoing: list[Outgoing]) -> None:
         connections = self._connections
