@@ -99,6 +99,23 @@ def test_wire_that_breaks_within_the_turn_is_redelivered():
     assert outcomes(world, frame) == [(Stage.REDELIVERED, B, None)]
 
 
+def test_a_broken_wire_gets_nothing_more_but_what_came_through_it_counts():
+    world, a, b = two_clients()
+    first = world.message(A, B, expires=LATER)
+    world.broker.receive_frame(first, a, world.now)
+    world.broker.receive_broken(b, world.now)
+    second = world.message(B, A)
+    world.broker.receive_frame(second, b, world.now)
+    world.broker.receive_closed(b, world.now)
+    world.drain()
+    assert not world.received[b]
+    assert world.received[a] == [second]
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][1:] == [first]
+    assert outcomes(world, first) == [(Stage.REDELIVERED, B, None)]
+
+
 def test_superseding_passes_the_queue_to_the_new_connection():
     world, a, b = two_clients()
     world.pause(b)

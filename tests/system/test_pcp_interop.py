@@ -230,7 +230,7 @@ def test_full_durability_a_wire_that_breaks_during_the_commit_is_redelivered():
             message = a.send_v1("http://example.com/ping", [b.uri], b"1")
             await asyncio.sleep(0.1)
             b.writer.transport.abort()
-            await until(lambda: "pcp://b/agent" not in server.broker.registry.by_uri)
+            await until(lambda: len(server._connections) == 1)
             journal.release.set()
             again = await RawClient.associate(server.port, "pcp://b/agent")
             assert (await again.receive_v1())[0]["id"] == message
@@ -240,6 +240,24 @@ def test_full_durability_a_wire_that_breaks_during_the_commit_is_redelivered():
             assert redelivered[0].message not in {seen.message for seen in delivered}
             await a.close()
             await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_full_durability_what_was_sent_before_a_close_counts():
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal, durability="full") as server:
+            a = await RawClient.associate(server.port, "pcp://a/controller")
+            journal.release.clear()
+            for _ in range(3):
+                a.send_v1("http://example.com/ping", ["pcp://ghost/agent"], b"1")
+                await asyncio.sleep(0.02)
+            await a.close()
+            await asyncio.sleep(0.05)
+            journal.release.set()
+            await until(lambda: sum(seen.stage is Stage.UNDELIVERABLE for seen in journal.observations) == 3)
+            await until(lambda: server.broker.connection_count == 0)
 
     asyncio.run(scenario())
 

@@ -25,7 +25,7 @@ from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
 from dovetail.pcp.delivery import Delivery
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry
-from dovetail.pcp.message import Message
+from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.outbound import Outbound, Outgoing
 from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
@@ -104,6 +104,13 @@ class Broker:
         if session is not None:
             self._end(session, Reason.CONNECTION_LOST, now)
             self._finish(now)
+
+    def receive_broken(self, connection: ConnectionId, now: int) -> None:
+        """The wire is gone, but frames that came through it are still to be fed; `receive_closed` must follow."""
+        self._now = now
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._delivery.pull_back(session)
 
     def receive_ping(self, connection: ConnectionId, now: int) -> None:
         """A ping or pong: the client is there."""
@@ -209,16 +216,7 @@ class Broker:
                 return
         if envelope.sender != session.uri:
             raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
-        message = Message(
-            Address(sha256(data).digest()),
-            envelope.id,
-            envelope.message_type,
-            envelope.sender,
-            now,
-            frame.expires_us,
-            frame,
-            frame.forward,
-        )
+        message = message_of(frame, Address(sha256(data).digest()), now)
         self._route(message, envelope.targets, envelope.destination_report is True, frame.data, data, session, now)
 
     def _receive_v2(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
@@ -332,16 +330,7 @@ class Broker:
             self._outbound.release(session, now)
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now)
             return
-        message = Message(
-            address_of(raw),
-            envelope.id,
-            ASSOCIATE_REQUEST,
-            envelope.sender,
-            now,
-            frame.expires_us,
-            frame,
-            frame.forward,
-        )
+        message = message_of(frame, address_of(raw), now)
         self._outbound.accept(message, raw, self._keeps_body(ASSOCIATE_REQUEST), now)
         if frame.expires_us + self._skew_us <= now:
             self._expire_on_arrival(session, message, Route({}, [], envelope.targets), now)
@@ -409,18 +398,11 @@ class Broker:
                 )
                 self._close(session, CLOSE_LIMIT_EXCEEDED, "queue limit exceeded", Reason.SLOW_CONSUMER, now)
             failures, delivery.failures = delivery.failures, []
-            for message, uri, reason, detail in failures:
-                self._outbound.tell("undeliverable", message, (uri,), 0, reason)
-                sender = self._by_uri.get(message.sender)
-                if sender is None:
-                    continue
-                if reason is Reason.NOT_TRANSLATABLE:
-                    self._replies.fail_translation(sender, message.id, uri, detail, now)
-                elif message.expires_us is None:
-                    self._replies.refuse(sender, message.id, f"{uri}: {detail}", now)
-                elif not message.is_expiry_told:
-                    message.is_expiry_told = True
-                    self._replies.expire(sender, message.id, now)
+            for failure in failures:
+                self._outbound.tell("undeliverable", failure.message, (failure.uri,), 0, failure.reason)
+                sender = self._by_uri.get(failure.message.sender)
+                if sender is not None:
+                    self._replies.explain(sender, failure, now)
 
     # Time
 

@@ -174,6 +174,16 @@ class Delivery:
             self._wait(held, reason, now)
         session.refresh_direct()
 
+    def pull_back(self, session: Session) -> None:
+        """The wire is gone but the session not yet ended: nothing more is handed over to it."""
+        self.pause(session)
+        parcels, session.pending = session.pending, []
+        for parcel in reversed(parcels):
+            held = Held(parcel.message, session.address_for_replies, is_retry=True)
+            self._account(held, session)
+            session.outbox.appendleft(held)
+        session.refresh_direct()
+
     def wait_for(self, message: Message, uri: str, now: int) -> None:
         """Keep a message for a client that is not connected, as after a restart."""
         held = Held(message, uri, is_retry=True)

@@ -32,6 +32,21 @@ class Message(msgspec.Struct, gc=False, eq=False):
         return self.origin is None
 
 
+def message_of(frame: Frame, address: Address, now: int) -> Message:
+    """The message that a v1 frame is."""
+    envelope = frame.envelope
+    return Message(
+        address,
+        envelope.id,
+        envelope.message_type,
+        envelope.sender,
+        now,
+        frame.expires_us,
+        frame,
+        frame.forward,
+    )
+
+
 class Parcel(msgspec.Struct, gc=False, eq=False):
     """One message as certain clients get it in this turn; `uris` fills when the turn's parcels are handed over."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Address, Hop, Stage
 from dovetail.pcp.codec_v1 import decode_frame
-from dovetail.pcp.message import Message
+from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.uri import BROKER_URIS, parse_uri
 
 _OUTCOMES = frozenset(
@@ -40,17 +40,4 @@ def find_unfinished(hops: Iterable[Hop]) -> Iterator[tuple[Message, str]]:
         for target in dict.fromkeys(frame.envelope.targets):
             if target in outcomes or target in BROKER_URIS or parse_uri(target).is_wildcard:
                 continue
-            envelope = frame.envelope
-            yield (
-                Message(
-                    address,
-                    envelope.id,
-                    envelope.message_type,
-                    envelope.sender,
-                    hop.at_us,
-                    frame.expires_us,
-                    frame,
-                    frame.forward,
-                ),
-                target,
-            )
+            yield message_of(frame, address, hop.at_us), target

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 from msgspec import UNSET
 
-from dovetail.hop import Stage, address_of
+from dovetail.hop import Reason, Stage, address_of
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.codec_v2 import encode_message
-from dovetail.pcp.delivery import Delivery
+from dovetail.pcp.delivery import Delivery, Failure
 from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
@@ -81,9 +81,16 @@ class Replies:
         """The message's lifetime was over."""
         self._send(session, TTL_EXPIRED, TtlExpired(message_id), message_id, now)
 
-    def fail_translation(self, session: Session, message_id: str, target: str, detail: str, now: int) -> None:
-        """The message cannot be expressed in the target's version."""
-        self._send(session, VERSION_ERROR, VersionError(message_id, target, detail), message_id, now)
+    def explain(self, session: Session, failure: Failure, now: int) -> None:
+        """Tell a sender why one target will not get an accepted message; that it expired is told once."""
+        message, uri, reason, detail = failure
+        if reason is Reason.NOT_TRANSLATABLE:
+            self._send(session, VERSION_ERROR, VersionError(message.id, uri, detail), message.id, now)
+        elif message.expires_us is None:
+            self.refuse(session, message.id, f"{uri}: {detail}", now)
+        elif not message.is_expiry_told:
+            message.is_expiry_told = True
+            self.expire(session, message.id, now)
 
     def inventory(self, session: Session, request: str, uris: list[str], now: int) -> None:
         """Who is connected now."""

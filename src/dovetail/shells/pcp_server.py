@@ -81,7 +81,7 @@ class PcpServer:
         self._is_planned = False
         self._is_gated = False
         self._is_draining = False
-        self._kept_back: list[tuple[bytes, int, bool]] = []
+        self._kept_back: list[tuple[bytes | None, int, bool]] = []  # None: the connection was closed
         self._kept_back_bytes = 0
         self._now = 0
         self._turn_began = 0.0
@@ -246,7 +246,12 @@ class PcpServer:
         self._opened_at.pop(connection, None)
         self._serials.pop(connection, None)
         self._plan()
-        self.broker.receive_closed(ConnectionId(connection), self._now)
+        if self._is_gated:
+            # What it sent before must be fed first; but nothing more may be handed over to it.
+            self.broker.receive_broken(ConnectionId(connection), self._now)
+            self._kept_back.append((None, connection, False))
+        else:
+            self.broker.receive_closed(ConnectionId(connection), self._now)
 
     # A turn
 
@@ -361,7 +366,10 @@ class PcpServer:
         self._plan()
         kept, self._kept_back, self._kept_back_bytes = self._kept_back, [], 0
         for data, connection, is_text in kept:
-            self.broker.receive_frame(data, ConnectionId(connection), self._now, is_text)
+            if data is None:
+                self.broker.receive_closed(ConnectionId(connection), self._now)
+            else:
+                self.broker.receive_frame(data, ConnectionId(connection), self._now, is_text)
 
     def _keep_back(self, data: bytes, connection: int, is_text: bool) -> None:
         self._kept_back.append((data, connection, is_text))
