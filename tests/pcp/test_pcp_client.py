@@ -1,0 +1,244 @@
+"""The client's core: association, requests, lifetimes, and coming back."""
+
+import json
+
+import pytest
+
+from dovetail.errors import LocalProtocolError
+from dovetail.pcp.client import Client, ClientOptions, ClientState
+from dovetail.pcp.client_events import (
+    Associated,
+    AssociationRefused,
+    ConnectDecided,
+    DestinationReported,
+    Disconnected,
+    DropDecided,
+    FailureKind,
+    InventoryChanged,
+    MessageReceived,
+    ReplyReceived,
+    RequestFailed,
+)
+from dovetail.pcp.codec_v1 import encode_frame
+from dovetail.pcp.envelope import Envelope
+from dovetail.pcp.timestamps import encode_timestamp
+from pcp.pcp_frames import NOW, read_v1
+
+ME, BROKER, OTHER = "pcp://me/controller", "pcp:///server", "pcp://other/agent"
+PREFIX = "http://puppetlabs.com/"
+ids = iter(f"00000000-0000-0000-0000-{number:012d}" for number in range(10_000))
+
+
+def make(version: int = 1, random: float = 0.5) -> Client:
+    return Client(ME, version, lambda: next(ids), lambda: random, ClientOptions(backoff_ms=200, max_backoff_ms=5_000))
+
+
+def from_broker(
+    kind: str, data: object = None, in_reply_to: str | None = None, sender: str = BROKER, ttl: int = 1
+) -> bytes:
+    from msgspec import UNSET
+
+    envelope = Envelope(
+        next(ids), kind, encode_timestamp(NOW + ttl * 1_000_000), [ME], sender, in_reply_to=in_reply_to or UNSET
+    )
+    return encode_frame(envelope, None if data is None else json.dumps(data).encode())
+
+
+def associated(version: int = 1) -> Client:
+    client = make(version)
+    client.start(NOW)
+    client.receive_opened(NOW)
+    if version == 1:
+        (request,) = client.to_send()
+        response = {"id": read_v1(request)[0]["id"], "success": True}
+        client.receive_frame(from_broker(PREFIX + "associate_response", response), NOW)
+    assert client.state is ClientState.ASSOCIATED
+    client.events()
+    return client
+
+
+def send(client: Client, **more: object) -> str:
+    return client.send("http://example.com/ping", [OTHER], b"{}", ttl_ms=1_000, now=NOW, **more)
+
+
+def test_associates_on_open_without_a_data_chunk():
+    client = make()
+    client.start(NOW)
+    assert client.events() == [ConnectDecided()]
+    client.receive_opened(NOW)
+    (request,) = client.to_send()
+    envelope, data, debug = read_v1(request)
+    assert (envelope["message_type"], envelope["targets"], envelope["sender"]) == (
+        PREFIX + "associate_request",
+        [BROKER],
+        ME,
+    )
+    assert (data, debug) == (None, [])
+    response = {"id": envelope["id"], "success": True}
+    client.receive_frame(from_broker(PREFIX + "associate_response", response), NOW)
+    assert client.events() == [Associated(uri=ME)]
+
+
+def test_refused_association_is_told_and_the_wire_dropped():
+    client = make()
+    client.start(NOW)
+    client.receive_opened(NOW)
+    request = read_v1(client.to_send()[0])[0]["id"]
+    client.events()
+    response = {"id": request, "success": False, "reason": "no"}
+    client.receive_frame(from_broker(PREFIX + "associate_response", response), NOW)
+    assert [type(event) for event in client.events()] == [AssociationRefused, DropDecided]
+
+
+def test_association_that_does_not_come_drops_the_wire():
+    client = make()
+    client.start(NOW)
+    client.receive_opened(NOW)
+    client.events()
+    client.handle_timer(client.next_timer())
+    assert client.events() == [DropDecided(detail="no association in time")]
+
+
+def test_v2_is_associated_by_its_path():
+    client = make(2)
+    client.start(NOW)
+    client.receive_opened(NOW)
+    assert client.to_send() == []
+    assert Associated(uri=ME) in client.events()
+
+
+def test_reconnects_with_full_jitter_that_doubles_up_to_a_bound():
+    client = make(random=0.5)
+    client.start(NOW)
+    client.events()
+    delays = []
+    now = NOW
+    for _ in range(8):
+        client.receive_closed(1006, "gone", now)
+        (lost,) = [event for event in client.events() if isinstance(event, Disconnected)]
+        delays.append((lost.retry_us - now) // 1000)
+        now = lost.retry_us
+        client.handle_timer(now)
+        assert client.events() == [ConnectDecided()]
+    assert delays == [100, 200, 400, 800, 1600, 2500, 2500, 2500]
+
+
+def test_an_association_resets_the_backoff():
+    client = associated()
+    client.receive_closed(4000, "superseded", NOW)
+    (lost,) = client.events()
+    assert lost.retry_us == NOW + 100_000
+
+
+def test_reply_answers_its_request_once():
+    client = associated()
+    request = send(client, awaits_reply=True)
+    reply = from_broker("http://example.com/pong", {"a": 1}, request, OTHER)
+    client.receive_frame(reply, NOW)
+    client.receive_frame(reply, NOW)
+    first, second = client.events()
+    assert isinstance(first, ReplyReceived)
+    assert (first.id, first.reply.json()) == (request, {"a": 1})
+    assert isinstance(second, MessageReceived)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        ("error_message", {"id": "x", "description": "bad"}, FailureKind.REFUSED),
+        ("ttl_expired", {"id": "x"}, FailureKind.EXPIRED),
+        ("unauthorized", None, FailureKind.UNAUTHORIZED),
+        ("version_error", {"id": "x", "target": OTHER, "reason": "bad"}, FailureKind.NOT_TRANSLATABLE),
+    ],
+)
+def test_failures_from_the_broker_name_the_message(kind, data, expected):
+    client = associated()
+    request = send(client, awaits_reply=True)
+    client.receive_frame(from_broker(PREFIX + kind, data, request), NOW)
+    (failed,) = client.events()
+    assert isinstance(failed, RequestFailed)
+    assert (failed.id, failed.kind) == (request, expected)
+
+
+def test_failure_id_is_found_in_the_data_where_no_reply_field_is():
+    client = associated()
+    request = send(client, awaits_reply=True)
+    client.receive_frame(from_broker(PREFIX + "ttl_expired", {"id": request}), NOW)
+    assert client.events()[0].id == request
+
+
+def test_request_without_reply_times_out_with_its_lifetime():
+    client = associated()
+    request = send(client, awaits_reply=True)
+    assert client.next_timer() == NOW + 1_000_000
+    client.handle_timer(NOW + 1_000_000)
+    assert client.events() == [
+        RequestFailed(id=request, kind=FailureKind.TIMED_OUT, detail="no reply within its lifetime")
+    ]
+    assert client.next_timer() is None
+
+
+def test_requests_fail_when_the_wire_is_lost():
+    client = associated()
+    request = send(client, awaits_reply=True)
+    client.receive_closed(1006, "gone", NOW)
+    failed = client.events()[0]
+    assert (failed.id, failed.kind) == (request, FailureKind.DISCONNECTED)
+
+
+def test_destination_report_and_inventory_update():
+    client = associated()
+    message = send(client, destination_report=True)
+    assert read_v1(client.to_send()[0])[0]["destination_report"] is True
+    client.receive_frame(from_broker(PREFIX + "destination_report", {"id": message, "targets": [OTHER]}), NOW)
+    client.receive_frame(from_broker(PREFIX + "inventory_update", {"changes": [{"client": OTHER, "change": -1}]}), NOW)
+    assert client.events() == [
+        DestinationReported(id=message, targets=(OTHER,)),
+        InventoryChanged(changes=((OTHER, -1),)),
+    ]
+
+
+def test_messages_whose_lifetime_is_over_are_not_handed_on():
+    client = associated()
+    client.receive_frame(from_broker("http://example.com/x", 1, sender=OTHER, ttl=-1), NOW)
+    assert client.events() == []
+
+
+def test_a_broker_that_breaks_the_rules_is_dropped():
+    client = associated()
+    client.receive_frame(b"garbage", NOW)
+    assert isinstance(client.events()[0], DropDecided)
+
+
+def test_sending_needs_an_association_and_good_targets():
+    with pytest.raises(LocalProtocolError, match="stopped"):
+        send(make())
+    with pytest.raises(LocalProtocolError, match="not a PCP URI"):
+        associated().send("t", ["nowhere"], None, ttl_ms=1, now=NOW)
+
+
+def test_v2_has_one_target_json_data_and_no_report():
+    client = associated(2)
+    message = send(client)
+    assert json.loads(client.to_send()[0]) == {
+        "id": message,
+        "message_type": "http://example.com/ping",
+        "target": OTHER,
+        "sender": ME,
+        "data": {},
+    }
+    for targets, data, more in (
+        ([OTHER, OTHER], b"{}", {}),
+        ([OTHER], b"\xff", {}),
+        ([OTHER], b"{}", {"destination_report": True}),
+    ):
+        with pytest.raises(LocalProtocolError):
+            client.send("t", targets, data, ttl_ms=1, now=NOW, **more)
+
+
+def test_stopping_wants_no_connection_any_more():
+    client = associated()
+    client.stop(NOW)
+    client.receive_closed(1000, "", NOW)
+    assert client.next_timer() is None
+    assert not [event for event in client.events() if isinstance(event, ConnectDecided)]

@@ -1,0 +1,243 @@
+"""Bad input on real sockets: a clear error, a journal entry with its reason, a metric, others unaffected."""
+
+import asyncio
+import contextlib
+import json
+import struct
+
+import pytest
+
+from dovetail.hop import Reason, Stage, address_of
+from pcp.pcp_frames import chunk, compact, envelope, frame_v1, raw_v1
+from system.pcp_raw import Closed, RawClient
+from system.pcp_site import MemoryJournal, broker, scrape, until
+
+pytestmark = pytest.mark.system
+LATER = "2099-01-01T00:00:00Z"
+
+
+def own(**changes: object) -> dict[str, object]:
+    return envelope(**{"sender": "pcp://bad/agent", "targets": ["pcp://good/agent"], "expires": LATER, **changes})
+
+
+BAD_FRAMES = {
+    "garbage": (b"\xde\xad\xbe\xef" * 10, Reason.UNSUPPORTED_VERSION),
+    "truncated": (raw_v1(compact(own()), b"data")[:-2], Reason.MALFORMED),
+    "negative length": (b"\x01" + chunk(1, compact(own()), -5), Reason.MALFORMED),
+    "huge length": (b"\x01" + chunk(1, compact(own()), 2**31 - 1), Reason.MALFORMED),
+    "two envelopes": (raw_v1(compact(own())) + chunk(1, compact(own())), Reason.MALFORMED),
+    "duplicate keys": (raw_v1(compact(own())[:-1] + b',"sender":"pcp://good/agent"}'), Reason.MALFORMED),
+    "deep nesting": (raw_v1(b'{"targets":' + b"[" * 200_000), Reason.INVALID_SCHEMA),
+    "invalid utf-8": (raw_v1(compact(own()).replace(b"ping", b"\xff\xff")), Reason.MALFORMED),
+    "non-uuid id": (raw_v1(compact(own(id="1234"))), Reason.INVALID_SCHEMA),
+    "bad uri": (raw_v1(compact(own(targets=["//good"]))), Reason.BAD_URI),
+    "embedded nul in type": (raw_v1(compact(own(message_type="a\0b"))), Reason.FORBIDDEN_CHARACTERS),
+    "embedded nul in target": (raw_v1(compact(own(targets=["pcp://good\0/agent"]))), Reason.FORBIDDEN_CHARACTERS),
+    "foreign sender": (raw_v1(compact(own(sender="pcp://good/agent"))), Reason.SENDER_MISMATCH),
+}
+REPLIES = {
+    Reason.FORBIDDEN_CHARACTERS: "http://puppetlabs.com/unauthorized",
+}
+
+
+@pytest.mark.parametrize("name", BAD_FRAMES)
+def test_bad_frame_gets_an_answer_a_journal_entry_and_a_metric_and_harms_nobody(name):
+    frame, reason = BAD_FRAMES[name]
+
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal, metrics_port=0) as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            good = await RawClient.associate(server.port, "pcp://good/agent")
+            bad.send_frame(2, frame)
+            answer, _, _ = await bad.receive_v1()
+            assert answer["message_type"] == REPLIES.get(reason, "http://puppetlabs.com/error_message")
+            assert journal.hops_of(frame) == [(Stage.REJECTED, "pcp://bad/agent", reason)]
+            _, metrics = await scrape(server.metrics_port)
+            assert f'dovetail_pcp_messages_total{{reason="{reason.value}",stage="rejected"}} 1.0' in metrics
+            message = bad.send_v1("http://example.com/ping", [good.uri], b"still here")
+            assert (await good.receive_v1())[0]["id"] == message
+
+    asyncio.run(scenario())
+
+
+def test_type_server_is_refused():
+    async def scenario() -> None:
+        async with broker() as server:
+            with pytest.raises(Closed) as closed:
+                await RawClient.associate(server.port, "pcp://bad/server")
+            assert closed.value.code == 4002
+
+    asyncio.run(scenario())
+
+
+def test_too_large_is_refused_by_its_header_before_it_is_stored():
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal) as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            bad.send_frame(2, b"\x01" * 1000, length=65 * 1024 * 1024)
+            assert await bad.closed_with() == 1009
+            await until(lambda: Reason.TOO_LARGE in journal.reasons())
+
+    asyncio.run(scenario())
+
+
+def test_a_message_of_several_megabytes_passes():
+    async def scenario() -> None:
+        async with broker() as server:
+            a = await RawClient.associate(server.port, "pcp://a/agent")
+            b = await RawClient.associate(server.port, "pcp://b/agent")
+            data = b"x" * 5_000_000
+            a.send_v1("http://example.com/big", [b.uri], data)
+            assert (await b.receive_v1())[1] == data
+
+    asyncio.run(scenario())
+
+
+def test_fragmented_messages_are_put_together():
+    async def scenario() -> None:
+        async with broker() as server:
+            a = await RawClient.associate(server.port, "pcp://a/agent")
+            b = await RawClient.associate(server.port, "pcp://b/agent")
+            message = raw_v1(compact(own(sender=a.uri, targets=[b.uri])), b"d" * 100)
+            a.send_frame(2, message[:10], is_final=False)
+            a.send_frame(9, b"ping between")
+            a.send_frame(0, message[10:50], is_final=False)
+            a.send_frame(0, b"", is_final=False)
+            a.send_frame(0, message[50:])
+            assert await a.receive_frame() == (10, b"ping between")
+            assert await b.receive_frame() == (2, message)
+            a.send_frame(2, message)
+            assert await b.receive_frame() == (2, message)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 1000])
+def test_a_fragmented_frame_bomb_is_bounded(payload):
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal, max_message_bytes=200_000) as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            bad.send_frame(2, b"\x01", is_final=False)
+            with contextlib.suppress(ConnectionError):  # the wire may be reset while we are still sending
+                for _ in range(400):
+                    for _ in range(50):
+                        bad.send_frame(0, payload, is_final=False)
+                    await bad.writer.drain()
+            assert await bad.closed_with() in (1009, 1006)
+            await until(lambda: Reason.TOO_LARGE in journal.reasons())
+            assert server.broker.connection_count == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("opcode", [0, 3, 11])
+def test_frames_that_break_the_websocket_rules_end_the_connection(opcode):
+    async def scenario() -> None:
+        async with broker() as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            bad.send_frame(opcode, b"x")
+            assert await bad.closed_with() == 1002
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_never_reads_is_closed_named_and_others_do_not_feel_it():
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal, queue_bytes=500_000, metrics_port=0) as server:
+            deaf = await RawClient.associate(server.port, "pcp://deaf/agent")
+            good = await RawClient.associate(server.port, "pcp://good/agent")
+            sender = await RawClient.associate(server.port, "pcp://sender/controller")
+            deaf.reader._transport.pause_reading()
+            data = b"x" * 100_000
+            for _ in range(400):
+                sent = sender.send_v1("http://example.com/ping", ["pcp://*/agent"], data)
+                await sender.writer.drain()
+                assert (await good.receive_v1())[0]["id"] == sent
+                if "pcp://deaf/agent" not in server.broker.registry.by_uri:
+                    break
+            assert "pcp://deaf/agent" not in server.broker.registry.by_uri
+            _, metrics = await scrape(server.metrics_port)
+            assert 'dovetail_pcp_slow_consumers_total{client="pcp://deaf/agent"} 1.0' in metrics
+            assert server.broker.queued_bytes < 2_000_000
+            await until(lambda: len(server._connections) == 2)
+
+    asyncio.run(scenario())
+
+
+def test_pings_of_a_client_that_never_reads_do_not_pile_up():
+    async def scenario() -> None:
+        async with broker() as server:
+            deaf = await RawClient.associate(server.port, "pcp://deaf/agent")
+            deaf.reader._transport.pause_reading()
+            connection = next(iter(server._connections.values()))
+            for _ in range(60):
+                for _ in range(1000):
+                    deaf.send_frame(9, b"p" * 125)
+                await deaf.writer.drain()
+            await asyncio.sleep(0.1)
+            assert connection.write_buffer_size < 2 * 64 * 1024
+
+    asyncio.run(scenario())
+
+
+def test_http_that_is_no_upgrade_is_refused():
+    async def scenario() -> None:
+        async with broker(handshake_timeout_ms=300) as server:
+            for request in (b"GET /pcp HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01garbage\r\n\r\n", b"x" * 100_000):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(request)
+                try:
+                    answer = await asyncio.wait_for(reader.read(), 5)
+                except ConnectionError:
+                    answer = b""
+                assert b" 101 " not in answer
+                writer.close()
+            client = await RawClient.associate(server.port, "pcp://a/agent")
+            assert client.uri in server.broker.registry.by_uri
+
+    asyncio.run(scenario())
+
+
+def test_many_that_reconnect_at_once_are_all_served():
+    async def scenario() -> None:
+        async with broker() as server:
+            names = [f"pcp://agent{number}/agent" for number in range(300)]
+            for _ in range(2):
+                clients = await asyncio.gather(*(RawClient.associate(server.port, name) for name in names))
+                await asyncio.gather(*(client.close() for client in clients))
+            await until(lambda: server.broker.connection_count == 0)
+            assert not server._connections
+
+    asyncio.run(scenario())
+
+
+def test_rejected_bytes_are_evidence_up_to_a_limit():
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal, evidence_bytes=100) as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            frame = b"\x07" * 5000
+            bad.send_frame(2, frame)
+            await bad.receive_v1()
+            (seen,) = [seen for seen in journal.observations if seen.message == address_of(frame)]
+            assert (seen.raw, seen.size) == (frame[:100], 5000)
+
+    asyncio.run(scenario())
+
+
+def test_error_names_the_id_of_the_message_that_caused_it():
+    async def scenario() -> None:
+        async with broker() as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            bad.send_frame(2, frame_v1(extra=1))
+            fields, data, _ = await bad.receive_v1()
+            assert json.loads(data)["id"] == fields["in-reply-to"] == envelope()["id"]
+            bad.send_frame(1, struct.pack(">I", 0))
+            fields, data, _ = await bad.receive_v1()
+            assert "text frame" in json.loads(data)["description"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,124 @@
+"""The client library against a real broker: requests, reports, inventory, and coming back."""
+
+import asyncio
+
+import pytest
+
+from dovetail.pcp.client import ClientOptions
+from dovetail.pcp.client_events import FailureKind
+from dovetail.pcp.settings import ALLOW_ALL, Rule
+from dovetail.shells.pcp_client import PcpClient, PcpConnectError, PcpRequestError
+from system.pcp_raw import RawClient
+from system.pcp_site import Site, broker, until
+
+pytestmark = pytest.mark.system
+QUICK = ClientOptions(backoff_ms=20, max_backoff_ms=50)
+AGENT, BOSS = "pcp://agent1/agent", "pcp://boss/controller"
+
+
+def connect(port: int, uri: str, **more: object) -> PcpClient:
+    return PcpClient(f"ws://127.0.0.1:{port}/pcp", uri, options=QUICK, **more)
+
+
+async def echo(client: PcpClient) -> None:
+    async for message in client.messages():
+        await client.reply(message, "http://example.com/pong", {"got": message.json()})
+
+
+def test_request_and_reply_destination_report_and_inventory():
+    async def scenario() -> None:
+        async with broker() as server, connect(server.port, AGENT) as agent, connect(server.port, BOSS) as boss:
+            serving = asyncio.create_task(echo(agent))
+            await agent.wait_associated(5)
+            reply = await boss.request("http://example.com/ping", AGENT, {"n": 1})
+            assert (reply.sender, reply.json()) == (AGENT, {"got": {"n": 1}})
+            assert await boss.send_reported("http://example.com/ping", "pcp://*/agent", 1) == (AGENT,)
+            assert await boss.inventory("pcp://*/*") == [AGENT, BOSS]
+            serving.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_failures_are_raised_with_their_kind():
+    async def scenario() -> None:
+        rules = (Rule(allow=False, message_type="http://secret/*"), *ALLOW_ALL)
+        async with broker(rules=rules) as server, connect(server.port, BOSS) as boss:
+            with pytest.raises(PcpRequestError) as denied:
+                await boss.request("http://secret/x", AGENT, 1)
+            assert denied.value.kind is FailureKind.UNAUTHORIZED
+            with pytest.raises(PcpRequestError) as silent:
+                await boss.request("http://example.com/ping", AGENT, 1, ttl_ms=100)
+            assert silent.value.kind is FailureKind.TIMED_OUT
+            with pytest.raises(PcpRequestError) as refused:
+                await boss.request("http://example.com/task", "pcp:///server", 1)
+            assert refused.value.kind is FailureKind.REFUSED
+
+    asyncio.run(scenario())
+
+
+def test_comes_back_after_the_broker_was_gone_and_subscriptions_go_on():
+    async def scenario() -> None:
+        async with broker(inventory_batch_ms=20) as first:
+            port = first.port
+            boss = await connect(port, BOSS).__aenter__()
+            seen: list[tuple[str, int]] = []
+
+            async def watch() -> None:
+                async for uri, change in boss.subscribe("pcp://*/agent"):
+                    seen.append((uri, change))
+
+            watching = asyncio.create_task(watch())
+            raw = await RawClient.associate(port, AGENT)
+            await until(lambda: seen == [(AGENT, 1)])
+            await raw.close()
+            await until(lambda: seen[-1] == (AGENT, -1))
+            again = await RawClient.associate(port, AGENT)
+            await until(lambda: seen[-1] == (AGENT, 1))
+            assert again.uri == AGENT
+        await until(lambda: not boss.is_associated)
+        async with broker(port=port, inventory_batch_ms=20) as second:
+            await boss.wait_associated(5)
+            await until(lambda: seen[-1] == (AGENT, -1))  # it went while we were away
+            assert BOSS in second.broker.registry.by_uri
+            watching.cancel()
+            await boss.__aexit__(None, None, None)
+
+    asyncio.run(scenario())
+
+
+def test_refused_association_is_raised():
+    async def scenario() -> None:
+        async with broker(rules=()) as server, connect(server.port, BOSS) as boss:
+            with pytest.raises(PcpConnectError, match="not authorised"):
+                await boss.wait_associated(5)
+
+    asyncio.run(scenario())
+
+
+def test_nobody_there_times_out():
+    async def scenario() -> None:
+        async with connect(1, BOSS) as boss:
+            with pytest.raises(TimeoutError):
+                await boss.wait_associated(0.1)
+
+    asyncio.run(scenario())
+
+
+def test_v2_over_tls(tmp_path):
+    async def scenario() -> None:
+        site = Site(tmp_path)
+        async with broker(**site.settings) as server:
+            url = f"wss://localhost:{server.port}/pcp2/controller"
+            agent_url = f"wss://localhost:{server.port}/pcp"
+            async with (
+                PcpClient(url, BOSS, version=2, context=site.client("boss"), options=QUICK) as boss,
+                PcpClient(agent_url, AGENT, context=site.client("agent1"), options=QUICK) as agent,
+            ):
+                serving = asyncio.create_task(echo(agent))
+                await agent.wait_associated(5)
+                reply = await boss.request("http://example.com/ping", AGENT, [1, 2])
+                assert reply.json() == {"got": [1, 2]}
+                assert await boss.inventory("pcp://*/agent") == [AGENT]
+                serving.cancel()
+
+    asyncio.run(scenario())
