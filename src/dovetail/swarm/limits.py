@@ -19,7 +19,7 @@ class TokenBucket:
         self._seen_us: int | None = None
 
     def take(self, amount: float, now: int) -> bool:
-        """Whether so much may be spent now; if not, nothing is spent. A clock set back gives nothing and takes nothing."""
+        """Whether so much may be spent now; if not, nothing is spent. A clock set back changes nothing."""
         if self._seen_us is None:
             self._seen_us = now
         elif now > self._seen_us:

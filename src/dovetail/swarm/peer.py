@@ -273,7 +273,7 @@ class Peer:
         content = decode_content(message)
         check_work(message, self.rules.pow_target)
         check_lifetime(content, now // 1000, self.rules)
-        if any([edge.msg_hash == address[:HASH_BYTES] for edge in content.references]):
+        if content.references and address[:HASH_BYTES] in [edge.msg_hash for edge in content.references]:
             raise SelfReference("it refers to its own hash")
         self._admit(message, address, content, contact, now)
 
