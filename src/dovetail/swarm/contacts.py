@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from dovetail.swarm.exchange import Endpoint, PeerAddress, is_forward_peer
+from dovetail.swarm.exchange import NO_PROOF, Endpoint, PeerAddress, is_forward_peer
 from dovetail.swarm.limits import TokenBucket
 
 AMPLIFICATION: Final = 3
@@ -41,10 +41,13 @@ class Contact:
         "address",
         "delivered",
         "endpoint",
+        "given_token",
         "heard_us",
+        "hello_had_proof",
         "hello_due_us",
         "hello_sent_us",
         "hello_ticket",
+        "held_token",
         "is_ahead",
         "is_backward",
         "is_forward",
@@ -52,6 +55,8 @@ class Contact:
         "is_pinned",
         "is_proven",
         "is_validated",
+        "knows_us",
+        "linked_us",
         "queries",
         "received_bytes",
         "refused_until_us",
@@ -76,11 +81,16 @@ class Contact:
         self.is_backward = False
         self.heard_us = now
         self.hello_ticket: bytes | None = None
+        self.given_token: bytes | None = None
+        self.held_token = NO_PROOF
+        self.hello_had_proof = False
+        self.knows_us = False
         self.hello_sent_us = 0
         self.hello_due_us = now
         self.unanswered = 0
         self.wished = 0
         self.refused_until_us = 0
+        self.linked_us = 0
         self.delivered = 0
         self.watermark_ms: int | None = None
         self.received_bytes = 0
@@ -152,6 +162,11 @@ class Contacts:
         """Who relays to us."""
         return [contact for contact in self._known.values() if contact.is_backward]
 
+    @property
+    def linked(self) -> list[Contact]:
+        """All that messages flow to or from."""
+        return [contact for contact in self._known.values() if contact.is_linked]
+
     def find(self, endpoint: Endpoint) -> Contact | None:
         """A contact that is remembered."""
         return self._known.get(endpoint) or self._strangers.get(endpoint)
@@ -211,10 +226,15 @@ class Contacts:
         self._forward = None
 
     def pick(self, count: int, is_fit: Callable[[Contact], bool]) -> list[Contact]:
-        """Up to `count` contacts at random, the proven first."""
+        """Up to `count` contacts at random, first those that are proven, and that will answer us."""
         fit = [contact for contact in self._known.values() if is_fit(contact)]
-        ranked = sorted([(not contact.is_proven, self._chance.random(), at) for at, contact in enumerate(fit)])
-        return [fit[at] for _, _, at in ranked[:count]]
+        ranked = sorted(
+            [
+                (not contact.is_proven, not contact.knows_us, self._chance.random(), at)
+                for at, contact in enumerate(fit)
+            ]
+        )
+        return [fit[row[-1]] for row in ranked[:count]]
 
     def _evict(self) -> None:
         spare = [contact for contact in self._known.values() if not contact.is_pinned and not contact.is_linked]

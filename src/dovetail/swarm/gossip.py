@@ -109,10 +109,10 @@ class Gossip:
         self.due_us = now + (ANSWER_WITHIN_US if waiting else ALONE_US)
 
     def receive_list(self, answer: RangeList, contact: Contact, now: int, found: int, has_room: bool) -> None:
-        """Take the answer in; `found` hashes of it were new. Raises UnknownTicket for an answer not asked for."""
-        question = self._open.get(answer.ticket)
-        if question is None or question.contact is not contact or answer.end_ms < question.start_ms:
-            raise UnknownTicket("list for a range that was not asked of this peer")
+        """Take the answer in; `found` hashes of it are not here. Raises UnknownTicket for an answer not asked for."""
+        question = self.find(answer.ticket, contact)
+        if answer.end_ms < question.start_ms:
+            raise UnknownTicket("list that ends before the range that was asked for")
         del self._open[answer.ticket]
         if answer.end_ms < question.end_ms:
             question.start_ms = answer.end_ms + 1
@@ -128,10 +128,12 @@ class Gossip:
         pause = BUSY_US if found else IDLE_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
 
-    def is_open(self, ticket: bytes, contact: Contact) -> bool:
-        """Whether this contact was asked with this ticket."""
+    def find(self, ticket: bytes, contact: Contact) -> Question:
+        """The question that this contact was asked; raises UnknownTicket if there is none."""
         question = self._open.get(ticket)
-        return question is not None and question.contact is contact
+        if question is None or question.contact is not contact:
+            raise UnknownTicket("list for a range that was not asked of this peer")
+        return question
 
     def _question(self, contact: Contact, now: int) -> Question:
         now_ms = now // 1000
@@ -168,7 +170,7 @@ class Gossip:
             return self._returned.pop()
         self._turn += 1
         busy = {question.contact.endpoint for question in self._open.values()}
-        able = [contact for contact in self._contacts.known if contact.is_validated and contact.endpoint not in busy]
+        able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
         if not able:
             return None
         if self._turn % EXPLORE_EVERY:

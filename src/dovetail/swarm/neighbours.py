@@ -25,6 +25,7 @@ from dovetail.swarm.exchange import (
     I_RELAY_TO_YOU,
     INTRODUCE_OTHERS,
     MAX_INTRODUCTIONS,
+    NO_PROOF,
     YOU_RELAY_TO_ME,
     Answer,
     Endpoint,
@@ -37,20 +38,25 @@ from dovetail.swarm.refusals import UnknownTicket
 from dovetail.swarm.settings import PeerSettings
 
 SECOND_US: Final = 1_000_000
-SEEK_US: Final = 1 * SECOND_US
+SEEK_US: Final = SECOND_US // 2
 CALM_US: Final = 5 * SECOND_US
 REFRESH_US: Final = 30 * SECOND_US
-ANSWER_WITHIN_US: Final = 2 * SECOND_US
+REFRESH_UNLINKED_US: Final = 120 * SECOND_US
+ANSWER_WITHIN_US: Final = 1 * SECOND_US
 MAX_RETRY_US: Final = 10 * SECOND_US
+MAX_RETRY_SEEKING_US: Final = 2 * SECOND_US
 MAX_UNANSWERED: Final = 4
 FORGET_US: Final = 600 * SECOND_US
-REFUSED_US: Final = 30 * SECOND_US
+REFUSED_US: Final = 10 * SECOND_US
+LOST_US: Final = 20 * SECOND_US
+SETTLED_US: Final = 5 * SECOND_US
+"""A hello may have been under way while a link was made: only later ones can end it."""
 SILENT_US: Final = 120 * SECOND_US
 ROTATE_US: Final = 20 * SECOND_US
 ROTATE_AFTER: Final = 8
-ENOUGH_CONTACTS: Final = 24
+ENOUGH_CONTACTS: Final = 20
 MAX_SEEKING: Final = 4
-"""Peers asked for a link in one direction at a time."""
+"""Peers asked for a link in one direction, and strangers asked for their name, at a time."""
 
 
 class Neighbours:
@@ -89,14 +95,17 @@ class Neighbours:
         contacts.identify(contact, hello.address)
         grants = 0
         introductions: tuple[Introduction, ...] = ()
+        if contact.given_token is None:
+            contact.given_token = self._chance.getrandbits(32).to_bytes(4)
+        elif hello.proof == contact.given_token:
+            contacts.validate(contact)
+            contact.unanswered = 0
         if contact.is_validated:
-            self._grant(contact, hello.wishes)
+            self._grant(contact, hello.wishes, now)
             grants = _state(contact)
             if hello.wishes & INTRODUCE_OTHERS:
                 introductions = self._introduce(contact)
-        elif now - contact.hello_sent_us >= SEEK_US:
-            self._hello(contact, now)
-        message = encode_answer(Answer(hello.ticket, contacts.local, grants, introductions))
+        message = encode_answer(Answer(hello.ticket, contact.given_token, contacts.local, grants, introductions))
         self.outbox.append((contact, message))
 
     def receive_answer(self, answer: Answer, contact: Contact, now: int) -> None:
@@ -107,34 +116,41 @@ class Neighbours:
         if contact.unanswered >= MAX_UNANSWERED and contact.is_validated:
             self.returned.append(contact)
         contact.unanswered = 0
-        contact.hello_due_us = now + REFRESH_US
+        contact.held_token = answer.token
+        contact.knows_us = contact.hello_had_proof
         self._contacts.identify(contact, answer.address)
         if answer.address == self._contacts.local:
             contact.refused_until_us = now + FORGET_US
             return
-        was_validated = contact.is_validated
         self._contacts.validate(contact)
         if contact.wished & I_RELAY_TO_YOU:
-            self._link(contact, forward=bool(answer.grants & YOU_RELAY_TO_ME))
+            self._link(contact, now, forward=bool(answer.grants & YOU_RELAY_TO_ME))
         if contact.wished & YOU_RELAY_TO_ME:
-            self._link(contact, backward=bool(answer.grants & I_RELAY_TO_YOU))
-        if contact.wished and not contact.is_linked and was_validated:
+            self._link(contact, now, backward=bool(answer.grants & I_RELAY_TO_YOU))
+        if contact.wished and not contact.is_linked and contact.knows_us:
             contact.refused_until_us = now + REFUSED_US
+        if not contact.knows_us:
+            contact.hello_due_us = now
+        else:
+            contact.hello_due_us = now + (REFRESH_US if contact.is_linked else REFRESH_UNLINKED_US)
         for introduction in answer.introductions:
             self._meet(introduction, now)
         if self._lacking():
-            self.due_us = min(self.due_us, now + SEEK_US // 4)
+            self.due_us = min(self.due_us, now + SEEK_US // 8)
 
-    def _grant(self, contact: Contact, wishes: int) -> None:
+    def _grant(self, contact: Contact, wishes: int, now: int) -> None:
         settings, contacts = self._settings, self._contacts
-        if not wishes & I_RELAY_TO_YOU:
-            self._link(contact, backward=False)
-        elif len(contacts.backward) < settings.backward_links + settings.spare_links:
-            self._link(contact, backward=True)
-        if not wishes & YOU_RELAY_TO_ME:
-            self._link(contact, forward=False)
-        elif len(contacts.forward) < settings.forward_links + settings.spare_links:
-            self._link(contact, forward=True)
+        is_settled = now - contact.linked_us >= SETTLED_US
+        if wishes & I_RELAY_TO_YOU:
+            if len(contacts.backward) < settings.backward_links + settings.spare_links:
+                self._link(contact, now, backward=True)
+        elif is_settled:
+            self._link(contact, now, backward=False)
+        if wishes & YOU_RELAY_TO_ME:
+            if len(contacts.forward) < settings.forward_links + settings.spare_links:
+                self._link(contact, now, forward=True)
+        elif is_settled:
+            self._link(contact, now, forward=False)
 
     def _introduce(self, asker: Contact) -> tuple[Introduction, ...]:
         chosen = self._contacts.pick(
@@ -157,29 +173,41 @@ class Neighbours:
             return
         if now >= self._rotate_us:
             self._rotate(now)
+        strangers = MAX_SEEKING if len(self._contacts.known) < ENOUGH_CONTACTS else 0
         for contact in list(self._contacts):
-            self._tend(contact, now)
+            if contact.is_validated or contact.is_pinned:
+                self._tend(contact, now)
+            elif strangers:
+                strangers -= self._approach(contact, now)
         self._seek(now)
         pause = SEEK_US if self._lacking() else CALM_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
 
     def _tend(self, contact: Contact, now: int) -> None:
-        if contact.hello_ticket is not None and now - contact.hello_sent_us >= ANSWER_WITHIN_US:
-            contact.hello_ticket = None
-            contact.unanswered += 1
-            contact.hello_due_us = now + min(MAX_RETRY_US, ANSWER_WITHIN_US << contact.unanswered - 1) // 2
-            if contact.unanswered >= MAX_UNANSWERED:
-                self._link(contact, forward=False, backward=False)
-        if contact.is_pinned or contact.is_linked:
-            is_worth = True
-        elif not contact.is_validated:
-            is_worth = contact.unanswered < MAX_UNANSWERED
-        else:
-            is_worth = now - contact.heard_us < FORGET_US
-        if not is_worth:
+        self._note_silence(contact, now)
+        if contact.unanswered >= MAX_UNANSWERED and now - contact.heard_us >= LOST_US:
+            self._link(contact, now, forward=False, backward=False)
+        if not contact.is_pinned and not contact.is_linked and now - contact.heard_us >= FORGET_US:
             self._contacts.forget(contact)
         elif contact.hello_ticket is None and contact.hello_due_us <= now and now >= contact.refused_until_us:
             self._hello(contact, now)
+
+    def _approach(self, stranger: Contact, now: int) -> bool:
+        """Ask a stranger for its name, at most `MAX_UNANSWERED` times; True if it was asked now."""
+        self._note_silence(stranger, now)
+        if stranger.unanswered >= MAX_UNANSWERED:
+            self._contacts.forget(stranger)
+        elif stranger.hello_ticket is None and stranger.hello_due_us <= now:
+            self._hello(stranger, now)
+            return True
+        return False
+
+    def _note_silence(self, contact: Contact, now: int) -> None:
+        if contact.hello_ticket is not None and now - contact.hello_sent_us >= ANSWER_WITHIN_US:
+            contact.hello_ticket = None
+            contact.unanswered += 1
+            longest = MAX_RETRY_SEEKING_US if self._lacking() else MAX_RETRY_US
+            contact.hello_due_us = now + min(longest, SEEK_US * (2 ** min(contact.unanswered - 1, 8) - 1))
 
     def _rotate(self, now: int) -> None:
         self._rotate_us = now + ROTATE_US
@@ -187,13 +215,15 @@ class Neighbours:
         if self._accepted >= ROTATE_AFTER:
             silent = [contact for contact in backward if not contact.delivered]
             for contact in silent[: max(1, len(backward) // 2)]:
-                self._link(contact, backward=False)
+                self._link(contact, now, backward=False)
                 contact.is_proven = False
                 contact.refused_until_us = now + SILENT_US
+                self._hello(contact, now)
             unproven = [contact for contact in self._contacts.forward if not contact.is_proven]
             for contact in unproven[:1]:
-                self._link(contact, forward=False)
+                self._link(contact, now, forward=False)
                 contact.refused_until_us = now + REFUSED_US
+                self._hello(contact, now)
         self._accepted = 0
         for contact in backward:
             contact.delivered = 0
@@ -234,16 +264,19 @@ class Neighbours:
     def _hello(self, contact: Contact, now: int, wish: int = 0) -> None:
         contact.hello_ticket = self._chance.getrandbits(32).to_bytes(4)
         contact.hello_sent_us = now
+        contact.hello_had_proof = contact.held_token != NO_PROOF
         contact.wished = _state(contact) | wish
-        introduce = INTRODUCE_OTHERS if len(self._contacts.known) < ENOUGH_CONTACTS or self._lacking() else 0
-        hello = Hello(contact.hello_ticket, self._contacts.local, contact.wished | introduce)
+        introduce = INTRODUCE_OTHERS if len(self._contacts.known) < ENOUGH_CONTACTS else 0
+        hello = Hello(contact.hello_ticket, self._contacts.local, contact.wished | introduce, contact.held_token)
         self.outbox.append((contact, encode_hello(hello)))
 
-    def _link(self, contact: Contact, *, forward: bool | None = None, backward: bool | None = None) -> None:
+    def _link(self, contact: Contact, now: int, *, forward: bool | None = None, backward: bool | None = None) -> None:
         if forward is not None and forward != contact.is_forward:
+            contact.linked_us = now
             self._contacts.set_link(contact, forward=forward)
             self.events.append((PeerLinked if forward else PeerUnlinked)(contact.uri, True))
         if backward is not None and backward != contact.is_backward:
+            contact.linked_us = now
             self._contacts.set_link(contact, backward=backward)
             self.events.append((PeerLinked if backward else PeerUnlinked)(contact.uri, False))
 

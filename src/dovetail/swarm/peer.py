@@ -65,7 +65,8 @@ from dovetail.swarm.status import PeerStatus
 
 CONTENT_HEAD: Final = b"\x79\x10"
 RELAY_EPOCHS: Final = 2
-"""A message that was pulled is relayed only while it is this young: whoever joins does not repeat the past."""
+"""A message that was pulled is relayed only while it is this young, and never when it was found by a full synchronisation:
+whoever joins does not repeat the past."""
 PUSH_AGAIN_PEERS: Final = 2
 
 
@@ -303,8 +304,8 @@ class Peer:
             self._gossip.note_accepted(now // 1000 - content.timestamp_ms, now)
         events.append(MessageAccepted(address, content, source, now))
         self._follow(entry, added, contact, now)
-        is_old = now // 1000 - content.timestamp_ms > RELAY_EPOCHS * self.rules.epoch_ms
-        if want is None or want.attempts == 0 or not is_old:
+        age_ms = now // 1000 - content.timestamp_ms
+        if want is None or not want.attempts or (not want.is_history and age_ms <= RELAY_EPOCHS * self.rules.epoch_ms):
             self._relay(message, address, contact, now)
 
     def _follow(self, entry: Entry, added: Added, contact: Contact | None, now: int) -> None:
@@ -325,7 +326,11 @@ class Peer:
                     self._own.confirm(referee.address)
 
     def _relay(self, message: bytes, address: Address, source: Contact | None, now: int) -> None:
-        receivers = [contact for contact in self._contacts.forward if contact is not source]
+        if source is None:
+            # the first push decides whether a message gets anywhere at all, so it goes to all links
+            receivers = self._contacts.linked
+        else:
+            receivers = [contact for contact in self._contacts.forward if contact is not source]
         if receivers:
             self._outbox.send(message, receivers, Purpose.RELAY, now)
             self._events.append(
@@ -351,8 +356,7 @@ class Peer:
                 raise AssertionError("content messages are dispatched before")
 
     def _receive_list(self, answer: RangeList, contact: Contact, now: int) -> None:
-        if not self._gossip.is_open(answer.ticket, contact):
-            self._gossip.receive_list(answer, contact, now, 0, False)
+        is_history = self._gossip.find(answer.ticket, contact).is_full
         found = 0
         for msg_hash in answer.hashes:
             entries = self._dag.by_hash(msg_hash)
@@ -361,7 +365,8 @@ class Peer:
                 for entry in entries:
                     self._own.confirm(entry.address)
             else:
-                found += self._wants.add(msg_hash, contact.endpoint, now, delay_us=0)
+                self._wants.add(msg_hash, contact.endpoint, now, delay_us=0, is_history=is_history)
+                found += 1
         self._contacts.validate(contact)
         self._gossip.receive_list(answer, contact, now, found, self._has_room)
         self._flush(now)
@@ -419,7 +424,7 @@ class Peer:
 
     def _other_peer(self, want: Want) -> Endpoint | None:
         fit = self._contacts.pick(1, lambda contact: contact.is_validated and contact.endpoint != want.asked)
-        return fit[0].endpoint if fit else want.sources[0]
+        return fit[0].endpoint if fit else want.named_by
 
     def _note_pulled(self, want: Want, entry: Entry, now: int) -> None:
         if want.asked is not None:
@@ -430,7 +435,7 @@ class Peer:
             self._events.append(GapFilled(want.msg_hash, entry.address))
 
     def _note_given_up(self, want: Want, now: int) -> None:
-        liar = self._contacts.find(want.sources[0])
+        liar = self._contacts.find(want.named_by)
         if want.referrer is None:
             if liar is not None:
                 liar.is_proven = False
