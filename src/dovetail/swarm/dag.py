@@ -138,20 +138,23 @@ class Dag:
         same = self._by_hash.setdefault(entry.msg_hash, [])
         collides_with = tuple([other.address for other in same]) if same else ()
         same.append(entry)
-        cycle = self._settle_awaited(entry)
-        if not entry.referred:
-            self._tips[entry.address] = entry
-        if not entry.references:
-            return Added((), collides_with, cycle) if collides_with or cycle else _NOTHING_SPECIAL
-        missing = []
+        self._tips[entry.address] = entry
+        referrers = self._awaited.pop(entry.msg_hash, None)
+        missing: list[Reference] | None = None
         for edge in entry.references:
             found = self._by_hash.get(edge.msg_hash)
-            if found is None:
-                missing.append(edge)
-                self._await(edge.msg_hash, entry.address)
+            if found is not None:
+                self._link(entry, found[0])
+                continue
+            self._await(edge.msg_hash, entry.address)
+            if missing is None:
+                missing = [edge]
             else:
-                cycle = self._link(entry, found[0]) or cycle
-        return Added(tuple(missing), collides_with, cycle)
+                missing.append(edge)
+        cycle = self._settle(entry, referrers) if referrers else ()
+        if missing or collides_with or cycle:
+            return Added(tuple(missing or ()), collides_with, cycle)
+        return _NOTHING_SPECIAL
 
     def expire(self, now_ms: int) -> list[Entry]:
         """Remove everything whose lifetime is over and return what was pullable (UEP-12, Message Life-Cycle)."""
@@ -180,13 +183,14 @@ class Dag:
             [Reference(entry.msg_hash, epoch_diff_of(expires_ms, entry.expires_ms, self._epoch_ms)) for entry in chosen]
         )
 
-    def _link(self, referrer: Entry, referee: Entry) -> tuple[Address, ...]:
+    def _link(self, referrer: Entry, referee: Entry) -> bool:
+        """Count an edge, if it is one that counts."""
         if referrer.timestamp_ms <= referee.timestamp_ms:
-            return self._find_cycle(referrer, referee)
+            return False
         referee.referred += 1
         if referee.referred == 1:
             self._tips.pop(referee.address, None)
-        return ()
+        return True
 
     def _await(self, msg_hash: MsgHash, referrer: Address) -> None:
         referrers = self._awaited.get(msg_hash)
@@ -197,33 +201,32 @@ class Dag:
         elif len(referrers) < MAX_REFERRERS:
             referrers.append(referrer)
 
-    def _settle_awaited(self, entry: Entry) -> tuple[Address, ...]:
-        cycle: tuple[Address, ...] = ()
-        for address in self._awaited.pop(entry.msg_hash, ()):
+    def _settle(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
+        """Count the edges that waited for a message. Only a message that was referred to before it came closes a cycle."""
+        is_suspect = False
+        for address in referrers:
             referrer = self._entries.get(address)
             if referrer is not None:
-                cycle = self._link(referrer, entry) or cycle
-        return cycle
+                is_suspect = not self._link(referrer, entry) or is_suspect
+        return self._find_cycle(entry) if is_suspect else ()
 
-    def _find_cycle(self, referrer: Entry, referee: Entry) -> tuple[Address, ...]:
-        """The way from the referee back to the referrer, if there is one within the walk's bound."""
-        came_from: dict[Address, Address] = {referee.address: referrer.address}
-        waiting = [referee]
+    def _find_cycle(self, start: Entry) -> tuple[Address, ...]:
+        """A way along the references from a message back to itself, if there is one within the walk's bound."""
+        came_from: dict[Address, Address] = {}
+        waiting = [start]
         while waiting and len(came_from) < MAX_CYCLE_WALK:
             entry = waiting.pop()
-            if entry is referrer:
-                break
             for edge in entry.references:
                 for other in self._by_hash.get(edge.msg_hash, ()):
                     if other.address not in came_from:
                         came_from[other.address] = entry.address
                         waiting.append(other)
-        if referrer.address not in came_from:
-            return ()
-        path = [referrer.address]
-        while (step := came_from[path[-1]]) != referrer.address:
-            path.append(step)
-        return tuple(reversed(path))
+            if start.address in came_from:
+                path = [came_from[start.address]]
+                while path[-1] != start.address:
+                    path.append(came_from[path[-1]])
+                return tuple(reversed(path))
+        return ()
 
     def _remove(self, entry: Entry) -> None:
         entry.is_live = False
