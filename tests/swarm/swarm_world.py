@@ -58,16 +58,12 @@ class SwarmWorld:
 
         def factory(boot: Boot) -> Peer:
             address = hashlib.sha256(f"{self.world.seed} {boot.place}".encode()).digest()[:20]
-            peer = Peer(
-                self.settings, address, boot.random, boot.now, settings=self.peer_settings, bootstrap=others
-            )
+            peer = Peer(self.settings, address, boot.random, boot.now, settings=self.peer_settings, bootstrap=others)
             peer.restore(boot.journal.hops(), boot.now)
             return peer
 
         server = f"swarm://{self.settings.name}/{name}"
-        self.world.add_place(
-            name, factory, server=server, fabric=Fabric.SWARM, observer=self._observe, skew_us=skew_us
-        )
+        self.world.add_place(name, factory, server=server, fabric=Fabric.SWARM, observer=self._observe, skew_us=skew_us)
         return name
 
     def _observe(self, place: str, event: object, now: int) -> None:
@@ -110,9 +106,7 @@ class SwarmWorld:
     def is_converged(self) -> bool:
         """Whether every peer that is up has every published, unexpired message."""
         wanted = {
-            address
-            for address in self.published
-            if any(peer._dag.get(address) is not None for peer in self.peers)
+            address for address in self.published if any(peer._dag.get(address) is not None for peer in self.peers)
         }
         return all(wanted <= peer.addresses() for peer in self.peers) and bool(wanted)
 

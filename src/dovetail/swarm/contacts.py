@@ -43,11 +43,11 @@ class Contact:
         "endpoint",
         "given_token",
         "heard_us",
-        "hello_had_proof",
+        "held_token",
         "hello_due_us",
+        "hello_had_proof",
         "hello_sent_us",
         "hello_ticket",
-        "held_token",
         "is_ahead",
         "is_backward",
         "is_forward",
@@ -229,10 +229,7 @@ class Contacts:
         """Up to `count` contacts at random, first those that are proven, and that will answer us."""
         fit = [contact for contact in self._known.values() if is_fit(contact)]
         ranked = sorted(
-            [
-                (not contact.is_proven, not contact.knows_us, self._chance.random(), at)
-                for at, contact in enumerate(fit)
-            ]
+            [(not contact.is_proven, not contact.knows_us, self._chance.random(), at) for at, contact in enumerate(fit)]
         )
         return [fit[row[-1]] for row in ranked[:count]]
 

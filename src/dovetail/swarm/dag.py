@@ -202,7 +202,7 @@ class Dag:
             referrers.append(referrer)
 
     def _settle(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
-        """Count the edges that waited for a message. Only a message that was referred to before it came closes a cycle."""
+        """Count the edges that waited for a message: only one that was referred to before it came closes a cycle."""
         is_suspect = False
         for address in referrers:
             referrer = self._entries.get(address)

@@ -65,8 +65,8 @@ from dovetail.swarm.status import PeerStatus
 
 CONTENT_HEAD: Final = b"\x79\x10"
 RELAY_EPOCHS: Final = 2
-"""A message that was pulled is relayed only while it is this young, and never when it was found by a full synchronisation:
-whoever joins does not repeat the past."""
+"""A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
+past: whoever joins does not repeat it."""
 PUSH_AGAIN_PEERS: Final = 2
 
 
