@@ -1,11 +1,15 @@
 """Properties of simulated worlds over seeds and fault schedules."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.hop import Fabric, Observation, Stage, address_of
-from dovetail.sim import SECOND_US, CloseStream, CrashPoint, Frame, Link, MemoryJournal, OpenStream, World
+from dovetail.hop import Observation, Stage, address_of
+from dovetail.sim import SECOND_US, CloseStream, CrashPoint, Frame, Link, MemoryDisks, MemoryJournal, OpenStream, World
 from dovetail.sim.clock import Clock
+from dovetail.sim.disk import JournalFolder
 from dovetail.sim.faults import (
     AppendCrash,
     ClockJump,
@@ -109,7 +113,7 @@ class Talker:
 def test_stream_delivers_a_prefix_and_all_of_it_unless_it_broke(seed, link, cuts, pauses, crash_s, close_s):
     world = World(seed, link=link)
     for name in ("a", "b"):
-        world.add_place(name, lambda boot: Talker(), server=f"won://{name}", fabric=Fabric.WON)
+        world.add_place(name, lambda boot: Talker(), server=f"https://{name}/won")
     first_life = world.places["b"].core
     sent = [bytes([number]) for number in range(100)]
     world.command("a", lambda core, now: core.send(OpenStream("s", "b")))
@@ -158,7 +162,7 @@ observations = st.builds(
 
 @given(st.lists(st.lists(observations, min_size=1, max_size=4), max_size=6), st.booleans())
 def test_memory_journal_keeps_the_rules_whenever_it_is_read(groups, is_read_between):
-    journal = MemoryJournal("swarm://test/a", Fabric.SWARM)
+    journal = MemoryJournal("swarm://test/a")
     for group in groups:
         assert journal.append(group) == journal.size
         if is_read_between:
@@ -171,6 +175,17 @@ def test_memory_journal_keeps_the_rules_whenever_it_is_read(groups, is_read_betw
     ]
     with_bytes = {seen.message for seen, _ in flat if seen.raw is not None or seen.size is not None}
     assert {hop.message for hop in hops if hop.raw is not None or hop.size is not None} == with_bytes
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(observations, min_size=1, max_size=4), max_size=6))
+def test_memory_journal_reads_like_the_real_one(groups):
+    with TemporaryDirectory() as folder:
+        memory, disk = (factory("a", "swarm://test/a") for factory in (MemoryDisks(), JournalFolder(Path(folder), 1)))
+        for group in groups:
+            assert memory.append(group) == disk.append(group)
+        assert list(memory.hops()) == list(disk.hops())
+        disk.close()
 
 
 @given(

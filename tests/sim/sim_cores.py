@@ -1,8 +1,6 @@
 """Tiny cores that do as they are told and remember what they were fed."""
 
-from dovetail.hop import Fabric, Observation, Stage, address_of
-
-FABRIC = Fabric.SWARM
+from dovetail.hop import Observation, Stage, address_of
 
 
 def note(text, now, stage=Stage.ACCEPTED):
@@ -99,7 +97,7 @@ class Line:
 
 def add(world, name, core_factory=Mailbox, **options):
     """Put a place into the world; returns it."""
-    return world.add_place(name, lambda boot: core_factory(), server=f"swarm://test/{name}", fabric=FABRIC, **options)
+    return world.add_place(name, lambda boot: core_factory(), server=f"swarm://test/{name}", **options)
 
 
 def send(world, name, *items, after_us=0):

@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from dovetail.cli.sim import app
 from dovetail.errors import UsageError
+from dovetail.journal.verify import verify_journal
 from dovetail.sim.scenario import Setting, run_scenario
 
 SMALL = ["--places", "2", "--duration", "0.5"]
@@ -46,12 +47,15 @@ def test_out_holds_what_is_needed_to_replay(tmp_path):
     assert invoke("--faults", faults).stdout == first.stdout
     report = msgspec.json.decode((tmp_path / "world" / "report.json").read_bytes())
     assert report["digest"] in first.stdout
-    hops = [
-        msgspec.json.decode(line)
-        for place in ("place-0000", "place-0001")
-        for line in (tmp_path / "world" / f"{place}.hops.jsonl").read_bytes().splitlines()
-    ]
-    assert len(hops) == report["hops"]
+    verdicts = [verify_journal(tmp_path / "world" / f"{place}.journal") for place in ("place-0000", "place-0001")]
+    assert all(verdict.is_intact for verdict in verdicts)
+    assert sum(verdict.hops for verdict in verdicts) == report["hops"]
+
+
+def test_out_is_not_written_behind_another_world(tmp_path):
+    invoke("--out", str(tmp_path))
+    with pytest.raises(UsageError, match="earlier world"):
+        invoke("--out", str(tmp_path))
 
 
 @pytest.mark.parametrize(

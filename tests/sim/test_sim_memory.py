@@ -15,7 +15,7 @@ def observe(stage=Stage.ACCEPTED, at_us=1, **fields):
 
 
 def journal_of(*observations):
-    journal = MemoryJournal("swarm://test/a", Fabric.SWARM)
+    journal = MemoryJournal("swarm://test/a")
     journal.append(observations)
     return journal
 
@@ -73,9 +73,9 @@ def test_append_is_all_or_nothing(bad):
 
 def test_disks_give_the_same_journal_again():
     disks = MemoryDisks()
-    journal = disks("a", "swarm://test/a", Fabric.SWARM)
-    assert disks("a", "swarm://test/a", Fabric.SWARM) is journal
-    assert disks("b", "swarm://test/b", Fabric.SWARM) is not journal
+    journal = disks("a", "swarm://test/a")
+    assert disks("a", "swarm://test/a") is journal
+    assert disks("b", "swarm://test/b") is not journal
 
 
 def test_digest_tells_journals_apart_in_every_field():

@@ -81,9 +81,23 @@ def test_a_new_place_does_not_shift_the_luck_of_others():
     world = world_with(Link(loss=0.5), "0", "a", "aa", "b", "c")
     for number in range(200):
         send(world, "c", ("b", b""), ("a", b""), after_us=number * 777)
+        send(world, "a", ("c", b""), ("0", b""), after_us=number * 777)
     send_many(world, 200)
     from_a = [(now, int.from_bytes(data)) for now, sender, data in world.places["b"].core.received if sender == "a"]
     assert from_a == alone
+
+
+def test_each_direction_of_each_pair_has_its_own_luck():
+    world = world_with(Link(loss=0.5), "a", "b", "c")
+    for number in range(64):
+        send(world, "a", ("b", bytes([number])), ("c", bytes([number])))
+        send(world, "b", ("c", bytes([number])))
+    world.run(SECOND_US)
+
+    def luck(source, destination):
+        return [data for _, sender, data in world.places[destination].core.received if sender == source]
+
+    assert luck("a", "b") != luck("a", "c") != luck("b", "c")
 
 
 def test_partition_swallows_what_is_sent_meanwhile_only():

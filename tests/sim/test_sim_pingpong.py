@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.hop import Fabric, Observation, Reason, Stage, address_of
+from dovetail.hop import Observation, Reason, Stage, address_of
 from dovetail.sim import Boot, Link, MemoryJournal, World
 from dovetail.sim.pingpong import (
     RETRY_US,
@@ -67,7 +67,7 @@ def test_second_copy_of_a_ping_is_answered_and_not_journaled():
 
 
 def test_restored_core_repeats_what_is_unanswered_and_goes_on_counting():
-    journal = MemoryJournal("swarm://pingpong/a", Fabric.SWARM)
+    journal = MemoryJournal("swarm://pingpong/a")
     core = PingPong("a", ["b"], count=3, interval_us=10, now=0)
     core.handle_timer(10)
     journal.append([event for event in core.events() if isinstance(event, Observation)])
@@ -98,7 +98,6 @@ def test_two_places_exchange_pings_over_a_bad_network():
             name,
             start(peer),
             server=f"swarm://pingpong/{name}",
-            fabric=Fabric.SWARM,
             observer=lambda place, event, now: told.append((place, event)),
         )
     world.schedule(50_000, lambda: world.crash("b", restart_after_us=2 * SECOND_US))

@@ -1,7 +1,7 @@
 """A place's turn: journal before send, crashes at every boundary, pause, full disk, timers, clocks."""
 
 import pytest
-from sim_cores import FABRIC, Mailbox, add, note, send
+from sim_cores import Mailbox, add, note, send
 
 from dovetail.errors import JournalFull, LocalProtocolError
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryJournal, World
@@ -66,7 +66,7 @@ def test_turn_is_feed_journal_tell_send_arm():
             order.append("journal")
             return super().append(observations)
 
-    world = World(1, link=LINK, journal_factory=lambda place, server, fabric: Noted(server, fabric))
+    world = World(1, link=LINK, journal_factory=lambda place, server: Noted(server))
     add(world, "a")
     add(world, "b", Noting, observer=lambda *_: order.append("tell"))
     world.run(1)
@@ -74,6 +74,27 @@ def test_turn_is_feed_journal_tell_send_arm():
     send(world, "a", ("b", b""))
     world.run(SECOND_US)
     assert order == ["feed", "journal", "tell", "send", "arm"]
+
+
+def test_place_that_its_observer_crashes_sends_nothing_more():
+    world = World(1, link=LINK)
+    add(world, "a")
+    place = add(world, "b", observer=lambda name, event, now: world.crash(name, restart_after_us=1))
+    world.command("b", lambda core, now: (core.tell(note("x", now), "event"), core.send(("a", b""))))
+    world.run(SECOND_US)
+    assert (place.journal.size, place.counts.crashes) == (1, 1)
+    assert world.places["a"].core.received == []
+
+
+def test_inputs_behind_a_command_that_crashes_the_place_are_gone():
+    world = World(1, link=LINK)
+    add(world, "a")
+    place = add(world, "b")
+    world.pause("b", SECOND_US)
+    world.command("b", lambda core, now: (world.crash("b"), world.restart("b")))
+    send(world, "a", ("b", b"behind"))
+    world.run(2 * SECOND_US)
+    assert (place.life, place.core.received) == (1, [])
 
 
 def test_all_observations_of_a_turn_are_one_append():
@@ -93,7 +114,7 @@ def test_core_is_rebuilt_from_its_journal_with_other_luck():
 
     world = World(1)
     start = world.now
-    world.add_place("a", factory, server="swarm://test/a", fabric=FABRIC)
+    world.add_place("a", factory, server="swarm://test/a")
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.schedule(10, lambda: world.crash("a", restart_after_us=5))
     world.run(SECOND_US)
@@ -154,7 +175,7 @@ def test_paused_place_takes_everything_in_one_turn_when_it_goes_on():
     world.run(SECOND_US)
     resumed = start + 1 + SECOND_US
     assert place.core.received == [(resumed, "a", bytes([number])) for number in range(3)]
-    assert place.core.fired == [(resumed, [start + 5000])]
+    assert place.core.fired == [(resumed, [start + 5000])], "late, and once"
     assert place.counts.appends == 1
     assert len(world.places["a"].core.received) == 3
 
@@ -170,6 +191,7 @@ def test_longer_pause_wins_and_a_crash_ends_it():
     assert place.core.received == []
     world.crash("b", restart_after_us=1)
     world.run(10)
+    world.pause("b", 5_000)
     send(world, "a", ("b", b"2"))
     world.run(10_000)
     assert [data for _, _, data in place.core.received] == [b"2"]
@@ -237,7 +259,7 @@ def test_journal_that_says_it_is_full_is_believed():
                 raise JournalFull("no room")
             return super().append(observations)
 
-    world = World(1, link=LINK, journal_factory=lambda place, server, fabric: FullOnce(server, fabric))
+    world = World(1, link=LINK, journal_factory=lambda place, server: FullOnce(server))
     place = add(world, "a")
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.run(SECOND_US)

@@ -36,6 +36,13 @@ class HastyPlay(PingPongPlay):
     core_class = HastyPingPong
 
 
+class CarelessPlay(PingPongPlay):
+    """Takes everything for settled at any time."""
+
+    def is_settled(self):
+        return True
+
+
 def test_quiet_world_delivers_everything_without_findings():
     report = run_scenario("pingpong", 1, setting=SMALL)
     assert report.is_settled
@@ -90,6 +97,13 @@ def test_world_that_never_settles_is_a_finding():
     assert [finding.rule for finding in report.findings] == ["settled"]
 
 
+def test_run_waits_until_all_places_are_up_again(monkeypatch):
+    monkeypatch.setitem(SCENARIOS, "careless", f"{__name__}:CarelessPlay")
+    fault = AppendCrash(place="place-0000", append=2, point=CrashPoint.AFTER_SEND, down_us=20 * SECOND_US)
+    report = run_scenario("careless", 1, setting=SMALL, faults=[fault])
+    assert report.virtual_us >= 20 * SECOND_US
+
+
 def test_same_seed_same_report_and_another_seed_another():
     first, again, other = (run_scenario("pingpong", seed, faults="all") for seed in (3, 3, 4))
     assert first == again
@@ -105,9 +119,9 @@ def test_journals_of_another_kind_change_nothing():
     opened = []
     disks = MemoryDisks()
 
-    def open_journal(place, server, fabric):
+    def open_journal(place, server):
         opened.append(place)
-        return disks(place, server, fabric)
+        return disks(place, server)
 
     faults = [Crash(at_us=100_000, place="place-0001", down_us=1000)]
     report = run_scenario("pingpong", 3, setting=SMALL, faults=faults, journal_factory=open_journal)

@@ -1,10 +1,11 @@
 """Streams: order, opening, closing, and how they break."""
 
 import pytest
-from sim_cores import Line, Mailbox, add, send
+from sim_cores import Line, Mailbox, add, note, send
 
 from dovetail.errors import LocalProtocolError
 from dovetail.sim import SECOND_US, CloseStream, Frame, Link, OpenStream, World
+from dovetail.sim.network import RETRANSMIT_US
 
 TIMEOUT_US = 30 * SECOND_US
 
@@ -74,6 +75,53 @@ def test_abort_loses_what_is_under_way():
     world.run(SECOND_US)
     assert log_of(world, "b")[1:] == [("closed", "a~1", 1006)]
     assert log_of(world, "a")[1:] == []
+
+
+def test_late_news_of_a_broken_stream_does_not_touch_a_new_one_of_the_same_name():
+    world = open_world(link=Link(latency_us=(1000, 1000)))
+    send(world, "b", CloseStream("a~1", abort=True))
+    world.run(500)
+    world.crash("a", restart_after_us=1)
+    world.run(1)
+    send(world, "a", OpenStream("s", "b"))
+    world.run(SECOND_US)
+    assert log_of(world, "a") == [("opened", "s", "b")]
+
+
+def test_frame_that_waits_at_a_place_with_a_full_disk_is_not_fed_after_the_close():
+    class Closer(Line):
+        """Journals the first frame and closes the stream in the same turn."""
+
+        def __init__(self):
+            super().__init__()
+            self.unsaved = []
+
+        def receive_frame(self, data, stream, now):
+            super().receive_frame(data, stream, now)
+            self.unsaved.append(note(data, now))
+            self.send(CloseStream(stream))
+
+        def events(self):
+            events, self.unsaved = self.unsaved, []
+            return events
+
+    world = World(1, link=Link(latency_us=(1000, 1000)))
+    add(world, "a", Line)
+    add(world, "b", Closer)
+    world.fill_disk("b", SECOND_US)
+    send(world, "a", OpenStream("s", "b"), Frame("s", b"1"), Frame("s", b"2"))
+    world.run(5 * SECOND_US)
+    assert world.places["b"].core.frames() == [b"1"]
+    assert log_of(world, "a") == [("opened", "s", "b"), ("closed", "s", 1000)]
+
+
+def test_loss_becomes_waiting_twice_as_long_each_time():
+    world = open_world(link=Link(latency_us=(0, 0)))
+    began = world.now
+    world.network.set_link("a", "b", Link(latency_us=(7, 7), loss=1.0))
+    send(world, "a", Frame("s", b"x"))
+    world.run(60 * SECOND_US)
+    assert world.places["b"].core.times_us[-1] == began + 7 + RETRANSMIT_US * (1 + 2 + 4 + 8 + 16 + 32)
 
 
 def test_abort_before_the_opening_arrived_is_never_seen():
@@ -158,6 +206,7 @@ def test_opening_across_a_partition_waits_and_gives_up():
     world.run(TIMEOUT_US + SECOND_US)
     assert log_of(world, "a")[-1] == ("closed", "never", 1006)
     assert not any(entry[1] == "a~2" for entry in log_of(world, "b"))
+    assert world.streams.counts.broken == 3, "both ends of the first, the opener of the second"
 
 
 def test_crash_tells_the_other_end_at_once_and_loses_what_is_under_way():

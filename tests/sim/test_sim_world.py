@@ -1,7 +1,7 @@
 """The world as a whole."""
 
 import pytest
-from sim_cores import FABRIC, Mailbox, add, note, send
+from sim_cores import Mailbox, add, note, send
 
 from dovetail.errors import LocalProtocolError
 from dovetail.hop import Fabric
@@ -21,6 +21,13 @@ def test_names_are_unique():
     add(world, "a")
     with pytest.raises(LocalProtocolError, match="'a'"):
         add(world, "a")
+
+
+def test_fabric_is_that_of_the_servers_uri():
+    world = World(1)
+    add(world, "a", fabric=Fabric.SWARM)
+    with pytest.raises(LocalProtocolError, match="swarm://test/b is no server of pcp"):
+        add(world, "b", fabric=Fabric.PCP)
 
 
 def test_appends_are_counted_from_one():
@@ -74,22 +81,22 @@ def test_journals_are_opened_by_the_factory_at_each_life_and_closed_at_its_end()
 
     disks = {}
 
-    def open_journal(place, server, fabric):
+    def open_journal(place, server):
         log.append(("open", server))
-        return disks.setdefault(place, Disk(server, fabric))
+        return disks.setdefault(place, Disk(server))
 
     world = World(1, journal_factory=open_journal)
-    world.add_place("a", lambda boot: Mailbox(), server="won://a", fabric=Fabric.WON)
+    world.add_place("a", lambda boot: Mailbox(), server="https://a/won")
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.run(1)
     world.crash("a")
-    assert log == [("open", "won://a"), ("close", "won://a")]
+    assert log == [("open", "https://a/won"), ("close", "https://a/won")]
     [hop] = world.hops()["a"]
-    assert (hop.server, hop.fabric) == ("won://a", Fabric.WON)
-    assert log[2:] == [("open", "won://a"), ("close", "won://a")]
+    assert (hop.server, hop.fabric) == ("https://a/won", Fabric.WON)
+    assert log[2:] == [("open", "https://a/won"), ("close", "https://a/won")]
     world.restart("a")
     world.close()
-    assert log[4:] == [("open", "won://a"), ("close", "won://a")]
+    assert log[4:] == [("open", "https://a/won"), ("close", "https://a/won")]
 
 
 def test_digests_follow_the_journals():
@@ -109,7 +116,7 @@ def test_digests_follow_the_journals():
 def test_a_datagram_core_hears_nothing_of_streams_and_the_world_goes_on():
     world = World(1)
     add(world, "a")
-    world.add_place("b", lambda boot: Mailbox(), server="swarm://test/b", fabric=FABRIC)
+    world.add_place("b", lambda boot: Mailbox(), server="swarm://test/b")
     send(world, "a", ("b", b"x"))
     assert world.run(SECOND_US)
     assert len(world.places["b"].core.received) == 1

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from dovetail.sim.disk import JournalFolder
     from dovetail.sim.faults import AnyFault
     from dovetail.sim.scenario import Report
-    from dovetail.sim.world import World
 
 app = typer.Typer(help="Simulated worlds: same seed, same journals, byte for byte.", no_args_is_help=True)
 
@@ -38,7 +38,7 @@ def run(
     places: Annotated[int, typer.Option(help="How many places.", min=1)] = 3,
     duration: Annotated[float, typer.Option(help="Seconds of virtual time with traffic.", min=0.001)] = 10.0,
     loss: Annotated[float, typer.Option(help="Share of datagrams lost.", min=0, max=1)] = 0.0,
-    out: Annotated[Path | None, typer.Option(help="Write report, faults and hops here.", metavar="DIR")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep journals, report and faults here.", metavar="DIR")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per seed.")] = False,
 ) -> None:
     """Run a world from a seed, check its journals, print the digest; exit 1 if anything is found."""
@@ -50,6 +50,7 @@ def run(
 
     if out is not None and seeds > 1:
         raise UsageError(f"--out holds one world, expected --seeds 1, got {seeds}")
+    journal_factory = None if out is None else _open_folder(out, seed)
     setting = Setting(places=places, duration_us=int(duration * _SECOND_US))
     has_findings = False
     for one in range(seed, seed + seeds):
@@ -59,7 +60,7 @@ def run(
             setting=setting,
             faults=_read_faults(faults),
             link=Link(loss=loss),
-            keep=None if out is None else lambda world: _write_hops(world, out),
+            journal_factory=journal_factory,
         )
         has_findings |= bool(report.findings)
         if out is not None:
@@ -83,14 +84,15 @@ def _read_faults(text: str) -> list[AnyFault] | str:
         raise UsageError(f"faults {text}: {error.strerror}") from None
 
 
-def _write_hops(world: World, out: Path) -> None:
-    """Each place's hops as JSON lines; bytes are in base64."""
-    import msgspec
+def _open_folder(out: Path, seed: int) -> JournalFolder:
+    """Where the journals go; never behind those of another world."""
+    from dovetail.errors import UsageError
+    from dovetail.sim.disk import SUFFIX, JournalFolder
 
+    if any(out.glob(f"*{SUFFIX}")):
+        raise UsageError(f"{out} holds the journals of an earlier world, expected a new or empty directory")
     out.mkdir(parents=True, exist_ok=True)
-    for name, hops in world.hops().items():
-        lines = b"".join(msgspec.json.encode(hop) + b"\n" for hop in hops)
-        (out / f"{name}.hops.jsonl").write_bytes(lines)
+    return JournalFolder(out, seed)
 
 
 def _write_report(report: Report, out: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dovetail.errors import JournalError
 from dovetail.hop import ADDRESS_BYTES, Address, Observation
@@ -15,13 +16,21 @@ from dovetail.journal.database import index_prefix
 from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
 from dovetail.journal.reader import JournalReader
 
-MAX_MESSAGES_KEPT = 131_072
-MAX_NAMES_KEPT = 262_144
 _SQL_VARIABLES = 500
 
 RunRow = tuple[int, int, int, int, Counterparts]
 MessageRow = tuple[int, bytes, int | None, int | None, bytes | None, int | None, bytes | None]
 BodyRow = tuple[int | None, int | None, bytes | None, int | None, bytes | None, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of what a writer keeps in memory, and how far its lookup tables may lag behind."""
+
+    messages_kept: int = 131_072
+    names_kept: int = 262_144
+    index_after_messages: int = 8_192
+    index_after_runs: int = 32_768
 
 
 class Batch:
@@ -44,10 +53,20 @@ class Batch:
 class Catalogue:
     """Numbers of names and messages. A message without bytes so far is kept as a negative number."""
 
-    __slots__ = ("_messages", "_names", "_reader", "has_older_messages", "has_older_names", "next_message", "next_name")
+    __slots__ = (
+        "_limits",
+        "_messages",
+        "_names",
+        "_reader",
+        "has_older_messages",
+        "has_older_names",
+        "next_message",
+        "next_name",
+    )
 
-    def __init__(self, reader: JournalReader, indexed_message: int) -> None:
+    def __init__(self, reader: JournalReader, indexed_message: int, limits: Limits) -> None:
         self._reader = reader
+        self._limits = limits
         self.next_message: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM messages")[0]
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
         self._messages: dict[bytes, int] = dict(
@@ -94,13 +113,13 @@ class Catalogue:
         self._messages.update(batch.seen)
         if batch.names:
             self._names.update(batch.names)
-            if len(self._names) > MAX_NAMES_KEPT:
+            if len(self._names) > self._limits.names_kept:
                 self._names.clear()
                 self.has_older_names = True
 
     def shrink(self) -> None:
         """Forget what can be found through the indexes; call it only when they are up to date."""
-        if len(self._messages) > MAX_MESSAGES_KEPT:
+        if len(self._messages) > self._limits.messages_kept:
             for address in list(self._messages)[: len(self._messages) // 2]:
                 del self._messages[address]
         self.has_older_messages = True
@@ -118,7 +137,8 @@ class Catalogue:
             digest = hashlib.sha256(raw).digest()
             digest = b"" if digest == address else digest
         batch.body_bytes += size or 0
-        body = (batch.end if has_body else None, size, digest, observation.expires_us, raw)
+        expires_us = observation.expires_us if raw is not None else None
+        body = (batch.end if has_body else None, size, digest, expires_us, raw)
         if message_id is not None:
             batch.bodies.append((*body, -message_id))
             batch.seen[address] = -message_id

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dovetail.errors import JournalDamaged
-from dovetail.hop import Address, Fabric, Hop
+from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Hop
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, parse_checkpoint, parse_verifier
 from dovetail.journal.database import Connection, check_format, connect_reader, index_prefix, translate
 from dovetail.journal.layout import (
@@ -67,6 +67,10 @@ class MessageRow:
     digest: bytes | None
     expires_us: int | None
     raw: bytes | None
+
+    def __post_init__(self) -> None:
+        if len(self.address) != ADDRESS_BYTES or len(self.digest or b"") not in (0, ADDRESS_BYTES):
+            raise JournalDamaged(f"message {self.id}: address or digest does not have {ADDRESS_BYTES} bytes")
 
     def digest_on(self, seq: int) -> bytes:
         """The digest that the leaf of hop `seq` commits to."""
@@ -198,6 +202,8 @@ class JournalReader:
             first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
             if first_seq != position and position > first:
                 raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
+            if count < 1:
+                raise JournalDamaged(f"{self.path}: the commit at hop {first_seq} claims {count} hops")
             position = first_seq + count
             if position <= first:
                 continue

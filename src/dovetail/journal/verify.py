@@ -8,11 +8,12 @@ an earlier state. For that, give a checkpoint that was kept elsewhere (`since`).
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail.errors import CheckpointError, JournalDamaged
+from dovetail.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.hop import Stage, fabric_of
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, verify_checkpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES, index_prefix
@@ -25,13 +26,18 @@ MAX_FINDINGS = 100
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `seq` is the first hop concerned, where it can be told."""
+    """One thing that is wrong: with one hop, with one of the hops from `seq` to `last`, or with the file as a whole."""
 
     seq: int | None
     detail: str
+    last: int | None = None
 
     def __str__(self) -> str:
-        return self.detail if self.seq is None else f"hop {self.seq}: {self.detail}"
+        if self.seq is None:
+            return self.detail
+        return (
+            f"hop {self.seq}: {self.detail}" if self.last is None else f"hops {self.seq} to {self.last}: {self.detail}"
+        )
 
 
 @dataclass(slots=True)
@@ -52,9 +58,9 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """What is wrong first: the finding with the lowest hop, else the first found."""
+        """What is wrong first: a single hop rather than a range it lies in, hops rather than the file as a whole."""
         placed = [f for f in self.findings if f.seq is not None]
-        return min(placed, key=lambda f: f.seq or 0) if placed else next(iter(self.findings), None)
+        return min(placed, key=lambda f: f.last or f.seq or 0) if placed else next(iter(self.findings), None)
 
 
 Progress = Callable[[int, int], None]
@@ -80,8 +86,9 @@ def verify_journal(
         verdict = Verdict(reader.identity.server)
         try:
             _Verification(reader, verdict, list(trusted), since, progress).run()
-        except JournalDamaged as error:
-            verdict.findings.append(Finding(None, str(error)))
+        except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
+            # a damaged file may hold anything anywhere
+            verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
         return verdict
 
 
@@ -110,6 +117,7 @@ class _Verification:
         self._listed_hops = 0
         self._messages = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
         self._purged = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
+        self._with_body = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
         self._names = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM names")[0])
 
     def run(self) -> None:
@@ -130,9 +138,9 @@ class _Verification:
         self._check_messages()
         self._check_leftovers()
 
-    def _find(self, seq: int | None, detail: str) -> None:
+    def _find(self, seq: int | None, detail: str, last: int | None = None) -> None:
         if len(self._verdict.findings) < MAX_FINDINGS:
-            self._verdict.findings.append(Finding(seq, detail))
+            self._verdict.findings.append(Finding(seq, detail, last))
 
     def _check_pages(self) -> None:
         for (text,) in self._reader.all("PRAGMA integrity_check(10)"):
@@ -167,14 +175,21 @@ class _Verification:
         size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))
         if size != commit.body_bytes:
             self._find(commit.first_seq, f"the commit claims {commit.body_bytes} bytes of messages and brings {size}")
+        if commit.first_seq < self._indexed_seq < commit.end:
+            self._find(commit.first_seq, f"lookup tables end inside the commit, at {self._indexed_seq}")
         if commit.first_seq < self._indexed_seq:
             self._check_hop_index(commit, set(messages))
+        seq = commit.first_seq
         for run in commit.runs:
             self._messages.add(run.message_id)
+            if messages[run.message_id].body_seq == seq:
+                self._with_body.add(run.message_id)
             if run.stage == Stage.PURGED.code:
                 self._purged.add(run.message_id)
-            for name_id in unpack_names(run.counterparts):
+            names = unpack_names(run.counterparts)
+            for name_id in names:
                 self._names.add(name_id)
+            seq += len(names) or 1
         position = commit.first_seq
         while pending and pending[0][0] <= commit.end:
             size, note = pending.pop(0)
@@ -227,7 +242,7 @@ class _Verification:
             if stored[offset : offset + CHECK_BYTES] != checks[offset : offset + CHECK_BYTES]:
                 self._find(first + offset // CHECK_BYTES, "it is not the hop that was hashed into the tree")
                 return
-        if expected == BLOCK_LEAVES * CHECK_BYTES and stored_root != root:
+        if stored_root != (root if expected == BLOCK_LEAVES * CHECK_BYTES else b""):
             self._find(first, "its block of the tree has another root than its hops")
 
     def _check_open_block(self) -> None:
@@ -254,7 +269,7 @@ class _Verification:
         elif not self._is_root_wrong:
             # every later root is wrong as well: only the first tells something
             self._is_root_wrong = True
-            self._find(intact, f"hops {intact} to {size - 1} are not those that were signed")
+            self._find(intact, "not those that were signed", size - 1)
 
     def _check_messages(self) -> None:
         """Every message is used by a hop, and its bytes are those that were accepted."""
@@ -277,6 +292,10 @@ class _Verification:
             self._check_index(message)
         if message.id not in self._messages:
             self._find(message.body_seq, f"message {message.address.hex()} belongs to no hop")
+        if message.raw is None and message.expires_us is not None:
+            self._find(message.body_seq, f"message {message.address.hex()} has an expiry and no bytes")
+        if message.body_seq is not None and message.id not in self._with_body:
+            self._find(message.body_seq, f"it does not bring the bytes of message {message.address.hex()}")
         if message.body_seq is None:
             if message.raw is not None or message.size is not None or message.digest is not None:
                 self._find(None, f"message {message.address.hex()} has bytes that no hop carries")
@@ -308,6 +327,9 @@ class _Verification:
         for (name_id,) in self._reader.all("SELECT id FROM names"):
             if name_id not in self._names:
                 self._find(None, f"counterpart {name_id} belongs to no hop")
+        (last_message,) = self._reader.one("SELECT coalesce(max(id), 0) FROM messages")
+        if self._indexed_seq > self._verdict.hops or self._indexed_message > last_message:
+            self._find(None, "lookup tables claim to go beyond the end of the journal")
         (listed,) = self._reader.one("SELECT count(*) FROM hop_index")
         if listed != self._listed_hops:
             self._find(None, f"{listed} rows lead from messages to hops, expected {self._listed_hops}")
@@ -330,7 +352,7 @@ _CONTRADICTIONS = {
     ),
     "messages more or fewer are listed for expiry than expire": (
         "SELECT (SELECT count(*) FROM expiry_index) - (SELECT count(*) FROM messages WHERE expires_us IS NOT NULL AND "
-        "raw IS NOT NULL AND id <= (SELECT value FROM progress WHERE name = 'indexed_message'))"
+        "id <= (SELECT value FROM progress WHERE name = 'indexed_message'))"
     ),
 }
 

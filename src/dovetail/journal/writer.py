@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 from dovetail.errors import JournalError, JournalLocked
 from dovetail.hop import Hop, Observation, Stage, fabric_of
-from dovetail.journal.catalogue import Catalogue
+from dovetail.journal.catalogue import Catalogue, Limits
 from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Signer, sign_checkpoint
 from dovetail.journal.database import (
     SCHEMA,
@@ -38,16 +38,15 @@ from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 
 Durability = Literal["full", "relaxed"]
 
-INDEX_AFTER_MESSAGES = 8_192
-INDEX_AFTER_RUNS = 32_768
 _BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class JournalWriter:
     """The only writer of one journal file. For one thread; `Journal` shares it among many callers."""
 
-    def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer) -> None:
+    def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer, limits: Limits) -> None:
         self.path = path
+        self._limits = limits
         self._lock = lock
         self._connection = connection
         self._signer = signer
@@ -60,7 +59,7 @@ class JournalWriter:
         ) or (0, _BEFORE_ALL_TIME_US)
         self._indexed_message = self.reader.progress("indexed_message")
         self._indexed_seq = self.reader.progress("indexed_seq")
-        self._catalogue = Catalogue(self.reader, self._indexed_message)
+        self._catalogue = Catalogue(self.reader, self._indexed_message, limits)
         self._unindexed: list[tuple[int, int]] = []
         for commit in self.reader.commits(self._indexed_seq):
             self._note_unindexed({run.message_id for run in commit.runs}, commit.first_seq)
@@ -74,6 +73,7 @@ class JournalWriter:
         signer: Signer,
         durability: Durability = "full",
         connect: Connect = connect_writer,
+        limits: Limits | None = None,
     ) -> Self:
         """Open the journal of `server` at `path`, or make it; recovers whatever a crash left behind.
 
@@ -92,7 +92,7 @@ class JournalWriter:
             prepare_writer(connection)
             _create_or_check(connection, path, server, signer)
             connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
-            return cls(path, lock, connection, signer)
+            return cls(path, lock, connection, signer, limits or Limits())
         except sqlite3.Error as error:
             connection.close()
             os.close(lock)
@@ -174,7 +174,7 @@ class JournalWriter:
                 )
                 self._connection.executemany(
                     "INSERT INTO expiry_index VALUES (?, ?)",
-                    [(b[3], b[5]) for b in batch.bodies if b[4] is not None and b[3] and b[5] <= self._indexed_message],
+                    [(b[3], b[5]) for b in batch.bodies if b[3] is not None and b[5] <= self._indexed_message],
                 )
             for message_id in deleted:
                 self._connection.execute(
@@ -182,7 +182,9 @@ class JournalWriter:
                     "(SELECT expires_us FROM messages WHERE id = ?1)",
                     (message_id,),
                 )
-                self._connection.execute("UPDATE messages SET raw = NULL WHERE id = ?", (message_id,))
+                self._connection.execute(
+                    "UPDATE messages SET raw = NULL, expires_us = NULL WHERE id = ?", (message_id,)
+                )
             self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._catalogue.accept(batch)
         self._note_unindexed({run[0] for run in batch.runs}, self._size)
@@ -200,8 +202,8 @@ class JournalWriter:
     def is_index_due(self) -> bool:
         """Whether enough has been appended for `index` to be worth its transaction."""
         return (
-            self._last_message - self._indexed_message >= INDEX_AFTER_MESSAGES
-            or len(self._unindexed) >= INDEX_AFTER_RUNS
+            self._last_message - self._indexed_message >= self._limits.index_after_messages
+            or len(self._unindexed) >= self._limits.index_after_runs
         )
 
     def index(self) -> None:
@@ -209,7 +211,7 @@ class JournalWriter:
         if self._indexed_seq == self._size:
             return
         rows = self.reader.all(
-            "SELECT id, address, CASE WHEN raw IS NOT NULL THEN expires_us END FROM messages WHERE id > ? ORDER BY id",
+            "SELECT id, address, expires_us FROM messages WHERE id > ? ORDER BY id",
             (self._indexed_message,),
         )
         with _Transaction(self):

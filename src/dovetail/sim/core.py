@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from dovetail.hop import Fabric, Hop, Observation
+from dovetail.hop import Hop, Observation
 
 CLOSED_NORMALLY = 1000
 """Default code of `CloseStream`, as in WebSocket (RFC 6455, 7.4.1)."""
@@ -106,7 +106,7 @@ class Journal(Protocol):
 class JournalFactory(Protocol):
     """Opens the journal of a place, new or as its last life left it; called at each start of the place."""
 
-    def __call__(self, place: str, server: str, fabric: Fabric) -> Journal: ...
+    def __call__(self, place: str, server: str) -> Journal: ...
 
 
 class Boot(NamedTuple):

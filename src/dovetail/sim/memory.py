@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from dovetail.errors import JournalError
-from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Hop, Observation
+from dovetail.hop import ADDRESS_BYTES, Address, Hop, Observation, fabric_of
 
 _BEFORE_ALL_TIME_US = -(1 << 62)
 
@@ -20,9 +20,9 @@ _BEFORE_ALL_TIME_US = -(1 << 62)
 class MemoryJournal:
     """Hops: `seq` gapless from 0, `at` never backwards, a message's bytes on the first hop that has them."""
 
-    def __init__(self, server: str, fabric: Fabric) -> None:
+    def __init__(self, server: str) -> None:
         self.server = server
-        self.fabric = fabric
+        self.fabric = fabric_of(server)
         self.size = 0
         self._last_at_us = _BEFORE_ALL_TIME_US
         self._unread: list[tuple[int, Observation]] = []
@@ -81,9 +81,9 @@ class MemoryDisks:
     def __init__(self) -> None:
         self._journals: dict[str, MemoryJournal] = {}
 
-    def __call__(self, place: str, server: str, fabric: Fabric) -> MemoryJournal:
+    def __call__(self, place: str, server: str) -> MemoryJournal:
         if place not in self._journals:
-            self._journals[place] = MemoryJournal(server, fabric)
+            self._journals[place] = MemoryJournal(server)
         return self._journals[place]
 
 

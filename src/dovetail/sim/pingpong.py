@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Hop, Observation, Reason, Stage, address_of
+from dovetail.hop import ADDRESS_BYTES, Address, Hop, Observation, Reason, Stage, address_of
 from dovetail.sim.core import Boot, CoreFactory
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
 from dovetail.sim.scenario import Setting, name_places
@@ -198,7 +198,7 @@ class PingPongPlay:
         for place, name in enumerate(names):
             peers = names[place + 1 :] + names[:place]
             server = f"swarm://pingpong/{name}"
-            world.add_place(name, self._factory(peers), server=server, fabric=Fabric.SWARM, observer=self._observe)
+            world.add_place(name, self._factory(peers), server=server, observer=self._observe)
 
     def is_settled(self) -> bool:
         """Whether no place waits for a pong any more and all pings were made."""

@@ -3,10 +3,10 @@
 A turn is: feed one input -> journal the observations -> tell the observer -> send -> re-arm the timer. A place is
 ready, or it is up but not ready (paused, or its disk is full), or it is down.
 
-- Not ready: inputs wait in the inbox, timers are late. When it is ready again all of them are fed in one turn, which is
+- Not ready: inputs wait in the inbox, timers are late. When it is ready again all inputs are fed in one turn, which is
   one append: the group commit of a busy shell. Datagrams beyond a bound are dropped, as by a socket's buffer.
 - Disk full: the append was refused, so nothing of this turn may be told or sent. The place keeps what it could not
-  journal, takes no input, and tries again until there is room.
+  journal, takes no input, and tries again until there is room; then it tells, sends and goes on.
 - Crash: the core, the inbox and whatever was not journaled are gone, and all streams break. A crash can be planned for
   the n-th append: before its commit, between commit and send, in the middle of the sends, or after them.
 - Start: the journal is opened anew and the factory rebuilds the core from it.
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dovetail.errors import JournalFull, LocalProtocolError
-from dovetail.hop import Fabric, Hop, Observation
+from dovetail.hop import Hop, Observation
 from dovetail.sim.clock import Clock
 from dovetail.sim.core import (
     Boot,
@@ -68,21 +68,20 @@ class Place:
         factory: CoreFactory,
         *,
         server: str,
-        fabric: Fabric,
         clock: Clock,
         observer: Observer | None,
         timeline: Timeline,
         network: Network,
+        exchange: Streams,
         randomness: Randomness,
         journal_factory: JournalFactory,
     ) -> None:
         self.name = name
         self.server = server
-        self.fabric = fabric
         self.clock = clock
         self.counts = PlaceCounts()
         self.core: DatagramCore | StreamCore | None = None
-        self.journal: Journal = journal_factory(name, server, fabric)
+        self.journal: Journal = journal_factory(name, server)
         self.streams: dict[str, End] = {}
         self.life = -1
         self._disk_full_until_us = 0
@@ -93,7 +92,7 @@ class Place:
         self._network = network
         self._randomness = randomness
         self._journal_factory = journal_factory
-        self._exchange: Streams | None = None
+        self._exchange = exchange
         self._datagram_core: DatagramCore | None = None
         self._stream_core: StreamCore | None = None
         self._is_ready = False
@@ -126,15 +125,11 @@ class Place:
         """All that is journaled, also while the place is down."""
         if self.core is not None:
             return list(self.journal.hops())
-        journal = self._journal_factory(self.name, self.server, self.fabric)
+        journal = self._journal_factory(self.name, self.server)
         try:
             return list(journal.hops())
         finally:
             journal.close()
-
-    def join(self, exchange: Streams) -> None:
-        """Know through whom streams go."""
-        self._exchange = exchange
 
     def start(self) -> None:
         """Begin a life: build the core from the journal; its first turn comes with the next event."""
@@ -142,7 +137,7 @@ class Place:
             return
         self.life += 1
         if self.life:
-            self.journal = self._journal_factory(self.name, self.server, self.fabric)
+            self.journal = self._journal_factory(self.name, self.server)
         chance = self._randomness.stream(f"place\0{self.name}\0{self.life}")
         core = self._factory(Boot(self.name, self.server, self.journal, self.now, self.life, chance))
         self.core = core
@@ -164,8 +159,7 @@ class Place:
         self._waiting_datagrams = 0
         self._wake_us = None
         self.journal.close()
-        if self._exchange is not None:
-            self._exchange.break_all_of(self)
+        self._exchange.break_all_of(self)
 
     def pause(self, until_us: int) -> None:
         """Take no input and fire no timer until then."""
@@ -258,6 +252,8 @@ class Place:
 
     def _save(self, events: Sequence[object]) -> bool:
         """Journal the observations and tell the rest; False if the turn ends here."""
+        core = self.core
+        assert core is not None, "a place that saves is up"
         observations = [event for event in events if isinstance(event, Observation)]
         point, crash = None, None
         if observations:
@@ -278,10 +274,11 @@ class Place:
             for event in events:
                 if not isinstance(event, Observation):
                     self._observer(self.name, event, now)
+                if core is not self.core:
+                    return False  # the observer crashed this place
         if crash is None:
             return True
-        assert self.core is not None, "a place that saves is up"
-        outgoing = self.core.to_send()
+        outgoing = core.to_send()
         self._send(outgoing[: len(outgoing) // 2] if point is CrashPoint.MID_SEND else outgoing)
         crash()
         return False
@@ -292,7 +289,7 @@ class Place:
         for item in outgoing:
             if isinstance(item, tuple):
                 send_datagram(name, item[0], item[1])
-            elif self._exchange is not None:
+            else:
                 self._exchange.send(self, item)
 
     def _arm(self) -> None:
@@ -343,6 +340,8 @@ class Place:
             return
         events, self._unsaved = self._unsaved, ()
         if self._save(events):
+            assert self.core is not None, "a place that saves is up"
+            self._send(self.core.to_send())
             self._become_ready()
 
     def _resume(self, life: int, _: object) -> None:
@@ -354,16 +353,14 @@ class Place:
             self._become_ready()
 
     def _become_ready(self) -> None:
-        """Feed all that waited, then the timer if it is late, and settle all of it in one turn."""
-        assert self.core is not None, "only a place that is up becomes ready"
+        """Feed all that waited and settle it in one turn; a late timer fires right after."""
         self._is_ready = True
         inbox, self._inbox = self._inbox, deque()
         self._waiting_datagrams = 0
+        life = self.life
         for feed, a, b in inbox:
+            if self.core is None or self.life != life:
+                return  # a command crashed this place
             self.counts.received += 1
             feed(a, b)
-        now = self.now
-        due = self.core.next_timer()
-        if due is not None and due <= now:
-            self.core.handle_timer(now)
         self._settle()

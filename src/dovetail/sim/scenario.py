@@ -88,12 +88,8 @@ def run_scenario(
     faults: Sequence[AnyFault] | str = (),
     link: Link | None = None,
     journal_factory: JournalFactory | None = None,
-    keep: Callable[[World], None] | None = None,
 ) -> Report:
-    """Build, run until settled or out of time, check, report; `keep` sees the world before it is closed.
-
-    Faults are a schedule, or a text for `draw_schedule`.
-    """
+    """Build, run until settled or out of time, check, report; faults are a schedule or a text for `draw_schedule`."""
     setting = setting or Setting()
     world = World(seed, link=link, journal_factory=journal_factory)
     try:
@@ -102,12 +98,9 @@ def run_scenario(
             faults = draw_schedule(faults, world.randomness, list(world.places), setting.duration_us)
         apply_faults(world, faults)
         _run_until_settled(world, play, max(setting.duration_us, end_of(faults)))
-        report = _report(name, world, play, list(faults))
-        if keep is not None:
-            keep(world)
+        return _report(name, world, play, list(faults))
     finally:
         world.close()
-    return report
 
 
 def find_builder(name: str) -> Builder:

@@ -57,6 +57,7 @@ class StreamCounts(msgspec.Struct):
     opened: int = 0
     refused: int = 0
     broken: int = 0
+    """Ends that broke; the opener's end of a refused stream is one too."""
     frames_sent: int = 0
     frames_lost: int = 0
 
@@ -208,11 +209,11 @@ class Streams:
         """From now on the end takes nothing more, and at `at_us` its core hears of it."""
         self.counts.broken += 1
         end.state = EndState.CLOSED
-        self._timeline.push(at_us, self._report_broken, end, end.place.life)
+        self._timeline.push(at_us, self._report_broken, end, None)
         self._forget(end)
 
-    def _report_broken(self, end: End, life: int) -> None:
-        if end.place.life == life and end.place.streams.get(end.name) is end:
+    def _report_broken(self, end: End, _: object) -> None:
+        if end.place.streams.get(end.name) is end:
             end.place.take(end.place.feed_closed, end.name, CLOSED_ABNORMALLY)
 
     def _time_out(self, number: int, since_us: int) -> None:

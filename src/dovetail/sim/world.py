@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.errors import LocalProtocolError
-from dovetail.hop import Fabric, Hop
+from dovetail.hop import Fabric, Hop, fabric_of
 from dovetail.sim.clock import START_US, Clock
 from dovetail.sim.core import CoreFactory, CrashPoint, JournalFactory, Observer
 from dovetail.sim.memory import MemoryDisks, digest_hops
@@ -54,29 +54,30 @@ class World:
         factory: CoreFactory,
         *,
         server: str,
-        fabric: Fabric,
+        fabric: Fabric | None = None,
         observer: Observer | None = None,
         skew_us: int = 0,
         drift_ppm: int = 0,
     ) -> Place:
-        """Put a place on the network and start it; `server` is its name in the journal."""
+        """Put a place on the network and start it; `server` is its URI in the journal, and decides the fabric."""
         if name in self.places:
             raise LocalProtocolError(f"there is a place {name!r} already")
+        if fabric not in (None, fabric_of(server)):
+            raise LocalProtocolError(f"{server} is no server of {fabric}")
         place = Place(
             name,
             factory,
             server=server,
-            fabric=fabric,
             clock=Clock(self.timeline.start_us, skew_us, drift_ppm),
             observer=observer,
             timeline=self.timeline,
             network=self.network,
+            exchange=self.streams,
             randomness=self.randomness,
             journal_factory=self._journal_factory,
         )
         self.places[name] = place
         self.network.attach(name, place.take_datagram)
-        place.join(self.streams)
         place.start()
         return place
 
