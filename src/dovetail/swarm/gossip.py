@@ -32,7 +32,7 @@ EXPLORE_EVERY: Final = 6
 OVERLAP_MS: Final = 4_000
 MAX_OVERLAP_MS: Final = 300_000
 LATE_MEMORY_US: Final = 30 * SECOND_US
-FRESH_WINDOW_MS: Final = 32_000
+EXPLORE_WINDOW_MS: Final = 16_000
 DEEP_MS: Final = 64_000
 DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
@@ -45,14 +45,17 @@ MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
 class Question:
     """A time-range pull that is under way."""
 
-    __slots__ = ("asked_ms", "contact", "end_ms", "is_full", "sent_us", "start_ms")
+    __slots__ = ("asked_ms", "contact", "end_ms", "is_explored", "is_full", "sent_us", "start_ms")
 
-    def __init__(self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, is_full: bool) -> None:
+    def __init__(
+        self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, *, is_full: bool, is_explored: bool
+    ) -> None:
         self.contact = contact
         self.start_ms = start_ms
         self.end_ms = end_ms
         self.asked_ms = asked_ms
         self.is_full = is_full
+        self.is_explored = is_explored
         self.sent_us = 0
 
 
@@ -104,7 +107,7 @@ class Gossip:
         elif self._paused is None:
             partner = self._next_partner()
             if partner is not None:
-                self._ask(self._question(partner, now), now)
+                self._ask(self._question(*partner, now), now)
         waiting = self._open or self._paused is not None
         self.due_us = now + (ANSWER_WITHIN_US if waiting else ALONE_US)
 
@@ -122,7 +125,8 @@ class Gossip:
                 self._paused = question
                 self.due_us = now + ALONE_US
             return
-        contact.watermark_ms = question.asked_ms
+        if not question.is_explored:
+            contact.watermark_ms = question.asked_ms
         if question.is_full:
             self._full_syncs += 1
         pause = BUSY_US if found else IDLE_US
@@ -135,15 +139,20 @@ class Gossip:
             raise UnknownTicket("list for a range that was not asked of this peer")
         return question
 
-    def _question(self, contact: Contact, now: int) -> Question:
+    def _question(self, contact: Contact, is_explored: bool, now: int) -> Question:
         now_ms = now // 1000
         end_ms = now_ms + self._max_future_ms
         if self._full_syncs < FULL_SYNCS and contact.watermark_ms is None:
-            return Question(contact, max(0, now_ms - self._lifetime_ms), end_ms, now_ms, True)
+            start_ms = max(0, now_ms - self._lifetime_ms)
+            return Question(contact, start_ms, end_ms, now_ms, is_full=True, is_explored=False)
         since = contact.watermark_ms
-        start_ms = now_ms - FRESH_WINDOW_MS if since is None else min(since, now_ms) - self._overlap_ms(now)
+        if since is None or is_explored:
+            start_ms = now_ms - EXPLORE_WINDOW_MS
+        else:
+            start_ms = min(since, now_ms) - self._overlap_ms(now)
         start_ms = min(start_ms, now_ms - self._depth_ms(now))
-        return Question(contact, max(0, start_ms, now_ms - self._lifetime_ms), end_ms, now_ms, False)
+        start_ms = max(0, start_ms, now_ms - self._lifetime_ms)
+        return Question(contact, start_ms, end_ms, now_ms, is_full=False, is_explored=is_explored)
 
     def _overlap_ms(self, now: int) -> int:
         age_ms, at = self._late
@@ -164,10 +173,10 @@ class Gossip:
                     self._deep[shallower] = now
         return due
 
-    def _next_partner(self) -> Contact | None:
-        """Partners in turn, least recently asked first; now and then anybody else who answers."""
+    def _next_partner(self) -> tuple[Contact, bool] | None:
+        """Partners in turn, least recently asked first; now and then anybody else who answers, to explore."""
         if self._returned:
-            return self._returned.pop()
+            return self._returned.pop(), False
         self._turn += 1
         busy = {question.contact.endpoint for question in self._open.values()}
         able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
@@ -181,7 +190,7 @@ class Gossip:
         if len(self._asked) > 4 * len(able) + 64:
             self._asked = {contact.endpoint: self._asked.get(contact.endpoint, 0) for contact in able}
         self._asked[partner.endpoint] = self._turn
-        return partner
+        return partner, not self._turn % EXPLORE_EVERY
 
     def _ask(self, question: Question, now: int) -> None:
         if len(self._open) >= MAX_OPEN:
