@@ -168,18 +168,20 @@ class SwarmUdp:
 
     def _settle_turns(self) -> None:
         """Finish the kept turns at once where nothing has to be waited for, else in a task."""
-        observations = [event for events, _ in self._kept for event in events if type(event) is Observation]
-        if not observations or self._journal is None:
+        if self._journal is None:
             self._finish()
             return
         if not self._is_full:
             try:
-                self._journal.write(observations)
+                self._journal.write(_observations(self._kept))
             except JournalBusy:
                 log.warning("the journal's queue is full: the swarm waits for the disk")
             else:
                 self._finish()
                 return
+        elif not any(events for events, _ in self._kept):
+            self._finish()
+            return
         self._committing = self._loop.create_task(self._commit(self._journal))
 
     async def _commit(self, journal: Journal) -> None:
@@ -187,7 +189,7 @@ class SwarmUdp:
         try:
             while self._kept:
                 turns, self._kept = self._kept, []
-                observations = [event for events, _ in turns for event in events if type(event) is Observation]
+                observations = _observations(turns)
                 while observations:
                     try:
                         await journal.append_async(observations)
@@ -270,6 +272,10 @@ class SwarmUdp:
                 found = self._sockets[family], (host, port)
         self._addresses[endpoint] = found
         return found
+
+
+def _observations(turns: list[Turn]) -> list[Observation]:
+    return [event for events, _ in turns for event in events if type(event) is Observation]
 
 
 def _open_socket(family: int, host: str, port: int) -> socket.socket:

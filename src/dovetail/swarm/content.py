@@ -195,7 +195,8 @@ def with_nonce(data: bytes, nonce: int) -> bytes:
 
 def check_work(data: bytes, target: int = POW_TARGET) -> None:
     """Raise `BadProofOfWork` unless the work is strictly below the target."""
-    work = work_of(data)
+    preimage = data[TIME_HIGH_OFFSET:TTL_OFFSET] + data[:TIME_HIGH_OFFSET] + data[TTL_OFFSET:]
+    work = hashlib.sha256(preimage).digest()
     if int.from_bytes(work) >= target:
         raise BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
 

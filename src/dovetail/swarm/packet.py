@@ -80,7 +80,7 @@ def check_header(packet: bytes) -> None:
 class SwarmSigner:
     """Makes and recognises the signatures of one swarm; the table is renewed when the slot changes."""
 
-    __slots__ = ("_headers", "_key", "_known", "_slack", "_slot")
+    __slots__ = ("_headers", "_key", "_known", "_known_headers", "_slack", "_slot")
 
     def __init__(self, key: bytes, slot_slack: int = SLOT_SLACK) -> None:
         self._key = key
@@ -88,6 +88,7 @@ class SwarmSigner:
         self._slot = -1
         self._headers: list[bytes] = []
         self._known: dict[bytes, int] = {}
+        self._known_headers: frozenset[bytes] = frozenset()
 
     def _turn_to(self, now_ms: int) -> None:
         slot = now_ms // SLOT_MS
@@ -99,6 +100,7 @@ class SwarmSigner:
             for offset in range(-self._slack, self._slack + 1)
             for subband in range(SUBBANDS)
         }
+        self._known_headers = frozenset([bytes([INDICATOR]) + signature for signature in self._known])
         self._headers = [bytes([INDICATOR]) + swarm_signature(self._key, slot, band) for band in range(SUBBANDS)]
 
     def header(self, now_ms: int, subband: int) -> bytes:
@@ -110,7 +112,7 @@ class SwarmSigner:
         """Whether a packet is one of this swarm: one look into the table, for the hot path."""
         if now_ms // SLOT_MS != self._slot:
             self._turn_to(now_ms)
-        return packet[1:HEADER_BYTES] in self._known and packet[0] == INDICATOR
+        return packet[:HEADER_BYTES] in self._known_headers
 
     def subband_of(self, packet: bytes, now_ms: int) -> int:
         """The subband of a packet of this swarm; raises Truncated, BadIndicator or UnknownSwarm."""

@@ -117,21 +117,22 @@ class Peer:
 
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
         """One datagram came from an endpoint."""
+        size = len(data)
         self._received_datagrams += 1
-        self._received_bytes += len(data)
+        self._received_bytes += size
         endpoint = Endpoint(sender)
-        try:
-            packet = self._open(data, endpoint, now)
+        packet: bytes | None = data
+        if not (size and self._signer.knows(data, now // 1000)):
+            try:
+                packet = self._open(data, endpoint, now)
+            except Refusal as refusal:
+                self._refuse(refusal, data, endpoint, now)
+                return
             if packet is None:
                 return
-            if not self._signer.knows(packet, now // 1000):
-                self._signer.subband_of(packet, now // 1000)
-        except Refusal as refusal:
-            self._refuse(refusal, data, endpoint, now)
-            return
         contact = self._contacts.meet(endpoint, now)
         contact.heard_us = now
-        contact.received_bytes += len(data)
+        contact.received_bytes += size
         contact.is_masked = is_obfuscated(data)
         message = packet[HEADER_BYTES:]
         try:
@@ -259,9 +260,12 @@ class Peer:
     # -- receiving
 
     def _open(self, data: bytes, endpoint: Endpoint, now: int) -> bytes | None:
-        packet = decode_obfuscated(data) if is_obfuscated(data) else data
-        if packet[:1] == bytes((FRAGMENT,)):
-            return self._assembler.add(packet, endpoint, now)
+        """The packet of this swarm in a datagram that is masked or a fragment; None while fragments are missing."""
+        packet: bytes | None = decode_obfuscated(data) if is_obfuscated(data) else data
+        if packet and packet[0] == FRAGMENT:
+            packet = self._assembler.add(packet, endpoint, now)
+        if packet is not None:
+            self._signer.subband_of(packet, now // 1000)
         return packet
 
     def _receive_content(self, message: bytes, contact: Contact, now: int) -> None:

@@ -45,14 +45,15 @@ class TimeIndex(Generic[Item]):
 
     def add(self, item: Item) -> None:
         """Put an item in its place."""
-        number = item.timestamp_ms >> BUCKET_BITS
+        timestamp = item.timestamp_ms
+        number = timestamp >> BUCKET_BITS
         bucket = self._buckets.get(number)
         if bucket is None:
             bucket = self._buckets[number] = _Bucket()
             insort(self._numbers, number)
-        row = item.timestamp_ms, item.address, item
+        row = timestamp, item.address, item
         rows = bucket.rows
-        if not rows or row[:2] > rows[-1][:2]:
+        if not rows or timestamp > rows[-1][0]:
             rows.append(row)
         else:
             insort(rows, row)
