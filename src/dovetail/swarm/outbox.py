@@ -13,7 +13,6 @@ from dovetail.swarm.fragments import FRAGMENT_BYTES, encode_fragments
 from dovetail.swarm.obfuscation import CHOICES, encode_obfuscated
 from dovetail.swarm.packet import SwarmSigner
 
-
 SUBBAND_BITS: Final = 512
 
 

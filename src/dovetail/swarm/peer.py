@@ -121,15 +121,16 @@ class Peer:
         self._received_datagrams += 1
         self._received_bytes += size
         endpoint = Endpoint(sender)
-        packet: bytes | None = data
+        packet = data
         if not (size and self._signer.knows(data, now // 1000)):
             try:
-                packet = self._open(data, endpoint, now)
+                opened = self._open(data, endpoint, now)
             except Refusal as refusal:
                 self._refuse(refusal, data, endpoint, now)
                 return
-            if packet is None:
+            if opened is None:
                 return
+            packet = opened
         contact = self._contacts.meet(endpoint, now)
         contact.heard_us = now
         contact.received_bytes += size
