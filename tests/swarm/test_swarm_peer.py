@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dovetail.errors import LocalProtocolError
-from dovetail.hop import Fabric, Hop, Reason, Stage
+from dovetail.hop import Hop, Reason, Stage
 from dovetail.sim import MemoryJournal
 from dovetail.swarm import contacts, fragments, pull
 from dovetail.swarm.content import Content, Reference, decode_content, encode_content, message_address, with_nonce
@@ -487,7 +487,7 @@ def test_a_peer_that_masks_its_datagrams_is_answered_masked():
 
 def test_everything_unexpired_is_back_after_a_restart_and_nothing_else():
     bench = bench_with_links()
-    journal = MemoryJournal("swarm://test/x", Fabric.SWARM)
+    journal = MemoryJournal("swarm://test/x")
     short, long = bench.content(b"short", ttl=1), bench.content(b"long", ttl=10)
     early = bench.content(b"early", age_ms=-61_000)
     for message in (early, short, long):
