@@ -32,10 +32,10 @@ def refer(*messages: bytes) -> tuple[Reference, ...]:
 class Bench:
     """A peer, a clock, and neighbours played by the test."""
 
-    def __init__(self, settings: SwarmSettings = SETTINGS, now: int = START, **options) -> None:
+    def __init__(self, settings: SwarmSettings = SETTINGS, now: int = START, peer_settings=None, **options) -> None:
         self.settings = settings
         self.now = now
-        self.peer = Peer(settings, b"\x05" * 20, random.Random(7), now, **options)
+        self.peer = Peer(settings, b"\x05" * 20, random.Random(7), now, settings=peer_settings, **options)
         self.signer = SwarmSigner(settings.key)
         self.events: list[object] = []
         self.assemblers: dict[str, Assembler] = {}

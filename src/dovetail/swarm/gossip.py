@@ -182,15 +182,14 @@ class Gossip:
         able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
         if not able:
             return None
-        if self._turn % EXPLORE_EVERY:
-            ranked = sorted(able, key=lambda contact: (-_rank(contact), contact.endpoint))[:PARTNERS]
-        else:
-            ranked = able
+        ranked = sorted(able, key=lambda contact: (-_rank(contact), contact.endpoint))
+        is_explored = len(ranked) > PARTNERS and not self._turn % EXPLORE_EVERY
+        ranked = ranked[PARTNERS:] if is_explored else ranked[:PARTNERS]
         partner = min(ranked, key=lambda contact: (self._asked.get(contact.endpoint, 0), contact.endpoint))
         if len(self._asked) > 4 * len(able) + 64:
             self._asked = {contact.endpoint: self._asked.get(contact.endpoint, 0) for contact in able}
         self._asked[partner.endpoint] = self._turn
-        return partner, not self._turn % EXPLORE_EVERY
+        return partner, is_explored
 
     def _ask(self, question: Question, now: int) -> None:
         if len(self._open) >= MAX_OPEN:
