@@ -1,0 +1,172 @@
+"""One peer on one core: messages per second that it receives over UDP, decodes, verifies, journals and relays.
+
+    python -m benchmarks.swarm_peer [--links 4] [--messages 40000] [--size 300] [--durability full]
+
+The peer is a process of its own, bound to one core with its journal's threads. This process plays its neighbours: one
+that sends, `links` that are relayed to. The sender keeps a bounded number of messages under way and counts what comes
+back at every link, so nothing is lost unseen. The work target is the easiest, since checking is one hash whatever
+the target; solving 40,000 messages at the real one would only make the preparation longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from dovetail.journal.journal import JournalOptions
+from dovetail.shells.swarm_node import SwarmNode
+from dovetail.swarm.content import Content, Reference, encode_content, message_address
+from dovetail.swarm.exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
+from dovetail.swarm.packet import SwarmSigner, encode_packet
+from dovetail.swarm.settings import PeerSettings, SwarmSettings
+
+SETTINGS = SwarmSettings(name="bench", work=1)
+UNDER_WAY = 400
+
+
+def run_peer(directory: str, durability: str, links: int) -> None:
+    """The child: a peer on one core that tells its numbers when asked on stdin."""
+    os.sched_setaffinity(0, {0})
+
+    async def serve() -> None:
+        options = JournalOptions(durability="full" if durability == "full" else "relaxed")
+        peer_settings = PeerSettings(forward_links=max(links, 1), spare_links=2)
+        async with SwarmNode(SETTINGS, Path(directory), settings=peer_settings, journal_options=options) as node:
+            loop = asyncio.get_running_loop()
+            print(json.dumps({"endpoint": node.endpoints[0]}), flush=True)
+            while await loop.run_in_executor(None, sys.stdin.readline):
+                status = node.status()
+                numbers = {"cpu": time.process_time(), "accepted": status.accepted, "refused": status.refused}
+                print(json.dumps(numbers | {"hops": node.journal.size}), flush=True)
+
+    asyncio.run(serve())
+
+
+class Neighbour:
+    """One end that the benchmark plays."""
+
+    def __init__(self, number: int, peer: tuple[str, int], wishes: int) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.socket.connect(peer)
+        self.socket.settimeout(2)
+        signer = SwarmSigner(SETTINGS.key)
+        token = bytes(4)
+        for wish in (0, wishes):
+            hello = encode_hello(Hello(b"tick", bytes([number]) * 20, wish, token))
+            self.socket.send(encode_packet(hello, signer, int(time.time() * 1000), 0))
+            answer = self._answer()
+            token = answer.token
+        assert answer.grants == I_RELAY_TO_YOU ^ YOU_RELAY_TO_ME ^ wishes, f"granted {answer.grants}, wished {wishes}"
+        self.socket.setblocking(False)
+        self.received = 0
+
+    def _answer(self) -> Answer:
+        while True:
+            message = self.socket.recv(2048)[8:]
+            if message[:2] == b"\x70\x02":
+                answer = decode_exchange(message)
+                assert isinstance(answer, Answer)
+                return answer
+
+    def drain(self) -> None:
+        try:
+            while True:
+                if self.socket.recv(2048)[8:10] == b"\x79\x10":
+                    self.received += 1
+        except BlockingIOError:
+            pass
+
+
+def make_datagrams(count: int, size: int) -> list[bytes]:
+    signer, now_ms = SwarmSigner(SETTINGS.key), int(time.time() * 1000)
+    references: list[Reference] = []
+    datagrams = []
+    for number in range(count):
+        room = size - 20 - 10 * len(references)
+        payload = number.to_bytes(4) + bytes(room - 4)
+        content = Content(
+            timestamp_ms=now_ms - 2000 + number // 20, ttl_epochs=60, references=tuple(references), payload=payload
+        )
+        message = encode_content(content)
+        references = [*references[-3:], Reference(message_address(message)[:8], 0)]
+        datagrams.append(encode_packet(message, signer, now_ms, number % 16))
+    return datagrams
+
+
+def measure(links: int, messages: int, size: int, durability: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "benchmarks.swarm_peer", "--child", directory]
+        command += ["--durability", durability, "--links", str(links)]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert child.stdin is not None
+        assert child.stdout is not None
+        host, _, port = json.loads(child.stdout.readline())["endpoint"].rpartition(":")
+        peer = host, int(port)
+        source = Neighbour(100, peer, I_RELAY_TO_YOU)
+        sinks = [Neighbour(number + 1, peer, YOU_RELAY_TO_ME) for number in range(links)]
+
+        def ask() -> dict[str, float]:
+            child.stdin.write("\n")
+            child.stdin.flush()
+            return json.loads(child.stdout.readline())
+
+        datagrams = make_datagrams(messages, size)
+        os.sched_setaffinity(0, {os.cpu_count() - 1})
+        before, start = ask(), time.perf_counter()
+        sent, progress = 0, start
+        while min(sink.received for sink in sinks) < messages:
+            behind = sent - min(sink.received for sink in sinks)
+            for datagram in datagrams[sent : sent + min(100, max(0, UNDER_WAY - behind))]:
+                source.socket.send(datagram)
+                sent += 1
+            waiting, _, _ = select.select([sink.socket for sink in sinks], [], [], 0.05)
+            for sink in sinks:
+                sink.drain()
+            source.drain()
+            if waiting:
+                progress = time.perf_counter()
+            elif sent == messages and time.perf_counter() - progress > 2:
+                break
+        elapsed, after = time.perf_counter() - start, ask()
+        child.stdin.close()
+        child.wait(timeout=20)
+    accepted, cpu = after["accepted"] - before["accepted"], after["cpu"] - before["cpu"]
+    return {
+        "accepted": accepted,
+        "relayed_to_all": min(sink.received for sink in sinks),
+        "hops": after["hops"],
+        "seconds": round(elapsed, 2),
+        "cpu_seconds": round(cpu, 2),
+        "messages_per_second": round(accepted / elapsed),
+        "messages_per_cpu_second": round(accepted / cpu),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--links", type=int, default=4)
+    parser.add_argument("--messages", type=int, default=40_000)
+    parser.add_argument("--size", type=int, default=300)
+    parser.add_argument("--durability", choices=["full", "relaxed"], default="full")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        run_peer(arguments.child, arguments.durability, arguments.links)
+        return
+    result = measure(arguments.links, arguments.messages, arguments.size, arguments.durability)
+    shown = {"links": arguments.links, "size": arguments.size, "durability": arguments.durability}
+    print(json.dumps(shown | result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""`dovetail swarm`: run a peer, publish, follow, look into it, and explain captured bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dovetail.shells.swarm_node import SwarmNode
+    from dovetail.swarm.content import ContentRules
+    from dovetail.swarm.explain import Explained
+
+app = typer.Typer(help="Peers that keep one DAG of messages complete over UDP.", no_args_is_help=True)
+
+LAYERS = ("uep12", "uep10", "uep7", "uep6")
+MAX_LINE_CHARS = 2 * 65_536
+
+
+@app.callback()
+def swarm_noun() -> None:
+    """Peers that keep one DAG of messages complete over UDP."""
+
+
+Directory = Annotated[str, typer.Option("--dir", help="The peer's directory: key, journal, control socket.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
+
+
+@app.command()
+def serve(
+    settings: Annotated[str, typer.Option(help="The agreement of the swarm, a TOML file that all peers share.")],
+    directory: Directory,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="Address and port to bind; once for IPv4, once for IPv6.")
+    ] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Endpoint of a peer to begin with; may be repeated.")] = None,
+    durability: Annotated[str, typer.Option(help="full: journaled before relayed; relaxed: soon after.")] = "full",
+    metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for the proof of work.")] = None,
+) -> None:
+    """Run a peer until it is stopped; prints one JSON object when it is ready."""
+    import asyncio
+    from pathlib import Path
+
+    from dovetail.errors import UsageError
+    from dovetail.journal.journal import JournalOptions
+    from dovetail.shells.swarm_node import SwarmNode
+    from dovetail.swarm.settings import load_swarm_settings
+
+    if durability not in ("full", "relaxed"):
+        raise UsageError(f"durability {durability!r}, expected full or relaxed")
+    options = JournalOptions(durability="full" if durability == "full" else "relaxed")
+
+    async def run() -> None:
+        node = SwarmNode(
+            load_swarm_settings(Path(settings)),
+            Path(directory),
+            listen=listen or ["0.0.0.0:0"],
+            bootstrap=peer or (),
+            journal_options=options,
+            threads=threads,
+        )
+        await _run_node(node, Path(directory), metrics)
+
+    asyncio.run(run())
+
+
+async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> None:
+    import asyncio
+    import json
+    import signal
+    import sys
+
+    from dovetail.shells.metrics import Health, MetricsServer
+    from dovetail.shells.swarm_control import CONTROL_FILE, ControlServer
+    from dovetail.shells.swarm_metrics import peer_registry
+    from dovetail.shells.swarm_udp import parse_endpoint
+
+    stopped = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
+    control = ControlServer(node, directory / CONTROL_FILE)
+    server = MetricsServer(peer_registry(node), lambda: Health(True, "well"))
+    async with node:
+        await control.start()
+        ready = {"peer": node.peer.uri, "listen": node.endpoints, "restored": node.restored}
+        if metrics is not None:
+            ready["metrics_port"] = await server.start(*parse_endpoint(metrics))
+        sys.stdout.write(json.dumps(ready) + "\n")
+        sys.stdout.flush()
+        await stopped.wait()
+        await control.stop()
+        await server.stop()
+
+
+@app.command()
+def publish(
+    directory: Directory,
+    text: Annotated[str | None, typer.Argument(help="The payload; without it, standard input.")] = None,
+    ttl: Annotated[int, typer.Option(min=0, max=65535, help="Lifetime in epochs; 0 is pushed only.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Publish one message through a running peer; prints its address. Ctrl-C cancels the work."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from dovetail.cli.progress import Bar
+    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+
+    payload = sys.stdin.buffer.read() if text is None else text.encode()
+    asked = Request("publish", payload=payload.hex(), ttl_epochs=ttl)
+    with Bar("proof of work", "hashes") as bar:
+        for answer in request(Path(directory) / CONTROL_FILE, asked):
+            if "address" in answer:
+                sys.stdout.write(json.dumps(answer) + "\n" if as_json else f"{answer['address']}\n")
+            else:
+                bar.update(answer["examined"], answer["expected"])
+
+
+@app.command()
+def tail(
+    directory: Directory,
+    since: Annotated[int | None, typer.Option(help="Begin with what there is from this unix millisecond on.")] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many items.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow the flow: messages as they come, each once, and the gaps."""
+    import itertools
+    import json
+    import sys
+    from pathlib import Path
+
+    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+
+    answers = request(Path(directory) / CONTROL_FILE, Request("tail", since_ms=since))
+    for item in itertools.islice(answers, count):
+        sys.stdout.write((json.dumps(item) if as_json else _describe(item)) + "\n")
+        sys.stdout.flush()
+
+
+def _describe(item: dict[str, object]) -> str:
+    from dovetail.cli.output import escape
+
+    if "message" in item:
+        payload = bytes.fromhex(str(item["payload_hex"])).decode("utf-8", "replace")
+        return f"{item['timestamp']}  {str(item['message'])[:16]}  {escape(payload)}"
+    if "gap" in item:
+        return f"gap {item['gap']}: {item['state']}"
+    return escape(" ".join(f"{key} {value}" for key, value in item.items()))
+
+
+@app.command()
+def status(directory: Directory, as_json: AsJson = False) -> None:
+    """Peers, messages, tips, missing, refused by reason, bytes of a running peer."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+
+    for answer in request(Path(directory) / CONTROL_FILE, Request("status")):
+        if as_json:
+            sys.stdout.write(json.dumps(answer) + "\n")
+            continue
+        for name, value in answer.items():
+            parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+            if parts is None:
+                sys.stdout.write(f"{name:20} {value}\n")
+            else:
+                listed = [f"{key} {each}" if isinstance(value, dict) else str(each) for key, each in parts]
+                sys.stdout.write(f"{name:20} {', '.join(listed) or '-'}\n")
+
+
+@app.command()
+def decode(
+    hexes: Annotated[
+        list[str] | None, typer.Argument(metavar="[HEX]...", help="Bytes in hex; or one per line on stdin.")
+    ] = None,
+    layer: Annotated[str, typer.Option(help="Which layer the bytes begin with: uep12, uep10, uep7 or uep6.")] = "uep12",
+    now: Annotated[int | None, typer.Option(help="Unix milliseconds; judge acceptance at this time.")] = None,
+    swarm: Annotated[str | None, typer.Option(help="Swarm address, 40 hex digits (uep10).")] = None,
+    secret: Annotated[str | None, typer.Option(help="Secret of a private swarm, 40 hex digits (uep10).")] = None,
+    epoch_ms: Annotated[int, typer.Option(min=1, help="Length of an epoch.")] = 60_000,
+    max_ttl: Annotated[int, typer.Option(min=1, max=65535, help="Longest ttl in epochs.")] = 65_535,
+    target: Annotated[str | None, typer.Option(help="Proof-of-work target, 64 hex digits.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line (the only form).")] = True,
+) -> None:
+    """Explain captured bytes: one JSON object per line, the fields or {"error": class, "detail": ...}."""
+    import json
+    import sys
+
+    from dovetail.errors import UsageError
+    from dovetail.swarm.content import ContentRules
+
+    del as_json
+    if layer not in LAYERS:
+        raise UsageError(f"layer {layer!r}, expected one of {', '.join(LAYERS)}")
+    rules = ContentRules(epoch_ms=epoch_ms, max_ttl_epochs=max_ttl)
+    if target is not None:
+        rules = ContentRules(epoch_ms=epoch_ms, max_ttl_epochs=max_ttl, pow_target=_parse_target(target))
+    lines = hexes or (line.strip() for line in sys.stdin)
+    for explained in _explain(lines, layer, now, swarm, secret, rules):
+        sys.stdout.write(json.dumps(explained) + "\n")
+
+
+def _explain(
+    lines: Iterable[str], layer: str, now: int | None, swarm: str | None, secret: str | None, rules: ContentRules
+) -> Iterable[Explained]:
+    from dovetail.swarm import explain
+    from dovetail.swarm.refusals import Refusal
+
+    if layer == "uep7":
+        try:
+            yield explain.explain_fragments([_parse_bytes(line) for line in lines])
+        except Refusal as refusal:
+            yield explain.explain_refusal(refusal)
+        return
+    for line in lines:
+        data = _parse_bytes(line)
+        try:
+            if layer == "uep12":
+                yield explain.explain_message(data, rules, now)
+            elif layer == "uep6":
+                yield explain.explain_obfuscated(data)
+            else:
+                yield _explain_packet(data, now, swarm, secret, rules)
+        except Refusal as refusal:
+            yield explain.explain_refusal(refusal)
+
+
+def _explain_packet(
+    data: bytes, now: int | None, swarm: str | None, secret: str | None, rules: ContentRules
+) -> Explained:
+    from dovetail.errors import UsageError
+    from dovetail.swarm.explain import explain_packet
+    from dovetail.swarm.packet import SwarmSigner, check_header, swarm_key
+
+    check_header(data)
+    if swarm is None or now is None:
+        raise UsageError("a uep10 packet is judged with --swarm ADDRESS and --now MS")
+    try:
+        key = swarm_key(bytes.fromhex(swarm), bytes.fromhex(secret) if secret else None)
+    except ValueError as error:
+        raise UsageError(f"--swarm or --secret: {error}") from None
+    return explain_packet(data, SwarmSigner(key), now, rules)
+
+
+def _parse_bytes(text: str) -> bytes:
+    from dovetail.errors import UsageError
+
+    if len(text) > MAX_LINE_CHARS:
+        raise UsageError(f"{len(text)} hex digits, expected at most {MAX_LINE_CHARS}")
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise UsageError(f"not hex: {text[:40]!r}") from None
+
+
+def _parse_target(text: str) -> int:
+    from dovetail.errors import UsageError
+
+    try:
+        value = int(text, 16)
+    except ValueError:
+        raise UsageError(f"--target {text[:70]!r} is not hex") from None
+    if not 0 < value <= 1 << 256:
+        raise UsageError("--target must lie between 1 and 2^256")
+    return value

@@ -1,0 +1,71 @@
+"""Contacts: bounded tables, validation, amplification."""
+
+from __future__ import annotations
+
+import random
+
+from dovetail.swarm import contacts as module
+from dovetail.swarm.contacts import Contacts
+
+LOCAL = bytes(20)
+
+
+def made() -> Contacts:
+    return Contacts(LOCAL, "test", random.Random(1), 1000, 10)
+
+
+def test_strangers_give_way_to_newer_ones_and_never_to_known_contacts(monkeypatch):
+    monkeypatch.setattr(module, "MAX_STRANGERS", 10)
+    contacts = made()
+    contacts.validate(contacts.meet("friend", 0))
+    for number in range(1000):
+        contacts.meet(f"stranger {number}", number)
+    assert contacts.stranger_count == 10
+    assert contacts.find("friend") is not None
+    assert contacts.find("stranger 999") is not None
+    assert contacts.find("stranger 0") is None
+
+
+def test_known_contacts_are_bounded_and_links_pins_and_proven_ones_stay(monkeypatch):
+    monkeypatch.setattr(module, "MAX_CONTACTS", 6)
+    contacts = made()
+    pinned = contacts.pin("pinned", 0)
+    linked, proven = contacts.meet("linked", 0), contacts.meet("proven", 0)
+    for contact in (linked, proven):
+        contacts.validate(contact)
+    contacts.set_link(linked, forward=True)
+    proven.is_proven = True
+    for number in range(100):
+        other = contacts.meet(f"other {number}", number)
+        other.heard_us = number
+        contacts.validate(other)
+    assert len(contacts.known) == 6
+    assert {pinned, linked, proven} <= set(contacts.known)
+
+
+def test_an_identity_names_the_contact_in_the_journal():
+    contacts = made()
+    contact = contacts.meet("192.0.2.1:9", 0)
+    assert contact.uri == "udp://192.0.2.1:9"
+    contacts.identify(contact, b"\x01" + bytes(19))
+    assert contact.uri == "swarm://test/01" + "00" * 19
+    assert contact.is_ahead is True
+
+
+def test_a_stranger_is_sent_three_times_what_it_sent_and_a_validated_contact_its_rate():
+    contacts = made()
+    contact = contacts.meet("a", 0)
+    contact.received_bytes = 100
+    assert [contact.may_send(100, 0) for _ in range(4)] == [True, True, True, False]
+    contacts.validate(contact)
+    assert [contact.may_send(250, 0) for _ in range(3)] == [True, True, False]
+    assert contact.may_send(250, 1_000_000)
+
+
+def test_proven_contacts_are_picked_first():
+    contacts = made()
+    for number in range(20):
+        contacts.validate(contacts.meet(f"{number}", 0))
+    for number in (3, 4):
+        contacts.find(f"{number}").is_proven = True
+    assert {contact.endpoint for contact in contacts.pick(2, lambda contact: True)} == {"3", "4"}

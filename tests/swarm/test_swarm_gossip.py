@@ -1,0 +1,186 @@
+"""Time-range pulls: whom, when and how far back; own messages until they are seen."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from dovetail.swarm.contacts import Contacts
+from dovetail.swarm.gossip import (
+    BUSY_US,
+    DEEP_MS,
+    DEEP_PAUSE,
+    IDLE_US,
+    MAX_PUSH_AGAIN_US,
+    OVERLAP_MS,
+    PARTNERS,
+    PUSH_AGAIN_US,
+    Gossip,
+    OwnMessages,
+)
+from dovetail.swarm.queries import PullRange, RangeList, decode_message
+from dovetail.swarm.refusals import UnknownTicket
+
+START = 1_700_000_000_000_000
+LIFETIME_MS = 3_600_000
+SECOND = 1_000_000
+
+
+class Asking:
+    """A gossip whose partners all answer at once with nothing new."""
+
+    def __init__(self, partners: int = 3) -> None:
+        self.contacts = Contacts(bytes(20), "test", random.Random(1), 10**9, 10**6)
+        for number in range(partners):
+            contact = self.contacts.meet(f"peer {number}", START)
+            self.contacts.validate(contact)
+            contact.knows_us = contact.is_backward = True
+        self.gossip = Gossip(self.contacts, random.Random(2), LIFETIME_MS, 60_000, START)
+        self.now = START
+        self.asked: list[tuple[int, str, PullRange]] = []
+
+    def run(self, seconds: float, *, found: int = 0, deaf: tuple[str, ...] = ()) -> None:
+        end = self.now + int(seconds * SECOND)
+        while self.gossip.due_us <= end:
+            self.now = max(self.now, self.gossip.due_us)
+            self.gossip.handle_timer(self.now, True)
+            self.answer(found, deaf)
+        self.now = end
+
+    def answer(self, found: int, deaf: tuple[str, ...]) -> None:
+        outbox, self.gossip.outbox = self.gossip.outbox, []
+        for contact, message in outbox:
+            query = decode_message(message)
+            assert isinstance(query, PullRange)
+            self.asked.append((self.now, contact.endpoint, query))
+            if contact.endpoint not in deaf:
+                answer = RangeList(query.ticket, query.start_ms, query.end_ms, ())
+                self.gossip.receive_list(answer, contact, self.now, found, True)
+
+    def pauses(self) -> list[float]:
+        times = [at for at, _, _ in self.asked]
+        return [(later - at) / SECOND for at, later in itertools.pairwise(times)]
+
+
+def test_partners_are_asked_in_turn_every_five_seconds():
+    asking = Asking(3)
+    asking.run(60)
+    assert all(0.9 * IDLE_US <= pause * SECOND <= 1.1 * IDLE_US for pause in asking.pauses())
+    assert {endpoint for _, endpoint, _ in asking.asked[:3]} == {"peer 0", "peer 1", "peer 2"}
+
+
+def test_every_second_while_something_is_found():
+    asking = Asking(3)
+    asking.run(20, found=1)
+    assert all(pause * SECOND <= 1.1 * BUSY_US for pause in asking.pauses())
+
+
+def test_an_unanswered_question_goes_to_the_next_partner_after_a_second():
+    asking = Asking(3)
+    asking.run(10, deaf=("peer 0", "peer 1", "peer 2"))
+    assert asking.pauses() == [1.0] * (len(asking.asked) - 1)
+    assert len({endpoint for _, endpoint, _ in asking.asked[:3]}) == 3
+
+
+def test_the_first_two_questions_ask_for_everything_and_later_ones_from_the_watermark():
+    asking = Asking(2)
+    asking.run(40)
+    first, second, third = (query for _, _, query in asking.asked[:3])
+    assert [round((START // 1000 - query.start_ms) / 1000) for query in (first, second)] == [3600, 3595]
+    asked_before = asking.asked[0][0] // 1000
+    assert third.start_ms == asked_before - OVERLAP_MS
+
+
+def test_after_a_silence_the_question_covers_all_of_it():
+    asking = Asking(2)
+    asking.run(20)
+    before = max(at for at, endpoint, _ in asking.asked if endpoint == "peer 1")
+    asking.run(60, deaf=("peer 1",))
+    asking.asked.clear()
+    asking.run(15)
+    query = next(query for _, endpoint, query in asking.asked if endpoint == "peer 1")
+    assert query.start_ms <= before // 1000
+
+
+def test_the_overlap_follows_the_age_of_what_was_accepted_lately():
+    asking = Asking(2)
+    asking.run(30)
+    asking.gossip.note_accepted(40_000, asking.now)
+    asking.asked.clear()
+    asking.run(6)
+    at, _, query = asking.asked[0]
+    assert at // 1000 - query.start_ms >= 50_000
+    asking.run(60)
+    at, _, query = asking.asked[-1]
+    assert at // 1000 - query.start_ms < 20_000
+
+
+def test_now_and_then_a_question_reaches_deeper():
+    asking = Asking(2)
+    asking.run(2 * DEEP_PAUSE * DEEP_MS / 1000)
+    depths = [at // 1000 - query.start_ms for at, _, query in asking.asked[4:]]
+    assert 1 <= sum(depth >= DEEP_MS for depth in depths) <= 3
+
+
+def test_a_contact_that_is_back_is_asked_at_once():
+    asking = Asking(6)
+    asking.run(30)
+    back = asking.contacts.find("peer 5")
+    asking.gossip.prefer(back, asking.now)
+    asking.asked.clear()
+    asking.run(0.1)
+    assert asking.asked[0][1] == "peer 5"
+
+
+def test_others_than_the_partners_are_explored():
+    asking = Asking(PARTNERS + 4)
+    asking.run(240)
+    assert len({endpoint for _, endpoint, _ in asking.asked}) > PARTNERS
+
+
+def test_without_partners_nobody_is_asked():
+    asking = Asking(0)
+    asking.run(10)
+    assert asking.asked == []
+
+
+def test_an_answer_that_goes_back_before_the_question_is_refused():
+    asking = Asking(1)
+    asking.gossip.handle_timer(START, True)
+    contact, message = asking.gossip.outbox[0]
+    query = decode_message(message)
+    with pytest.raises(UnknownTicket):
+        asking.gossip.receive_list(RangeList(query.ticket, 0, query.start_ms - 1, ()), contact, START, 0, True)
+
+
+def test_without_room_for_wants_a_cut_list_is_continued_later():
+    asking = Asking(1)
+    asking.gossip.handle_timer(START, True)
+    contact, message = asking.gossip.outbox.pop()
+    query = decode_message(message)
+    cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
+    asking.gossip.receive_list(cut, contact, START, 170, False)
+    asking.gossip.handle_timer(START + SECOND, False)
+    assert asking.gossip.outbox == []
+    asking.gossip.handle_timer(START + 3 * SECOND, True)
+    ((_, message),) = asking.gossip.outbox
+    assert decode_message(message).start_ms == query.start_ms + 11
+
+
+def test_own_messages_are_pushed_again_with_growing_pauses_until_confirmed():
+    own = OwnMessages()
+    own.add(b"a", START)
+    times = []
+    while len(times) < 8:
+        now = own.next_due_us
+        times.append(now - START)
+        assert own.collect(now) == [b"a"]
+    pauses = [later - at for at, later in itertools.pairwise(times)]
+    assert times[0] == PUSH_AGAIN_US
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == MAX_PUSH_AGAIN_US
+    assert own.confirm(b"a")
+    assert not own.confirm(b"a")
+    assert own.next_due_us is None

@@ -1,0 +1,134 @@
+"""Links: balanced, agreed by hellos, ended by silence, changed where nothing comes."""
+
+from __future__ import annotations
+
+from dovetail.swarm.events import PeerLinked, PeerUnlinked
+from dovetail.swarm.exchange import (
+    I_RELAY_TO_YOU,
+    YOU_RELAY_TO_ME,
+    Answer,
+    Hello,
+    encode_answer,
+    encode_hello,
+)
+from dovetail.swarm.settings import PeerSettings
+from swarm.peers import Bench, exchanged
+
+ALICE = "192.0.2.1:9"
+BOTH = I_RELAY_TO_YOU | YOU_RELAY_TO_ME
+
+
+class Crowd:
+    """Many played neighbours that answer every hello and grant every wish."""
+
+    def __init__(self, bench: Bench, silent: tuple[str, ...] = ()) -> None:
+        self.bench = bench
+        self.silent = silent
+        self.hellos: list[tuple[str, Hello]] = []
+
+    def run(self, seconds: float, step: float = 0.1) -> None:
+        for _ in range(round(seconds / step)):
+            self.answer(self.bench.wait(step))
+
+    def answer(self, sent: list[tuple[str, bytes]]) -> None:
+        for to in dict.fromkeys(to for to, _ in sent):
+            for hello in exchanged(sent, to, Hello):
+                self.hellos.append((to, hello))
+                if to not in self.silent:
+                    grants = swapped(hello.wishes)
+                    number = int(to.split(".")[3].split(":")[0])
+                    message = encode_answer(Answer(hello.ticket, b"toke", address(number), grants))
+                    self.bench.feed(message, to)
+
+
+def swapped(wishes: int) -> int:
+    return (I_RELAY_TO_YOU if wishes & YOU_RELAY_TO_ME else 0) | (YOU_RELAY_TO_ME if wishes & I_RELAY_TO_YOU else 0)
+
+
+def address(number: int) -> bytes:
+    return bytes(19) + bytes([number * 11 % 256])
+
+
+def endpoint(number: int) -> str:
+    return f"192.0.2.{number}:9"
+
+
+def test_a_peer_seeks_as_many_forward_as_backward_links_on_the_right_sides():
+    bench = Bench(bootstrap=[endpoint(number) for number in range(1, 21)])
+    Crowd(bench).run(20)
+    status = bench.peer.status()
+    assert len(status.forward) == len(status.backward) == 4
+    for contact in bench.peer._contacts.known:
+        assert not contact.is_forward or contact.is_ahead
+        assert not contact.is_backward or not contact.is_ahead
+    assert len(bench.seen(PeerLinked)) == 8
+
+
+def test_in_a_small_swarm_one_peer_is_linked_in_both_directions():
+    bench = Bench(bootstrap=[endpoint(1)])
+    Crowd(bench).run(10)
+    status = bench.peer.status()
+    assert len(status.forward) == len(status.backward) == 1
+
+
+def test_nothing_is_granted_before_the_asker_has_shown_a_token():
+    bench = Bench()
+    (answer,) = exchanged(bench.feed(encode_hello(Hello(b"tick", address(1), BOTH)), ALICE), ALICE, Answer)
+    assert (answer.ticket, answer.grants, answer.introductions) == (b"tick", 0, ())
+    wrong = Hello(b"tick", address(1), BOTH, b"????")
+    (answer,) = exchanged(bench.feed(encode_hello(wrong), ALICE), ALICE, Answer)
+    assert answer.grants == 0
+    right = Hello(b"tick", address(1), BOTH, answer.token)
+    (answer,) = exchanged(bench.feed(encode_hello(right), ALICE), ALICE, Answer)
+    assert answer.grants == BOTH
+
+
+def test_links_beyond_target_and_spare_are_not_granted():
+    bench = Bench(peer_settings=PeerSettings(forward_links=2, backward_links=2, spare_links=1))
+    for number in range(1, 4):
+        bench.link(endpoint(number), number)
+    hello = Hello(b"tick", address(9), 0)
+    (answer,) = exchanged(bench.feed(encode_hello(hello), endpoint(9)), endpoint(9), Answer)
+    wish = Hello(b"tick", address(9), BOTH, answer.token)
+    (answer,) = exchanged(bench.feed(encode_hello(wish), endpoint(9)), endpoint(9), Answer)
+    assert answer.grants == 0
+
+
+def test_a_link_that_is_no_longer_wished_ends():
+    bench = Bench()
+    bench.link(ALICE, 1)
+    bench.now += 6_000_000
+    bench.feed(encode_hello(Hello(b"tick", b"\x01" * 20, 0)), ALICE)
+    assert bench.peer.status().forward == bench.peer.status().backward == []
+    assert len(bench.seen(PeerUnlinked)) == 2
+
+
+def test_a_silent_peer_loses_its_links_and_is_still_asked_now_and_then():
+    bench = Bench()
+    bench.link(ALICE, 1)
+    crowd = Crowd(bench, silent=(ALICE,))
+    crowd.run(80, step=0.5)
+    assert bench.peer.status().forward == []
+    before = len(crowd.hellos)
+    crowd.run(60, step=0.5)
+    assert 3 <= len(crowd.hellos) - before <= 40
+
+
+def test_a_backward_link_that_hands_over_nothing_while_others_do_is_ended():
+    bench = Bench()
+    bench.link(ALICE, 1)
+    bench.link(endpoint(2), 2)
+    for number in range(10):
+        bench.feed(bench.content(b"%d" % number), ALICE)
+    Crowd(bench).run(25, step=0.5)
+    uris = [contact.endpoint for contact in bench.peer._contacts.backward]
+    assert ALICE in uris
+    assert endpoint(2) not in uris
+
+
+def test_an_answer_with_a_foreign_ticket_is_refused():
+    bench = Bench(bootstrap=[ALICE])
+    bench.wait(0)
+    bench.feed(encode_answer(Answer(b"fake", b"toke", address(1), BOTH)), ALICE)
+    assert bench.peer.status().refused == {"unknown_ticket": 1}
+    assert bench.peer.status().forward == []

@@ -1,0 +1,297 @@
+"""The swarm's shells on loopback: sockets, journal before send, publish, subscribe, query, control, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import pytest
+from prometheus_client.exposition import generate_latest
+
+from dovetail.errors import ConfigError, DovetailError, JournalFull, LocalProtocolError
+from dovetail.hop import Observation, Stage
+from dovetail.journal.reader import JournalReader
+from dovetail.shells import swarm_node
+from dovetail.shells.swarm_control import CONTROL_FILE, ControlServer, Request, request
+from dovetail.shells.swarm_metrics import peer_registry
+from dovetail.shells.swarm_node import Gap, Message, Missed, SwarmNode
+from dovetail.shells.swarm_solver import WorkSolver
+from dovetail.shells.swarm_udp import SwarmUdp, format_endpoint, is_sendable, now_us, parse_endpoint
+from dovetail.swarm.content import Content, Reference, check_work, encode_content
+from dovetail.swarm.packet import SwarmSigner, encode_packet
+from dovetail.swarm.pow import HashlibSearch
+from dovetail.swarm.settings import SwarmSettings
+from swarm.peers import Bench, solved
+
+pytestmark = pytest.mark.system
+
+SETTINGS = SwarmSettings(name="shell", work=500)
+
+
+def node(directory, *bootstrap: str, listen=("127.0.0.1:0",)) -> SwarmNode:
+    return SwarmNode(SETTINGS, directory, listen=listen, bootstrap=bootstrap, threads=1)
+
+
+async def eventually(is_true, seconds: float = 10) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if is_true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come to pass in time")
+
+
+def test_two_nodes_publish_subscribe_and_query(tmp_path):
+    async def run() -> None:
+        async with node(tmp_path / "a") as a, node(tmp_path / "b", a.endpoints[0]) as b:
+            await eventually(lambda: b.status().forward and a.status().forward)
+            items = b.subscribe()
+            first = asyncio.ensure_future(anext(items))
+            await asyncio.sleep(0)
+            address = await a.publish(b"hello", 10)
+            item = await asyncio.wait_for(first, 10)
+            assert isinstance(item, Message)
+            assert (item.address, item.payload, item.source) == (address, b"hello", a.peer.uri)
+            assert [message.payload for message in b.query(item.timestamp_ms, item.timestamp_ms)] == [b"hello"]
+            assert b.query(0, item.timestamp_ms - 1) == []
+            with pytest.raises(LocalProtocolError):
+                await a.publish(b"", 1441)
+        with JournalReader.open(tmp_path / "a" / "journal.db") as reader:
+            stages = [hop.stage for hop in reader.hops()]
+        assert stages[:2] == [Stage.CREATED, Stage.FORWARDED]
+
+    asyncio.run(run())
+
+
+def test_a_node_keeps_its_identity_and_its_messages(tmp_path):
+    async def run() -> None:
+        async with node(tmp_path) as first:
+            uri, address = first.peer.uri, await first.publish(b"kept", 10)
+        async with node(tmp_path) as second:
+            assert second.peer.uri == uri
+            assert second.restored == 1
+            assert second.peer.addresses() == {address}
+
+    asyncio.run(run())
+
+
+def test_ipv6(tmp_path):
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+
+    async def run() -> None:
+        try:
+            a = node(tmp_path / "a", listen=("[::1]:0",))
+            async with a, node(tmp_path / "b", a.endpoints[0], listen=("127.0.0.1:0", "[::1]:0")) as b:
+                await eventually(lambda: b.status().forward and a.status().forward)
+                address = await a.publish(b"six", 10)
+                await eventually(lambda: address in b.peer.addresses())
+        except ConfigError as error:
+            if "cannot listen on ::1" in str(error):
+                await asyncio.to_thread(a.journal.close)
+                pytest.skip("no IPv6 here")
+            raise
+
+    asyncio.run(run())
+
+
+class SlowJournal:
+    """A journal that waits until it is let go, and may be full at first."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.may_go = asyncio.Event()
+        self.appended: list[Observation] = []
+        self.failures = failures
+
+    async def append_async(self, observations) -> int:
+        await self.may_go.wait()
+        if self.failures:
+            self.failures -= 1
+            raise JournalFull("no room")
+        self.appended += observations
+        return len(self.appended)
+
+    def write(self, observations) -> None:
+        self.appended += observations
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_nothing_is_sent_before_it_is_journaled(failures):
+    async def run() -> None:
+        bench = Bench(now=now_us())
+        journal = SlowJournal(failures)
+        told = []
+        udp = SwarmUdp(bench.peer, journal, listener=told.extend)
+        (endpoint,) = await udp.start(["127.0.0.1:0"])
+        neighbour = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        neighbour.bind(("127.0.0.1", 0))
+        neighbour.setblocking(False)
+        bench.link(format_endpoint(neighbour.getsockname()), 1)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                neighbour.recv(2048)
+        message = bench.content(b"x")
+        other = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        other.sendto(encode_packet(message, bench.signer, now_us() // 1000, 0), parse_endpoint(endpoint))
+        await eventually(lambda: bench.peer.status().messages == 1)
+        await asyncio.sleep(0.1)
+        with pytest.raises(BlockingIOError):
+            neighbour.recv(2048)
+        assert not any(isinstance(event, Observation) for event in told)
+        journal.may_go.set()
+        received = []
+
+        def is_relayed() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                received.append(neighbour.recv(2048)[8:])
+            return message in received
+
+        await eventually(is_relayed)
+        assert [one.stage for one in journal.appended[:1]] == [Stage.ACCEPTED]
+        await udp.stop()
+        neighbour.close()
+        other.close()
+
+    asyncio.run(run())
+
+
+def test_gaps_are_announced_and_a_slow_subscriber_is_told_what_it_missed(tmp_path, monkeypatch):
+    monkeypatch.setattr(swarm_node, "MAX_WAITING", 3)
+
+    async def run() -> None:
+        async with node(tmp_path) as a:
+            items = a.subscribe()
+            first = asyncio.ensure_future(anext(items))
+            await asyncio.sleep(0)
+            sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            signer = SwarmSigner(SETTINGS.key)
+            content = Content(
+                timestamp_ms=now_us() // 1000, ttl_epochs=5, references=(Reference(b"missing!", 0),), payload=b"child"
+            )
+            message = solved(SETTINGS, content)
+            sender.sendto(encode_packet(message, signer, now_us() // 1000, 0), parse_endpoint(a.endpoints[0]))
+            assert (await asyncio.wait_for(first, 5)).payload == b"child"
+            gap = await asyncio.wait_for(anext(items), 5)
+            assert gap == Gap(msg_hash=b"missing!", state="missing", referrer=gap.referrer)
+            for number in range(6):
+                await a.publish(b"%d" % number, 5)
+            missed = await asyncio.wait_for(anext(items), 5)
+            assert missed == Missed(count=3)
+            assert (await anext(items)).payload == b"3"
+            sender.close()
+            await items.aclose()
+
+    asyncio.run(run())
+
+
+def test_control_socket_publishes_tails_and_tells_the_status(tmp_path):
+    async def run() -> None:
+        async with node(tmp_path) as a:
+            control = ControlServer(a, tmp_path / CONTROL_FILE)
+            await control.start()
+            assert (tmp_path / CONTROL_FILE).stat().st_mode & 0o777 == 0o600
+            path = tmp_path / CONTROL_FILE
+
+            def ask(asked: Request) -> list[dict]:
+                return list(request(path, asked))
+
+            (*_, published) = await asyncio.to_thread(ask, Request("publish", b"one".hex(), 5))
+            tailed: list[dict] = []
+
+            def tail() -> None:
+                for item in request(path, Request("tail", since_ms=0)):
+                    tailed.append(item)
+                    if len(tailed) == 2:
+                        return
+
+            thread = threading.Thread(target=tail)
+            thread.start()
+            await eventually(lambda: len(tailed) == 1)
+            await asyncio.to_thread(ask, Request("publish", b"two".hex(), 5))
+            await eventually(lambda: len(tailed) == 2)
+            thread.join()
+            assert [bytes.fromhex(item["payload_hex"]) for item in tailed] == [b"one", b"two"]
+            assert tailed[0]["message"] == published["address"]
+            (status,) = await asyncio.to_thread(ask, Request("status"))
+            assert (status["messages"], status["tips"], status["missing"], status["refused"]) == (2, 1, 0, {})
+            with pytest.raises(DovetailError, match="ttl of 9999"):
+                await asyncio.to_thread(ask, Request("publish", "", 9999))
+            with pytest.raises(DovetailError, match="fromhex"):
+                await asyncio.to_thread(ask, Request("publish", "zz", 1))
+            await control.stop()
+            with pytest.raises(ConfigError, match="no peer answers"):
+                await asyncio.to_thread(ask, Request("status"))
+
+    asyncio.run(run())
+
+
+def test_metrics_have_every_number_of_the_status(tmp_path):
+    async def run() -> None:
+        async with node(tmp_path) as a:
+            await a.publish(b"x", 5)
+            a.peer.receive_datagram(b"\x62garbage!", "192.0.2.1:9", now_us())
+            text = generate_latest(peer_registry(a)).decode()
+        for line in (
+            "dovetail_swarm_messages 1.0",
+            "dovetail_swarm_accepted_total 1.0",
+            'dovetail_swarm_refused_total{reason="unknown_swarm"} 1.0',
+            'dovetail_swarm_links{direction="forward"} 0.0',
+            'dovetail_swarm_sent_bytes_total{purpose="relay"} 0.0',
+        ):
+            assert line in text.splitlines()
+
+    asyncio.run(run())
+
+
+def test_the_solver_solves_in_threads_and_stops_when_cancelled():
+    async def run() -> None:
+        message = encode_content(Content(timestamp_ms=1, ttl_epochs=1, payload=b"x"))
+        solver = WorkSolver(threads=2)
+        check_work(await solver.solve(message, (1 << 256) // 50_000), (1 << 256) // 50_000)
+        examined: list[int] = []
+        slow = WorkSolver(threads=1, search=HashlibSearch())
+        endless = asyncio.ensure_future(slow.solve(message, 1, examined.append))
+        await eventually(lambda: examined)
+        endless.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await endless
+        await asyncio.sleep(0.3)
+        before = len(examined)
+        await asyncio.sleep(0.3)
+        assert len(examined) == before
+        solver.close()
+        slow.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("text", ["example.org:9", "192.0.2.1", "192.0.2.1:70000", "192.0.2.1:-1", "[::1]", ""])
+def test_endpoints_that_are_not_numeric_are_refused(text):
+    with pytest.raises(ConfigError):
+        parse_endpoint(text)
+    assert not is_sendable(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0:9", "224.0.0.1:9", "255.255.255.255:9", "[ff02::1]:9", "[::]:9", "192.0.2.1:0"]
+)
+def test_endpoints_that_are_no_machine_are_not_sent_to(text):
+    assert not is_sendable(text)
+
+
+def test_endpoints_round_trip():
+    for text in ("192.0.2.1:9", "[2001:db8::1]:4711"):
+        assert format_endpoint(parse_endpoint(text)) == text
+        assert is_sendable(text)
+
+
+def test_a_port_that_is_taken_is_said(tmp_path):
+    async def run() -> None:
+        async with node(tmp_path / "a") as a:
+            other = node(tmp_path / "b", listen=(a.endpoints[0],))
+            with pytest.raises(ConfigError, match="cannot listen"):
+                await other.__aenter__()
+            await asyncio.to_thread(other.journal.close)
+
+    asyncio.run(run())
