@@ -7,11 +7,14 @@ import random
 from dovetail.hop import Fabric, Hop, Observation
 from dovetail.won.events import CloseLink, KeyWanted, OpenLink, SendFrame
 from dovetail.won.links import LinkKind
+from dovetail.won.message import decode_message
 from dovetail.won.node import Node
 from dovetail.won.owner import Owner
 from dovetail.won.resources import encode_resource
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey
+from dovetail.won.vocabulary import MessageType as T
+from won.won_samples import ALICE, ALICE_CHAT, BOB, NODE_A, NODE_B
 
 START_US = 1_763_236_800_000_000
 
@@ -167,3 +170,62 @@ class World:
             [*self.nodes.values(), *self.owners][index].core.handle_timer(self.now)
         self.now = end
         self.run()
+
+
+class Pair:
+    """alice at node a and bob at node b."""
+
+    def __init__(self, settings=None, same_node=False):
+        self.world = World(settings)
+        self.a = self.world.node(NODE_A, 1)
+        self.b = self.a if same_node else self.world.node(NODE_B, 2)
+        self.bob_uri = f"{NODE_A}/atom/bob" if same_node else BOB
+        self.bob_chat = f"{self.bob_uri}#chat"
+        self.alice, self.bob = self.world.owner(ALICE, 3), self.world.owner(self.bob_uri, 4)
+        for owner, socket in ((self.alice, ALICE_CHAT), (self.bob, self.bob_chat)):
+            owner.core.create([socket], self.world.now)
+            owner.core.start(self.world.now)
+        self.run()
+
+    def run(self):
+        self.world.run()
+
+    def say(self, kind=T.CONNECTION, text="hello", run=True):
+        message = self.alice.core.speak(kind, ALICE_CHAT, self.bob_chat, self.world.now, text)
+        if run:
+            self.run()
+        return message
+
+    def reply(self, kind=T.CONNECTION, text="hello back", run=True):
+        message = self.bob.core.speak(kind, self.bob_chat, ALICE_CHAT, self.world.now, text)
+        if run:
+            self.run()
+        return message
+
+    def connect(self):
+        self.say(T.CONNECT)
+        self.reply(T.CONNECT)
+        return self
+
+    def state(self, owner, message):
+        return owner.core.conversations.state_of(message.uri)
+
+    def held(self, party):
+        """URIs of all messages in a party's journal."""
+        return {decode_message(o.raw).uri for o in party.observations if o.raw and o.reason is None}
+
+
+def conversation_raws(party):
+    """The raw messages of all connections in a party's journal."""
+    kept = [o.raw for o in party.observations if o.raw and o.reason is None]
+    return [raw for raw in kept if decode_message(raw).sender_socket is not None]
+
+
+def record_conversation():
+    """A whole conversation, recorded by all four parties."""
+    pair = Pair().connect()
+    for i in range(3):
+        pair.say(text=f"question {i}")
+        pair.reply(text=f"answer {i}")
+    pair.say(T.CLOSE)
+    return pair

@@ -45,6 +45,9 @@ class FindingKind(enum.StrEnum):
     DIFFERENT = "different"
 
 
+_UNTRUSTED = frozenset({FindingKind.ALTERED, FindingKind.FORGED})
+
+
 class Finding(msgspec.Struct, frozen=True, order=True):
     """One thing that is wrong: `uri` names the message that is altered, missing or forged; `seen_in` who shows it."""
 
@@ -64,13 +67,18 @@ def check_conversation(raws: Iterable[bytes], keys: Mapping[str, PublicKey]) -> 
         except RemoteProtocolError as error:
             findings.add(Finding(FindingKind.UNREADABLE, _name_unreadable(raw), error.detail))
             continue
-        findings.update(check_message(message, keys))
-        messages[message.uri] = message
+        wrong = set(check_message(message, keys))
+        findings |= wrong
+        if not any(finding.kind in _UNTRUSTED for finding in wrong):
+            messages[message.uri] = message
+    # What is altered or forged says nothing about others: neither its absence nor its claims accuse them.
+    doubted = {finding.uri for finding in findings}
     firsts = {m.responding_to: m.uri for m in messages.values() if role_of(m) is Role.FIRST and m.is_response}
     for message in messages.values():
         if message.is_response:
-            findings.update(_check_response(message, messages))
-            findings.update(_check_references(message, messages, firsts.get(message.responding_to)))
+            findings.update(f for f in _check_response(message, messages) if f.uri not in doubted)
+            references = _check_references(message, messages, firsts.get(message.responding_to))
+            findings.update(f for f in references if f.uri not in doubted)
     findings.update(_check_conflicts(messages.values()))
     findings.update(_find_cycles(messages))
     findings.update(_find_skipped(messages))
@@ -166,24 +174,45 @@ def _find_cycles(messages: Mapping[str, Message]) -> Iterator[Finding]:
 
 
 def cyclic_members(edges: Mapping[str, list[str]]) -> set[str]:
-    """All nodes on or between cycles of a graph: what is left after removing loose ends of both kinds."""
-    outgoing = {node: set(targets) for node, targets in edges.items()}
-    incoming: dict[str, set[str]] = {node: set() for node in edges}
-    for node, targets in outgoing.items():
-        for target in targets:
-            incoming[target].add(node)
-    for forward, backward in ((outgoing, incoming), (incoming, outgoing)):
-        loose = [node for node, targets in forward.items() if not targets]
-        while loose:
-            node = loose.pop()
-            forward.pop(node, None)
-            for source in backward.pop(node, ()):
-                left = forward.get(source)
-                if left is not None:
-                    left.discard(node)
-                    if not left:
-                        loose.append(source)
-    return outgoing.keys() & incoming.keys()
+    """All nodes of a graph that lie on a cycle (Tarjan's strongly connected components, without recursion)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    members = {node for node, targets in edges.items() if node in targets}
+    for root in edges:
+        if root in order:
+            continue
+        work = [(root, iter(edges[root]))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, targets = work[-1]
+            target = next((t for t in targets if t not in order or t in on_stack), None)
+            if target is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component = _pop_component(stack, on_stack, node)
+                    members |= component if len(component) > 1 else set()
+            elif target in order:
+                low[node] = min(low[node], order[target])
+            else:
+                order[target] = low[target] = len(order)
+                stack.append(target)
+                on_stack.add(target)
+                work.append((target, iter(edges[target])))
+    return members
+
+
+def _pop_component(stack: list[str], on_stack: set[str], root: str) -> set[str]:
+    component: set[str] = set()
+    while root not in component:
+        component.add(stack.pop())
+    on_stack -= component
+    return component
 
 
 def _find_skipped(messages: Mapping[str, Message]) -> Iterator[Finding]:
