@@ -192,6 +192,15 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int | None = None
 
 
+def fabric_of(server: str) -> Fabric:
+    """The fabric a server's URI belongs to: `pcp://`, `swarm://`, or `https://` and `http://` for won."""
+    scheme = server.partition("://")[0]
+    fabrics = {"pcp": Fabric.PCP, "swarm": Fabric.SWARM, "https": Fabric.WON, "http": Fabric.WON}
+    if scheme not in fabrics:
+        raise ValueError(f"{server[:80]!r} is not the URI of a broker, node or peer")
+    return fabrics[scheme]
+
+
 def address_of(raw: bytes) -> Address:
     """The content address of wire bytes."""
     return Address(hashlib.sha256(raw).digest())

@@ -1,0 +1,1 @@
+"""The journal: durable, append-only, tamper-evident."""

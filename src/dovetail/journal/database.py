@@ -1,0 +1,137 @@
+"""The SQLite file behind a journal: its tables, how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from dovetail.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
+
+FORMAT = 1
+APPLICATION_ID = 0x44565441  # "DVTA"
+BLOCK_LEVEL = 8
+BLOCK_LEAVES = 1 << BLOCK_LEVEL
+CHECK_BYTES = 8
+_BUSY_TIMEOUT_S = 5.0
+_WAL_LIMIT_BYTES = 64 << 20
+_WAL_AUTOCHECKPOINT_PAGES = 4096
+
+SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+-- server, fabric, key (the C2SP verifier key)
+CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+-- counterparts, each text once
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+-- messages, bytes once; body_seq is the hop that carries bytes or size; digest is empty where it equals the address;
+-- expires_us goes with the bytes
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, address BLOB NOT NULL, body_seq INTEGER, size INTEGER, digest BLOB, expires_us INTEGER,
+    raw BLOB) STRICT;
+-- one row for each group commit; body_bytes are the sizes of the messages whose bytes it brought
+CREATE TABLE commits (
+    first_seq INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_at_us INTEGER NOT NULL, last_at_us INTEGER NOT NULL,
+    body_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, runs BLOB NOT NULL) STRICT;
+-- the tree: each block of {BLOCK_LEAVES} leaves, with the first {CHECK_BYTES} bytes of every leaf hash; the last block
+-- has an empty root while it is not full
+CREATE TABLE blocks (number INTEGER PRIMARY KEY, root BLOB NOT NULL, checks BLOB NOT NULL) STRICT;
+-- the tree above the blocks: perfect subtrees of {BLOCK_LEAVES}^2, {BLOCK_LEAVES}^3, ... leaves
+CREATE TABLE nodes (
+    level INTEGER NOT NULL, number INTEGER NOT NULL, hash BLOB NOT NULL,
+    PRIMARY KEY (level, number)) STRICT, WITHOUT ROWID;
+-- signed notes
+CREATE TABLE checkpoints (size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
+-- derived, written in bulk behind the commits: address -> message, message -> commits, expiry -> message
+CREATE TABLE address_index (
+    prefix INTEGER NOT NULL, message_id INTEGER NOT NULL,
+    PRIMARY KEY (prefix, message_id)) STRICT, WITHOUT ROWID;
+CREATE TABLE hop_index (
+    message_id INTEGER NOT NULL, first_seq INTEGER NOT NULL,
+    PRIMARY KEY (message_id, first_seq)) STRICT, WITHOUT ROWID;
+CREATE TABLE expiry_index (
+    expires_us INTEGER NOT NULL, message_id INTEGER NOT NULL,
+    PRIMARY KEY (expires_us, message_id)) STRICT, WITHOUT ROWID;
+-- indexed_seq, indexed_message: how far the derived tables go; checkpoints: how many there are
+CREATE TABLE progress (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO progress VALUES ('checkpoints', 0), ('indexed_message', 0), ('indexed_seq', 0);
+"""
+
+
+class Connection(Protocol):
+    """What the journal needs of a database connection; `sqlite3.Connection` has it."""
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Any: ...
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any: ...
+
+    def executescript(self, sql: str, /) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[Path], Connection]
+
+
+def connect_writer(path: Path) -> Connection:
+    """A connection that may write; transactions are begun and ended by hand."""
+    return sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+
+
+def connect_reader(path: Path) -> Connection:
+    """A connection that cannot write, also while another process does."""
+    if not path.is_file():
+        raise JournalError(f"no journal at {path}")
+    try:
+        return sqlite3.connect(
+            f"file:{quote(str(path.absolute()))}?mode=ro",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+
+
+def prepare_writer(connection: Connection) -> None:
+    """Settings of a writing connection. `synchronous` is set by the writer, as its durability asks."""
+    connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_AUTOCHECKPOINT_PAGES}").fetchone()
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}").fetchone()
+    # purged bytes are overwritten with zeros, not only unlinked
+    connection.execute("PRAGMA secure_delete = ON").fetchone()
+
+
+def check_format(connection: Connection, path: Path) -> None:
+    """JournalError where the file is not a journal of a format spoken here."""
+    try:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+    if application_id != APPLICATION_ID:
+        raise JournalError(f"{path} is not a journal")
+    if version != FORMAT:
+        raise JournalError(f"{path} has journal format {version}, expected {FORMAT}")
+
+
+def translate(error: sqlite3.Error, path: Path) -> JournalError:
+    """The journal's own error for one of SQLite's."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return JournalFull(f"no room left for {path}: free some space, the append can then be repeated")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return JournalLocked(f"{path} is locked by another process")
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return JournalDamaged(f"{path}: {error}")
+    if code == sqlite3.SQLITE_CANTOPEN:
+        return JournalError(f"cannot open {path}: {error}")
+    return JournalError(f"{path}: {error}")
+
+
+def index_prefix(address: bytes) -> int:
+    """The leading 8 bytes of an address as SQLite's signed integer, in the order of the bytes."""
+    return int.from_bytes(address[:8], signed=True)

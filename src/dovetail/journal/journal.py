@@ -1,0 +1,348 @@
+"""One journal shared by many callers: group commit, checkpoints off the hot path, two durabilities.
+
+Theory of operation. Callers put observations on a bounded queue and wait. A single writer thread takes everything that
+is queued, commits it as one transaction with one fsync, and wakes all callers whose hops were in it; while it waits for
+the disk the next group gathers. So a slow disk costs each caller one or two fsyncs, however many callers there are.
+
+A second thread hashes what was committed and hands the writer a signed checkpoint every few seconds. It reads through a
+connection of its own, so hashing never holds up a commit.
+
+    durability  `append` returns           killed process loses   power cut loses
+    full        after the fsync            nothing acknowledged   nothing acknowledged
+    relaxed     after the write            at most what `write` queued in the last `relaxed_flush_ms`
+                                                                  at most the last `relaxed_sync_s`
+
+With `write` nobody waits: it is for the broker, whose protocol promises nothing. The queue is bounded by bytes: `write`
+and `append_async` raise JournalBusy at the bound, `append` waits there. A full disk fails those who wait, at once and
+with nothing appended; what nobody waits for stays in the queue and is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from dovetail.errors import DovetailError, JournalBusy, JournalError
+from dovetail.hop import Address, Hop, Observation
+from dovetail.journal.checkpoint import SignedCheckpoint, Signer
+from dovetail.journal.checkpointer import Checkpointer
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.writer import Durability, JournalWriter
+
+log = logging.getLogger("dovetail.journal")
+
+_HOP_COST_BYTES = 64
+_RETRY_S = 0.5
+
+
+class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How one journal behaves; the `[journal]` section of the configuration gives these."""
+
+    durability: Durability = "full"
+    checkpoint_interval_s: float = 5.0
+    max_queue_bytes: int = 64 << 20
+    relaxed_flush_ms: int = 20
+    relaxed_sync_s: float = 1.0
+
+
+class _Waiter:
+    """Somebody who is told when hops are durable, or why they are not."""
+
+    __slots__ = ("_error", "_event", "_future", "_size", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self._future: asyncio.Future[int] | None = loop.create_future() if loop else None
+        self._event = None if loop else threading.Event()
+        self._size = 0
+        self._error: DovetailError | None = None
+
+    def finish(self, size: int, error: DovetailError | None) -> None:
+        self._size, self._error = size, error
+        if self._event is not None:
+            self._event.set()
+        elif self._future is not None and not self._future.done():
+            if error is None:
+                self._future.set_result(size)
+            else:
+                self._future.set_exception(error)
+
+    def wait(self) -> int:
+        assert self._event is not None
+        self._event.wait()
+        if self._error is not None:
+            raise self._error
+        return self._size
+
+    async def wait_async(self) -> int:
+        assert self._future is not None
+        # a caller that is cancelled no longer hears of it; its hops are committed all the same
+        return await self._future
+
+
+_Item = tuple[Sequence[Observation], "_Waiter | None", int]
+_Job = Callable[[JournalWriter], None]
+
+
+class Journal:
+    """A journal open for writing. Safe to use from any thread and any event loop."""
+
+    def __init__(self, writer: JournalWriter, options: JournalOptions) -> None:
+        self.path = writer.path
+        self.identity = writer.reader.identity
+        self._writer = writer
+        self._options = options
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._items: list[_Item] = []
+        self._waiting = 0
+        self._queue_bytes = 0
+        self._jobs: list[_Job] = []
+        self._is_closing = False
+        self._reader_of_thread = threading.local()
+        self._checkpointer = Checkpointer(self)
+        self._writing = threading.Thread(target=self._write_loop, name=f"journal {self.path.name}", daemon=True)
+        self._writing.start()
+        self._checkpointer.start(options.checkpoint_interval_s)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        server: str,
+        signer: Signer,
+        options: JournalOptions | None = None,
+    ) -> Self:
+        """Open the journal of `server`, or make it, and start its threads; `close` it when done."""
+        options = options or JournalOptions()
+        writer = JournalWriter.open(path, server=server, signer=signer, durability=options.durability)
+        return cls(writer, options)
+
+    def append(self, observations: Sequence[Observation]) -> int:
+        """Append and wait until it is durable; returns the journal's size. Not for use inside an event loop.
+
+        Raises JournalFull where there is no room: nothing was appended, and the call can be repeated.
+        """
+        waiter = _Waiter(None)
+        self._put(observations, waiter, wait=True)
+        return waiter.wait()
+
+    async def append_async(self, observations: Sequence[Observation]) -> int:
+        """Append and wait, without blocking the event loop, until it is durable; returns the journal's size.
+
+        At the queue's bound it raises JournalBusy instead of waiting. Safe to cancel: the hops are appended all the
+        same.
+        """
+        waiter = _Waiter(asyncio.get_running_loop())
+        self._put(observations, waiter, wait=False)
+        return await waiter.wait_async()
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        """Append soon, without waiting; JournalBusy at the queue's bound. Failures are logged."""
+        self._put(observations, None, wait=False)
+
+    def flush(self) -> int:
+        """Wait until all that was queued before is durable; returns the journal's size."""
+        self.call(JournalWriter.sync)
+        return self.size
+
+    def checkpoint(self) -> SignedCheckpoint | None:
+        """Sign a checkpoint over everything committed now; None where the journal is empty."""
+        return self._checkpointer.checkpoint()
+
+    def call(self, job: Callable[[JournalWriter], object]) -> None:
+        """Run `job` between two commits, with the writer to itself; waits for it. For checkpoints and purging."""
+        waiter = _Waiter(None)
+
+        def run(writer: JournalWriter) -> None:
+            try:
+                job(writer)
+                waiter.finish(writer.size, None)
+            except DovetailError as error:
+                waiter.finish(0, error)
+
+        with self._lock:
+            if self._is_closing:
+                raise JournalError(f"{self.path} is closed")
+            self._jobs.append(run)
+            self._work.notify()
+        waiter.wait()
+
+    @property
+    def size(self) -> int:
+        """How many hops have been committed."""
+        return self._writer.size
+
+    @property
+    def queue_bytes(self) -> int:
+        """How much waits to be committed."""
+        return self._queue_bytes
+
+    def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
+        """Committed hops from `first` up to and without `end`."""
+        return self.reader.hops(first, end)
+
+    def hops_of(self, address: Address) -> list[Hop]:
+        """All committed hops of one message."""
+        return self.reader.hops_of(address)
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message, where they are kept."""
+        return self.reader.raw(address)
+
+    @property
+    def reader(self) -> JournalReader:
+        """A reader for the calling thread."""
+        reader: JournalReader | None = getattr(self._reader_of_thread, "reader", None)
+        if reader is None:
+            reader = self._reader_of_thread.reader = JournalReader.open(self.path)
+        return reader
+
+    def close(self) -> None:
+        """Commit what is queued, sign a last checkpoint, stop the threads. Closing twice is harmless."""
+        self._checkpointer.stop()
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._work.notify()
+            self._room.notify_all()
+        self._writing.join()
+        try:
+            self._writer.index()
+            self._writer.checkpoint()
+            self._writer.sync()
+        except DovetailError as error:
+            log.warning("journal %s: not everything was written at closing: %s", self.path, error)
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _put(self, observations: Sequence[Observation], waiter: _Waiter | None, *, wait: bool) -> None:
+        cost = sum([_HOP_COST_BYTES + len(o.raw or b"") + 4 * len(o.counterparts) for o in observations])
+        limit = self._options.max_queue_bytes
+        with self._lock:
+            # a single append larger than the bound still passes, alone
+            while self._queue_bytes and self._queue_bytes + cost > limit and not self._is_closing:
+                if not wait:
+                    raise JournalBusy(f"{self._queue_bytes} bytes wait for {self.path}, at most {limit} may")
+                self._room.wait()
+            if self._is_closing:
+                raise JournalError(f"{self.path} is closed")
+            is_first = not self._items
+            self._items.append((observations, waiter, cost))
+            self._queue_bytes += cost
+            if waiter is not None:
+                self._waiting += 1
+            if is_first or waiter is not None:
+                self._work.notify()
+
+    def _write_loop(self) -> None:
+        synced_at = time.monotonic()
+        is_relaxed = self._options.durability == "relaxed"
+        while True:
+            items, jobs, is_last = self._take()
+            unwritten = self._commit(items) if items else []
+            with self._lock:
+                self._items[:0] = unwritten
+                self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in unwritten)
+                self._room.notify_all()
+            for job in jobs:
+                job(self._writer)
+            self._index_if_due()
+            if is_relaxed and time.monotonic() - synced_at >= self._options.relaxed_sync_s:
+                self._sync()
+                synced_at = time.monotonic()
+            if is_last:
+                if unwritten:
+                    log.error("journal %s: %d appends could not be written at closing", self.path, len(unwritten))
+                return
+            if unwritten:
+                time.sleep(_RETRY_S)
+
+    def _take(self) -> tuple[list[_Item], list[_Job], bool]:
+        """Wait for work and take all of it. Where nobody waits for the disk, let a group gather first."""
+        is_relaxed = self._options.durability == "relaxed"
+
+        def is_urgent() -> bool:
+            return bool(self._waiting or self._jobs or self._is_closing)
+
+        with self._lock:
+            if not (self._items or is_urgent()):
+                self._work.wait(self._options.relaxed_sync_s if is_relaxed else None)
+            if is_relaxed and self._items and not is_urgent():
+                self._work.wait_for(is_urgent, self._options.relaxed_flush_ms / 1000)
+            items, self._items = self._items, []
+            jobs, self._jobs = self._jobs, []
+            self._waiting = 0
+            return items, jobs, self._is_closing
+
+    def _commit(self, items: list[_Item]) -> list[_Item]:
+        """Commit a group and tell those who wait. Returns items that nobody waits for and that can be tried again."""
+        error: JournalError | None = None
+        try:
+            self._writer.commit([o for observations, _, _ in items for o in observations])
+        except Exception as failure:
+            if not isinstance(failure, JournalError):
+                log.exception("journal %s: append failed", self.path)
+                failure = JournalError(f"{self.path}: append failed: {failure}")
+            error = failure
+            if len(items) > 1 and not error.retriable and not self._writer.is_broken:
+                # one of them is at fault: the others must not suffer
+                return [item for single in items for item in self._commit([single])]
+        _finish([waiter for _, waiter, _ in items if waiter is not None], self._writer.size, error)
+        if error is None:
+            return []
+        unwaited = [item for item in items if item[1] is None]
+        if unwaited:
+            log.error("journal %s: %d appends not written: %s", self.path, len(unwaited), error)
+        return unwaited if error.retriable else []
+
+    def _index_if_due(self) -> None:
+        try:
+            if self._writer.is_index_due:
+                self._writer.index()
+        except JournalError as error:
+            log.warning("journal %s: index is behind: %s", self.path, error)
+
+    def _sync(self) -> None:
+        try:
+            self._writer.sync()
+        except JournalError as error:
+            log.error("journal %s: cannot be synced: %s", self.path, error)
+
+
+def _finish(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:
+    """Tell all who wait; those in an event loop by one call for each loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
+    for waiter in waiters:
+        if waiter.loop is None:
+            waiter.finish(size, error)
+        else:
+            loops.setdefault(waiter.loop, []).append(waiter)
+    for loop, members in loops.items():
+        # the loop may be gone by now; nobody is left to be told then
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_finish_in_loop, members, size, error)
+
+
+def _finish_in_loop(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:
+    for waiter in waiters:
+        waiter.finish(size, error)

@@ -1,0 +1,30 @@
+"""Purging: the bytes of expired messages go; addresses, hops, digests and proofs stay.
+
+Only bytes below the last checkpoint are purged, so that what is deleted stays committed to; and, where a lake is kept,
+only bytes that have been sealed into it. Nothing unexpired is ever purged.
+"""
+
+from __future__ import annotations
+
+from dovetail.journal.writer import JournalWriter
+
+MESSAGES_A_STEP = 1000
+
+
+def purge_step(writer: JournalWriter, *, now_us: int, below_seq: int | None = None) -> int:
+    """Purge at most `MESSAGES_A_STEP` messages that expired by `now_us`; returns how many. Call it until it returns 0.
+
+    `below_seq` limits it to messages whose bytes lie on an earlier hop, for example the end of what is sealed.
+    """
+    writer.index()
+    latest = writer.reader.latest_checkpoint()
+    limit = latest.size if latest is not None else 0
+    if below_seq is not None:
+        limit = min(limit, below_seq)
+    rows = writer.reader.all(
+        "SELECT e.message_id FROM expiry_index e JOIN messages m ON m.id = e.message_id "
+        "WHERE e.expires_us <= ? AND m.body_seq < ? ORDER BY e.expires_us, e.message_id LIMIT ?",
+        (now_us, limit, MESSAGES_A_STEP),
+    )
+    writer.purge_bodies([message_id for (message_id,) in rows], now_us)
+    return len(rows)

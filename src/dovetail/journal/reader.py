@@ -1,0 +1,332 @@
+"""Reading a journal: hops by position, address and time, message bytes, checkpoints and the stored tree.
+
+A reader has its own connection and may run in any process, also while the journal is being written. It is for one
+thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dovetail.errors import JournalDamaged
+from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Hop
+from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, parse_checkpoint, parse_verifier
+from dovetail.journal.database import Connection, check_format, connect_reader, index_prefix, translate
+from dovetail.journal.layout import (
+    NO_DIGEST,
+    REASON_OF_CODE,
+    STAGE_OF_CODE,
+    Run,
+    decode_runs,
+    unpack_names,
+)
+
+MAX_NAMES_CACHED = 200_000
+_SQL_VARIABLES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose journal it is."""
+
+    server: str
+    fabric: Fabric
+    verifier: Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One group commit as it lies in the file."""
+
+    first_seq: int
+    count: int
+    first_at_us: int
+    last_at_us: int
+    body_bytes: int
+    runs: list[Run]
+
+    @property
+    def end(self) -> int:
+        """The position after its last hop."""
+        return self.first_seq + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """One message as it lies in the file."""
+
+    id: int
+    address: Address
+    body_seq: int | None
+    size: int | None
+    digest: bytes | None
+    expires_us: int | None
+    raw: bytes | None
+
+    def __post_init__(self) -> None:
+        if len(self.address) != ADDRESS_BYTES or len(self.digest or b"") not in (0, ADDRESS_BYTES):
+            raise JournalDamaged(f"message {self.id}: address or digest does not have {ADDRESS_BYTES} bytes")
+
+    def digest_on(self, seq: int) -> bytes:
+        """The digest that the leaf of hop `seq` commits to."""
+        if seq != self.body_seq or self.digest is None:
+            return NO_DIGEST
+        return self.digest or self.address
+
+
+class JournalReader:
+    """A read-only view of one journal."""
+
+    def __init__(self, connection: Connection, path: Path) -> None:
+        self._connection = connection
+        self.path = path
+        self._names: dict[int, str] = {}
+        self.identity = self._read_identity()
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the journal at `path`; JournalError where there is none or it is not one."""
+        connection = connect_reader(path)
+        try:
+            check_format(connection, path)
+            return cls(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """How many hops are durable."""
+        row = self.one("SELECT first_seq + count FROM commits ORDER BY first_seq DESC LIMIT 1")
+        return row[0] if row else 0
+
+    def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
+        """Hops from `first` up to and without `end`, in order, with bytes on the hop that carries them."""
+        for commit in self.commits(first, end):
+            messages = self.messages_by_id({run.message_id for run in commit.runs}, commit.first_seq, commit.end)
+            for run in commit.runs:
+                self.message_of(run, messages, commit.first_seq)
+            for hop in self.hops_of_commit(commit, messages):
+                if hop.seq >= first and (end is None or hop.seq < end):
+                    yield hop
+
+    def hops_of(self, address: Address) -> list[Hop]:
+        """All hops of one message, in order."""
+        message = self.message(address)
+        if message is None:
+            return []
+        indexed_seq = self.progress("indexed_seq")
+        rows = self.all("SELECT first_seq FROM hop_index WHERE message_id = ? ORDER BY first_seq", (message.id,))
+        indexed = (commit for (first_seq,) in rows for commit in self.commits(first_seq, first_seq + 1))
+        found: list[Hop] = []
+        for commit in (*indexed, *self.commits(indexed_seq)):
+            found.extend(self.hops_of_commit(commit, {message.id: message}))
+        return found
+
+    def message(self, address: Address) -> MessageRow | None:
+        """One message by its address."""
+        matches = [row for row in self.find(address) if row.address == address]
+        return matches[0] if matches else None
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message; None where it is unknown, was kept by address only, or is purged."""
+        message = self.message(address)
+        return message.raw if message else None
+
+    def find(self, prefix: bytes, limit: int = 100) -> list[MessageRow]:
+        """Messages whose address starts with `prefix`, at most `limit`."""
+        low = index_prefix(prefix.ljust(8, b"\0"))
+        high = index_prefix(prefix.ljust(8, b"\xff"))
+        # signed integers: a range that spans the sign (an empty prefix) takes everything
+        condition = "a.prefix BETWEEN ? AND ?" if low <= high else "(a.prefix >= ? OR a.prefix <= ?)"
+        indexed = self.all(
+            "SELECT m.id, m.address, m.body_seq, m.size, m.digest, m.expires_us, m.raw "
+            f"FROM address_index a JOIN messages m ON m.id = a.message_id WHERE {condition}",
+            (low, high),
+        )
+        behind = self.all(
+            "SELECT id, address, body_seq, size, digest, expires_us, raw FROM messages WHERE id > ?",
+            (self.progress("indexed_message"),),
+        )
+        found = [MessageRow(*row) for row in (*indexed, *behind) if row[1][: len(prefix)] == prefix]
+        return found[:limit]
+
+    def seq_at(self, at_us: int) -> int:
+        """The position of the first hop whose time is `at_us` or later."""
+        low, high = 0, self.size
+        while low < high:
+            row = self.one(
+                "SELECT first_seq, count, first_at_us, last_at_us FROM commits WHERE first_seq <= ? "
+                "ORDER BY first_seq DESC LIMIT 1",
+                ((low + high) // 2,),
+            )
+            first_seq, count, first_at_us, last_at_us = row or (0, 0, 0, 0)
+            if last_at_us < at_us:
+                low = max(low, first_seq + count)
+            elif first_at_us >= at_us:
+                high = min(high, first_seq)
+            else:
+                return next(hop.seq for hop in self.hops(first_seq, first_seq + count) if hop.at_us >= at_us)
+        return low
+
+    def commits(self, first: int = 0, end: int | None = None) -> Iterator[Commit]:
+        """Group commits that hold hops from `first` up to and without `end`."""
+        row = self.one("SELECT max(first_seq) FROM commits WHERE first_seq <= ?", (first,))
+        position = row[0] if row and row[0] is not None else first
+        while end is None or position < end:
+            # one short query each, so that a long read does not hold back the writer's log
+            row = self.one(
+                "SELECT first_seq, count, first_at_us, last_at_us, body_bytes, crc, runs FROM commits "
+                "WHERE first_seq >= ? ORDER BY first_seq LIMIT 1",
+                (position,),
+            )
+            if row is None:
+                return
+            first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
+            if first_seq != position and position > first:
+                raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
+            if count < 1:
+                raise JournalDamaged(f"{self.path}: the commit at hop {first_seq} claims {count} hops")
+            position = first_seq + count
+            if position <= first:
+                continue
+            if end is not None and first_seq >= end:
+                return
+            runs = decode_runs(blob, crc, first_seq, count)
+            yield Commit(first_seq, count, first_at_us, last_at_us, body_bytes, runs)
+
+    def checkpoints(self) -> list[SignedCheckpoint]:
+        """All signed checkpoints, oldest first; their signatures are not checked here."""
+        return [parse_checkpoint(note) for (note,) in self.all("SELECT note FROM checkpoints ORDER BY size")]
+
+    def latest_checkpoint(self) -> SignedCheckpoint | None:
+        """The checkpoint over the most hops."""
+        row = self.one("SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1")
+        return parse_checkpoint(row[0]) if row else None
+
+    def messages_by_id(self, ids: Iterable[int], raw_from: int = 0, raw_end: int = 0) -> dict[int, MessageRow]:
+        """Messages by their number in this file, with bytes where the hop that carries them is in the given range."""
+        found: dict[int, MessageRow] = {}
+        wanted = sorted(ids)
+        for start in range(0, len(wanted), _SQL_VARIABLES):
+            part = wanted[start : start + _SQL_VARIABLES]
+            marks = ",".join("?" * len(part))
+            rows = self.all(
+                "SELECT id, address, body_seq, size, digest, expires_us, "
+                f"CASE WHEN body_seq >= ? AND body_seq < ? THEN raw END FROM messages WHERE id IN ({marks})",
+                [raw_from, raw_end, *part],
+            )
+            found.update((row[0], MessageRow(*row)) for row in rows)
+        return found
+
+    def names_of(self, ids: list[int]) -> list[str]:
+        """Counterparts by their number in this file."""
+        names = self._names
+        try:
+            return [names[i] for i in ids]
+        except KeyError:
+            self._load_names([i for i in set(ids) if i not in names])
+        try:
+            return [names[i] for i in ids]
+        except KeyError as missing:
+            raise JournalDamaged(f"{self.path}: counterpart {missing} is missing") from None
+
+    def progress(self, name: str) -> int:
+        """One of the file's own counters."""
+        row = self.one("SELECT value FROM progress WHERE name = ?", (name,))
+        if row is None:
+            raise JournalDamaged(f"{self.path}: counter {name} is missing")
+        value: int = row[0]
+        return value
+
+    def data_version(self) -> int:
+        """A number that changes when another connection has committed; for followers."""
+        row = self.one("PRAGMA data_version")
+        return int(row[0]) if row else 0
+
+    def hops_of_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> Iterator[Hop]:
+        """Hops of one commit, of those messages that are given."""
+        seq, at_us = commit.first_seq, commit.first_at_us
+        for run in commit.runs:
+            at_us += run.after_us
+            ids = unpack_names(run.counterparts)
+            count = len(ids) or 1
+            message = messages.get(run.message_id)
+            if message is not None:
+                names: list[str | None] = [*self.names_of(ids)] or [None]
+                for offset, name in enumerate(names):
+                    has_body = message.body_seq == seq + offset
+                    yield Hop(
+                        server=self.identity.server,
+                        seq=seq + offset,
+                        at_us=at_us,
+                        fabric=self.identity.fabric,
+                        stage=STAGE_OF_CODE[run.stage],
+                        message=message.address,
+                        counterpart=name,
+                        reason=REASON_OF_CODE[run.reason] if run.reason else None,
+                        raw=message.raw if has_body else None,
+                        size=message.size if has_body else None,
+                    )
+            seq += count
+
+    def message_of(self, run: Run, messages: dict[int, MessageRow], seq: int) -> MessageRow:
+        """The message of a run, which must be among `messages`."""
+        message = messages.get(run.message_id)
+        if message is None or run.stage not in STAGE_OF_CODE or (run.reason and run.reason not in REASON_OF_CODE):
+            raise JournalDamaged(
+                f"{self.path}: hop {seq} names message {run.message_id}, which is missing or unreadable"
+            )
+        return message
+
+    def _load_names(self, ids: list[int]) -> None:
+        if len(self._names) + len(ids) > MAX_NAMES_CACHED:
+            self._names.clear()
+        for start in range(0, len(ids), _SQL_VARIABLES):
+            part = ids[start : start + _SQL_VARIABLES]
+            marks = ",".join("?" * len(part))
+            self._names.update(self.all(f"SELECT id, name FROM names WHERE id IN ({marks})", part))
+
+    def _read_identity(self) -> Identity:
+        values = dict(self.all("SELECT name, value FROM identity"))
+        try:
+            return Identity(values["server"], Fabric(values["fabric"]), parse_verifier(values["key"]))
+        except (KeyError, ValueError) as error:
+            raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
+
+    def one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:
+        """The first row of a query, or None; the journal's own errors."""
+        try:
+            return self._connection.execute(sql, tuple(parameters)).fetchone()
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+
+    def all(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
+        """All rows of a query; the journal's own errors."""
+        try:
+            return list(self._connection.execute(sql, tuple(parameters)).fetchall())
+        except sqlite3.Error as error:
+            raise translate(error, self.path) from error
+
+
+def read_identity(path: Path) -> Identity:
+    """Whose journal lies at `path`."""
+    with JournalReader.open(path) as reader:
+        return reader.identity

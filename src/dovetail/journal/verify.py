@@ -1,0 +1,373 @@
+"""Checks everything a journal claims: every row, every hash, every signature; names the first row that is wrong.
+
+What a single file can show: any hop below a checkpoint that was changed, removed, inserted or moved, bytes that are not
+what was accepted, and tables that contradict each other. What it cannot show alone: that the whole file was put back to
+an earlier state. For that, give a checkpoint that was kept elsewhere (`since`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dovetail.errors import CheckpointError, JournalDamaged, JournalError
+from dovetail.hop import Stage, fabric_of
+from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, verify_checkpoint
+from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES, index_prefix
+from dovetail.journal.layout import unpack_names
+from dovetail.journal.reader import Commit, JournalReader, MessageRow
+from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
+
+MAX_FINDINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: with one hop, with one of the hops from `seq` to `last`, or with the file as a whole."""
+
+    seq: int | None
+    detail: str
+    last: int | None = None
+
+    def __str__(self) -> str:
+        if self.seq is None:
+            return self.detail
+        return (
+            f"hop {self.seq}: {self.detail}" if self.last is None else f"hops {self.seq} to {self.last}: {self.detail}"
+        )
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The outcome for one journal."""
+
+    server: str
+    hops: int = 0
+    messages: int = 0
+    checkpoints: int = 0
+    committed: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    @property
+    def first(self) -> Finding | None:
+        """What is wrong first: a single hop rather than a range it lies in, hops rather than the file as a whole."""
+        placed = [f for f in self.findings if f.seq is not None]
+        return min(placed, key=lambda f: f.last or f.seq or 0) if placed else next(iter(self.findings), None)
+
+
+Progress = Callable[[int, int], None]
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tells nobody."""
+    del done, total
+
+
+def verify_journal(
+    path: Path,
+    *,
+    trusted: Iterable[Verifier] = (),
+    since: SignedCheckpoint | None = None,
+    progress: Progress = no_progress,
+) -> Verdict:
+    """Recompute everything in the journal at `path`; JournalError only where it cannot be opened at all.
+
+    With `trusted` keys the journal's own key must be among them. With `since` its tree must begin with that checkpoint.
+    """
+    with JournalReader.open(path) as reader:
+        verdict = Verdict(reader.identity.server)
+        try:
+            _Verification(reader, verdict, list(trusted), since, progress).run()
+        except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
+            # a damaged file may hold anything anywhere
+            verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
+        return verdict
+
+
+class _Verification:
+    """One pass over one journal."""
+
+    def __init__(
+        self,
+        reader: JournalReader,
+        verdict: Verdict,
+        trusted: list[Verifier],
+        since: SignedCheckpoint | None,
+        progress: Progress,
+    ) -> None:
+        self._reader = reader
+        self._verdict = verdict
+        self._trusted = trusted
+        self._since = since
+        self._progress = progress
+        self._tree = JournalTree(reader)
+        self._growing = GrowingTree()
+        self._last_at_us: int | None = None
+        self._is_root_wrong = False
+        self._indexed_seq = reader.progress("indexed_seq")
+        self._indexed_message = reader.progress("indexed_message")
+        self._listed_hops = 0
+        self._messages = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
+        self._purged = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
+        self._with_body = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
+        self._names = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM names")[0])
+
+    def run(self) -> None:
+        self._check_pages()
+        self._check_key()
+        pending = self._notes()
+        total = self._reader.size
+        try:
+            for commit in self._reader.commits():
+                self._check_commit(commit, pending)
+                self._progress(self._verdict.hops, total)
+        except JournalDamaged as error:
+            self._find(self._verdict.hops, str(error))
+            return
+        self._check_open_block()
+        for size, _ in pending:
+            self._find(self._verdict.hops, f"a checkpoint commits to {size} hops, the journal has {self._verdict.hops}")
+        self._check_messages()
+        self._check_leftovers()
+
+    def _find(self, seq: int | None, detail: str, last: int | None = None) -> None:
+        if len(self._verdict.findings) < MAX_FINDINGS:
+            self._verdict.findings.append(Finding(seq, detail, last))
+
+    def _check_pages(self) -> None:
+        for (text,) in self._reader.all("PRAGMA integrity_check(10)"):
+            if text != "ok":
+                self._find(None, f"SQLite: {text}")
+
+    def _check_key(self) -> None:
+        own = self._reader.identity.verifier
+        if own.name != self._reader.identity.server:
+            self._find(None, f"the key inside is named {own.name}, not {self._reader.identity.server}")
+        if self._reader.identity.fabric is not fabric_of(own.name):
+            self._find(None, f"{own.name} is not a server of the fabric {self._reader.identity.fabric}")
+        if self._trusted and own not in self._trusted:
+            self._find(None, f"the key inside is not a trusted key of {own.name}")
+
+    def _notes(self) -> list[tuple[int, str]]:
+        rows = self._reader.all("SELECT size, note FROM checkpoints ORDER BY size")
+        made = self._reader.progress("checkpoints")
+        if made != len(rows):
+            self._find(None, f"{len(rows)} checkpoints are stored, {made} were made")
+        self._verdict.checkpoints = len(rows)
+        return rows if self._since is None else sorted([*rows, (self._since.size, self._since.note)])
+
+    def _check_commit(self, commit: Commit, pending: list[tuple[int, str]]) -> None:
+        if commit.first_seq != self._verdict.hops:
+            raise JournalDamaged(f"hops {self._verdict.hops} to {commit.first_seq - 1} are missing")
+        self._check_times(commit)
+        messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
+        leaves = [leaf for _, leaf in self._tree.hash_commit(commit, messages)]
+        if len(leaves) != commit.count:
+            raise JournalDamaged(f"the commit claims {commit.count} hops and holds {len(leaves)}")
+        size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))
+        if size != commit.body_bytes:
+            self._find(commit.first_seq, f"the commit claims {commit.body_bytes} bytes of messages and brings {size}")
+        if commit.first_seq < self._indexed_seq < commit.end:
+            self._find(commit.first_seq, f"lookup tables end inside the commit, at {self._indexed_seq}")
+        if commit.first_seq < self._indexed_seq:
+            self._check_hop_index(commit, set(messages))
+        seq = commit.first_seq
+        for run in commit.runs:
+            self._messages.add(run.message_id)
+            if messages[run.message_id].body_seq == seq:
+                self._with_body.add(run.message_id)
+            if run.stage == Stage.PURGED.code:
+                self._purged.add(run.message_id)
+            names = unpack_names(run.counterparts)
+            for name_id in names:
+                self._names.add(name_id)
+            seq += len(names) or 1
+        position = commit.first_seq
+        while pending and pending[0][0] <= commit.end:
+            size, note = pending.pop(0)
+            self._check_growth(self._growing.extend(leaves[position - commit.first_seq : size - commit.first_seq]))
+            position = max(position, size)
+            self._check_checkpoint(size, note)
+        self._check_growth(self._growing.extend(leaves[position - commit.first_seq :]))
+        self._verdict.hops = commit.end
+
+    def _check_hop_index(self, commit: Commit, message_ids: set[int]) -> None:
+        for message_id in message_ids:
+            self._listed_hops += 1
+            if not self._reader.one(
+                "SELECT 1 FROM hop_index WHERE message_id = ? AND first_seq = ?", (message_id, commit.first_seq)
+            ):
+                self._find(commit.first_seq, "it cannot be found by its message")
+
+    def _check_times(self, commit: Commit) -> None:
+        if self._last_at_us is not None and commit.first_at_us < self._last_at_us:
+            self._find(commit.first_seq, f"time goes back by {self._last_at_us - commit.first_at_us} microseconds")
+        if any(run.after_us < 0 for run in commit.runs):
+            self._find(commit.first_seq, "time goes back inside the commit")
+        if commit.first_at_us + sum(run.after_us for run in commit.runs) != commit.last_at_us:
+            self._find(commit.first_seq, "the commit's last time is not that of its last hop")
+        self._last_at_us = commit.last_at_us
+
+    def _check_growth(self, growth: TreeGrowth) -> None:
+        """Compare with the stored tree; the 8 bytes kept of each leaf tell the very row."""
+        for number, root, checks in growth.blocks:
+            self._check_block(number, root, checks)
+        for level, number, node in growth.nodes:
+            row = self._reader.one("SELECT hash FROM nodes WHERE level = ? AND number = ?", (level, number))
+            if row is not None and row[0] != node:
+                self._find(number << level, f"the tree's node over {1 << level} hops is not that of its hops")
+            elif row is None and self._committed_size() >= (number + 1) << level:
+                self._find(number << level, f"the tree's node over {1 << level} hops is missing")
+
+    def _check_block(self, number: int, root: bytes, checks: bytes) -> None:
+        row = self._reader.one("SELECT root, checks FROM blocks WHERE number = ?", (number,))
+        first = number << BLOCK_LEVEL
+        if row is None:
+            if self._committed_size() > first:
+                self._find(first, "its block of the tree is missing")
+            return
+        stored_root, stored = row
+        expected = min(self._committed_size() - first, BLOCK_LEAVES) * CHECK_BYTES
+        if len(stored) != expected:
+            self._find(first, f"its block of the tree has {len(stored)} bytes of checks, expected {expected}")
+        for offset in range(0, min(len(stored), len(checks)), CHECK_BYTES):
+            if stored[offset : offset + CHECK_BYTES] != checks[offset : offset + CHECK_BYTES]:
+                self._find(first + offset // CHECK_BYTES, "it is not the hop that was hashed into the tree")
+                return
+        if stored_root != (root if expected == BLOCK_LEAVES * CHECK_BYTES else b""):
+            self._find(first, "its block of the tree has another root than its hops")
+
+    def _check_open_block(self) -> None:
+        block = self._growing.open_block()
+        if block is not None:
+            self._check_block(*block)
+
+    def _committed_size(self) -> int:
+        """How many hops the journal says it has hashed."""
+        row = self._reader.one("SELECT max(size) FROM checkpoints")
+        return row[0] or 0
+
+    def _check_checkpoint(self, size: int, note: str) -> None:
+        intact = self._verdict.committed
+        try:
+            signed = verify_checkpoint(note, [self._reader.identity.verifier])
+        except CheckpointError as error:
+            self._find(None, f"checkpoint over {size} hops: {error}")
+            return
+        if signed.size != size or signed.checkpoint.origin != self._reader.identity.server:
+            self._find(None, f"checkpoint over {size} hops is of {signed.size} hops of {signed.checkpoint.origin}")
+        elif self._growing.root() == signed.root:
+            self._verdict.committed = max(intact, size)
+        elif not self._is_root_wrong:
+            # every later root is wrong as well: only the first tells something
+            self._is_root_wrong = True
+            self._find(intact, "not those that were signed", size - 1)
+
+    def _check_messages(self) -> None:
+        """Every message is used by a hop, and its bytes are those that were accepted."""
+        position = 0
+        while True:
+            row = self._reader.one(
+                "SELECT id, address, body_seq, size, digest, expires_us, raw FROM messages WHERE id > ? "
+                "ORDER BY id LIMIT 1",
+                (position,),
+            )
+            if row is None:
+                return
+            message = MessageRow(*row)
+            position = message.id
+            self._verdict.messages += 1
+            self._check_message(message)
+
+    def _check_message(self, message: MessageRow) -> None:
+        if message.id <= self._indexed_message:
+            self._check_index(message)
+        if message.id not in self._messages:
+            self._find(message.body_seq, f"message {message.address.hex()} belongs to no hop")
+        if message.raw is None and message.expires_us is not None:
+            self._find(message.body_seq, f"message {message.address.hex()} has an expiry and no bytes")
+        if message.body_seq is not None and message.id not in self._with_body:
+            self._find(message.body_seq, f"it does not bring the bytes of message {message.address.hex()}")
+        if message.body_seq is None:
+            if message.raw is not None or message.size is not None or message.digest is not None:
+                self._find(None, f"message {message.address.hex()} has bytes that no hop carries")
+            return
+        if message.raw is not None and hashlib.sha256(message.raw).digest() != message.digest_on(message.body_seq):
+            self._find(message.body_seq, f"the bytes of message {message.address.hex()} were changed")
+        if message.raw is None and message.digest is not None and message.id not in self._purged:
+            self._find(
+                message.body_seq, f"the bytes of message {message.address.hex()} are missing and were not purged"
+            )
+        if message.raw is not None and message.id in self._purged:
+            self._find(message.body_seq, f"the bytes of message {message.address.hex()} are there, though purged")
+
+    def _check_index(self, message: MessageRow) -> None:
+        one, prefix = self._reader.one, index_prefix(message.address)
+        if not one("SELECT 1 FROM address_index WHERE prefix = ? AND message_id = ?", (prefix, message.id)):
+            self._find(message.body_seq, f"message {message.address.hex()} cannot be found by its address")
+        if (
+            message.expires_us is not None
+            and message.raw is not None
+            and not one(
+                "SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", (message.expires_us, message.id)
+            )
+        ):
+            self._find(message.body_seq, f"message {message.address.hex()} is listed with another expiry")
+
+    def _check_leftovers(self) -> None:
+        """Rows that nothing refers to, and lookup tables that say something else than the journal."""
+        for (name_id,) in self._reader.all("SELECT id FROM names"):
+            if name_id not in self._names:
+                self._find(None, f"counterpart {name_id} belongs to no hop")
+        (last_message,) = self._reader.one("SELECT coalesce(max(id), 0) FROM messages")
+        if self._indexed_seq > self._verdict.hops or self._indexed_message > last_message:
+            self._find(None, "lookup tables claim to go beyond the end of the journal")
+        (listed,) = self._reader.one("SELECT count(*) FROM hop_index")
+        if listed != self._listed_hops:
+            self._find(None, f"{listed} rows lead from messages to hops, expected {self._listed_hops}")
+        for what, query in _CONTRADICTIONS.items():
+            (count,) = self._reader.one(query)
+            if count:
+                self._find(None, f"{abs(count)} {what}")
+
+
+_CONTRADICTIONS = {
+    "blocks of the tree lie beyond the last checkpoint": (
+        f"SELECT count(*) FROM blocks WHERE number << {BLOCK_LEVEL} >= (SELECT coalesce(max(size), 0) FROM checkpoints)"
+    ),
+    "nodes of the tree lie beyond the last checkpoint": (
+        "SELECT count(*) FROM nodes WHERE (number + 1) << level > (SELECT coalesce(max(size), 0) FROM checkpoints)"
+    ),
+    "messages more or fewer can be found by address than there are": (
+        "SELECT (SELECT count(*) FROM address_index) - (SELECT count(*) FROM messages WHERE id <= "
+        "(SELECT value FROM progress WHERE name = 'indexed_message'))"
+    ),
+    "messages more or fewer are listed for expiry than expire": (
+        "SELECT (SELECT count(*) FROM expiry_index) - (SELECT count(*) FROM messages WHERE expires_us IS NOT NULL AND "
+        "id <= (SELECT value FROM progress WHERE name = 'indexed_message'))"
+    ),
+}
+
+
+class _Marks:
+    """A set of small numbers, one bit each."""
+
+    __slots__ = ("_bits",)
+
+    def __init__(self, highest: int) -> None:
+        self._bits = bytearray(highest // 8 + 1)
+
+    def add(self, number: int) -> None:
+        if number >> 3 < len(self._bits):
+            self._bits[number >> 3] |= 1 << (number & 7)
+
+    def __contains__(self, number: int) -> bool:
+        return bool(self._bits[number >> 3] >> (number & 7) & 1)

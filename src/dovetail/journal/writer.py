@@ -1,0 +1,345 @@
+"""Writing a journal, one commit at a time, in the calling thread.
+
+One call of `append` is one SQLite transaction: new names, new messages with their bytes, and a single row with all hops
+of the call. What is needed only for looking things up (address and hop indexes) or for proofs (the tree) is written
+later, in bulk, by `index` and `checkpoint`, so that the commit touches few pages. Counters in memory move only after
+the transaction has committed: an append that fails leaves nothing behind and can be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from dovetail.errors import JournalError, JournalLocked
+from dovetail.hop import Hop, Observation, Stage, fabric_of
+from dovetail.journal.catalogue import Catalogue, Limits
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Signer, sign_checkpoint
+from dovetail.journal.database import (
+    SCHEMA,
+    Connect,
+    Connection,
+    check_format,
+    connect_writer,
+    index_prefix,
+    prepare_writer,
+    translate,
+)
+from dovetail.journal.layout import encode_runs
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
+
+Durability = Literal["full", "relaxed"]
+
+_BEFORE_ALL_TIME_US = -(1 << 62)
+
+
+class JournalWriter:
+    """The only writer of one journal file. For one thread; `Journal` shares it among many callers."""
+
+    def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer, limits: Limits) -> None:
+        self.path = path
+        self._limits = limits
+        self._lock = lock
+        self._connection = connection
+        self._signer = signer
+        self._broken: JournalError | None = None
+        self.reader = JournalReader(connection, path)
+        self._size: int
+        self._last_at_us: int
+        self._size, self._last_at_us = self.reader.one(
+            "SELECT first_seq + count, last_at_us FROM commits ORDER BY first_seq DESC LIMIT 1"
+        ) or (0, _BEFORE_ALL_TIME_US)
+        self._indexed_message = self.reader.progress("indexed_message")
+        self._indexed_seq = self.reader.progress("indexed_seq")
+        self._catalogue = Catalogue(self.reader, self._indexed_message, limits)
+        self._unindexed: list[tuple[int, int]] = []
+        for commit in self.reader.commits(self._indexed_seq):
+            self._note_unindexed({run.message_id for run in commit.runs}, commit.first_seq)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        server: str,
+        signer: Signer,
+        durability: Durability = "full",
+        connect: Connect = connect_writer,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Open the journal of `server` at `path`, or make it; recovers whatever a crash left behind.
+
+        Raises JournalLocked where another process writes it, JournalError where it belongs to another server or key.
+        """
+        if signer.name != server:
+            raise JournalError(f"the signing key is named {signer.name}, expected {server}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(path)
+        try:
+            connection = connect(path)
+        except sqlite3.Error as error:
+            os.close(lock)
+            raise translate(error, path) from error
+        try:
+            prepare_writer(connection)
+            _create_or_check(connection, path, server, signer)
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
+            return cls(path, lock, connection, signer, limits or Limits())
+        except sqlite3.Error as error:
+            connection.close()
+            os.close(lock)
+            raise translate(error, path) from error
+        except BaseException:
+            connection.close()
+            os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Close the file. What was appended is kept; closing twice is harmless."""
+        if self._lock >= 0:
+            self._connection.close()
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """How many hops have been appended."""
+        return self._size
+
+    def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
+        """Hops from `first` up to and without `end`."""
+        return self.reader.hops(first, end)
+
+    def append(self, observations: Sequence[Observation]) -> int:
+        """Commit the hops of these observations; with full durability they are fsynced on return.
+
+        Returns the journal's size. On JournalFull nothing was appended and the call can be repeated. Any other failure
+        of the disk leaves it unknown what is durable: the writer then refuses to go on until it is opened again.
+        """
+        size = self.commit(observations)
+        if self.is_index_due:
+            self.index()
+        return size
+
+    def commit(self, observations: Sequence[Observation]) -> int:
+        """`append` without its share of indexing, for callers that call `index` themselves."""
+        if observations:
+            self._commit(observations)
+        return self._size
+
+    def purge_bodies(self, message_ids: Sequence[int], now_us: int) -> int:
+        """Delete the bytes of these messages and append a `purged` hop for each, in one transaction.
+
+        The caller has made sure that they are expired and below a checkpoint. Returns the journal's size.
+        """
+        messages = self.reader.messages_by_id(message_ids)
+        purged = [
+            Observation(at_us=now_us, stage=Stage.PURGED, message=messages[message_id].address)
+            for message_id in message_ids
+        ]
+        if purged:
+            self._commit(purged, deleted=message_ids)
+        return self._size
+
+    def _commit(self, observations: Sequence[Observation], deleted: Sequence[int] = ()) -> None:
+        batch = self._catalogue.encode(observations, self._size, self._last_at_us)
+        blob = encode_runs(batch.runs)
+        count = batch.end - self._size
+        row = (self._size, count, batch.first_at_us, batch.last_at_us, batch.body_bytes, zlib.crc32(blob), blob)
+        with _Transaction(self):
+            if batch.names:
+                self._connection.executemany("INSERT INTO names (name, id) VALUES (?, ?)", batch.names.items())
+            if batch.messages:
+                self._connection.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", batch.messages)
+            if batch.bodies:
+                self._connection.executemany(
+                    "UPDATE messages SET body_seq = ?, size = ?, digest = ?, expires_us = ?, raw = ? WHERE id = ?",
+                    batch.bodies,
+                )
+                self._connection.executemany(
+                    "INSERT INTO expiry_index VALUES (?, ?)",
+                    [(b[3], b[5]) for b in batch.bodies if b[3] is not None and b[5] <= self._indexed_message],
+                )
+            for message_id in deleted:
+                self._connection.execute(
+                    "DELETE FROM expiry_index WHERE message_id = ?1 AND expires_us = "
+                    "(SELECT expires_us FROM messages WHERE id = ?1)",
+                    (message_id,),
+                )
+                self._connection.execute(
+                    "UPDATE messages SET raw = NULL, expires_us = NULL WHERE id = ?", (message_id,)
+                )
+            self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self._catalogue.accept(batch)
+        self._note_unindexed({run[0] for run in batch.runs}, self._size)
+        self._size = batch.end
+        self._last_at_us = batch.last_at_us
+
+    def _note_unindexed(self, message_ids: set[int], first_seq: int) -> None:
+        self._unindexed.extend((message_id, first_seq) for message_id in message_ids)
+
+    @property
+    def _last_message(self) -> int:
+        return self._catalogue.next_message - 1
+
+    @property
+    def is_index_due(self) -> bool:
+        """Whether enough has been appended for `index` to be worth its transaction."""
+        return (
+            self._last_message - self._indexed_message >= self._limits.index_after_messages
+            or len(self._unindexed) >= self._limits.index_after_runs
+        )
+
+    def index(self) -> None:
+        """Bring the lookup tables up to date; idempotent."""
+        if self._indexed_seq == self._size:
+            return
+        rows = self.reader.all(
+            "SELECT id, address, expires_us FROM messages WHERE id > ? ORDER BY id",
+            (self._indexed_message,),
+        )
+        with _Transaction(self):
+            self._connection.executemany(
+                "INSERT INTO address_index VALUES (?, ?)", sorted((index_prefix(row[1]), row[0]) for row in rows)
+            )
+            self._connection.executemany(
+                "INSERT INTO expiry_index VALUES (?, ?)", sorted((row[2], row[0]) for row in rows if row[2] is not None)
+            )
+            self._connection.executemany("INSERT OR IGNORE INTO hop_index VALUES (?, ?)", sorted(self._unindexed))
+            self._set_progress("indexed_message", self._last_message)
+            self._set_progress("indexed_seq", self._size)
+        self._indexed_message = self._last_message
+        self._indexed_seq = self._size
+        self._unindexed.clear()
+        self._catalogue.shrink()
+
+    def checkpoint(self) -> SignedCheckpoint | None:
+        """Extend the tree to all hops and sign it; None where the journal is empty. Idempotent."""
+        latest = self.reader.latest_checkpoint()
+        if self._size == 0 or (latest is not None and latest.size == self._size):
+            return latest
+        tree = JournalTree(self.reader)
+        growing = tree.stored()
+        growth = growing.extend(tree.leaf_hashes(growing.size, self._size))
+        return self.store_checkpoint(growing, growth)
+
+    def store_checkpoint(self, tree: GrowingTree, growth: TreeGrowth) -> SignedCheckpoint:
+        """Sign the root of `tree` and store it with what it has grown by since the checkpoint before."""
+        checkpoint = Checkpoint(self._signer.name, tree.size, tree.root())
+        signed = sign_checkpoint(checkpoint, self._signer)
+        open_block = tree.open_block()
+        blocks = growth.blocks if open_block is None else [*growth.blocks, open_block]
+        with _Transaction(self):
+            self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", blocks)
+            self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", growth.nodes)
+            self._connection.execute("INSERT INTO checkpoints VALUES (?, ?)", (checkpoint.size, signed.note))
+            self._connection.execute("UPDATE progress SET value = value + 1 WHERE name = 'checkpoints'")
+        return signed
+
+    def sync(self) -> None:
+        """Make everything appended so far durable, whatever the durability."""
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            raise self.fail(error) from error
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a failure of the disk has made this writer unusable; opening it again is the cure."""
+        return self._broken is not None
+
+    def begin(self) -> None:
+        """Begin a transaction, unless an earlier failure made this writer unusable."""
+        if self._broken is not None:
+            raise self._broken
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def end(self) -> None:
+        """Commit the transaction."""
+        self._connection.execute("COMMIT")
+
+    def fail(self, error: sqlite3.Error) -> JournalError:
+        """Undo the transaction; the error to raise. A full disk is survived, other failures end this writer."""
+        failure = translate(error, self.path)
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
+        if not failure.retriable and not isinstance(failure, JournalLocked):
+            self._broken = failure
+        return failure
+
+    def _set_progress(self, name: str, value: int) -> None:
+        self._connection.execute("UPDATE progress SET value = ? WHERE name = ?", (value, name))
+
+
+class _Transaction:
+    """One transaction of a writer: all of it or nothing, with the journal's own errors."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        try:
+            self._writer.begin()
+        except sqlite3.Error as error:
+            raise self._writer.fail(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._writer.end()
+                return
+        except sqlite3.Error as failure:
+            error = failure
+        if isinstance(error, sqlite3.Error):
+            raise self._writer.fail(error) from error
+
+
+def _take_lock(path: Path) -> int:
+    """A lock that the system gives back when the process ends, however it ends."""
+    lock_path = path.with_name(path.name + ".lock")
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise JournalLocked(f"{path} is being written by process {holder or 'unknown'}") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _create_or_check(connection: Connection, path: Path, server: str, signer: Signer) -> None:
+    expected = {"server": server, "fabric": str(fabric_of(server)), "key": signer.verifier.text()}
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if not tables:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
+        connection.executemany("INSERT INTO identity VALUES (?, ?)", sorted(expected.items()))
+        connection.execute("COMMIT")
+        return
+    check_format(connection, path)
+    found = dict(connection.execute("SELECT name, value FROM identity").fetchall())
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise JournalError(f"{path} is the journal of {name} {found.get(name)}, expected {value}")
