@@ -33,7 +33,8 @@ class Herald:
             self._send_entry(atom, link, position, is_last=position == end - 1)
             if position >= atom.delivered:
                 for address in atom.log[position]:
-                    self._turn.note(Stage.DELIVERED, address, atom.uri, now)
+                    if address not in self._ledger.refused:
+                        self._turn.note(Stage.DELIVERED, address, atom.uri, now)
         atom.delivered = max(atom.delivered, end)
         if start == end:
             # Nothing was missed: the atom's first entry, its Create, says that the registration holds.
@@ -52,6 +53,8 @@ class Herald:
             self._turn.send_frame(name, data)
         atom.delivered = position + 1
         for message in messages:
+            if message.address in self._ledger.refused:
+                continue
             is_echo = not message.is_response and message.sender == atom.uri
             self._turn.note(Stage.ECHOED if is_echo else Stage.DELIVERED, message.address, atom.uri, now)
 

@@ -43,6 +43,7 @@ class Ledger:
         self.connections: dict[str, Connection] = {}
         self.sent: dict[str, Sent] = {}
         self.last_response_ms = 0
+        self.refused: set[Address] = set()
         # message -> response: of its own node (s, s1, failure), of ours as the recipient's node, of the other node
         self.first: dict[Address, Address] = {}
         self.second: dict[Address, Address] = {}
@@ -108,6 +109,7 @@ class Ledger:
         self._keep(response)
         atom = self.atoms.get(response.sender or "") if is_first else None
         if atom is not None:
+            self.refused.add(message)
             atom.log.append((message, response.address))
         return atom
 

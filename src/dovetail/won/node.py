@@ -120,8 +120,7 @@ class Node:
         if len(source.frames) >= self.settings.max_held_frames:
             error = RemoteProtocolError(Reason.QUEUE_FULL, "too many frames wait for a key")
             self._turn.reject_frame(data, source.counterpart, error, now)
-            self._turn.send(CloseLink(link, CLOSE_TRY_AGAIN))
-            self.receive_closed(link, now)
+            self._hang_up(source, now)
             return
         source.frames.append(data)
         if not source.waiting:
@@ -213,13 +212,19 @@ class Node:
         return missing
 
     def _give_up_frame(self, link: Link, uri: str, now: int) -> None:
-        """The key was not found: refuse the first frame. No response: its sender tries again, the key may come back."""
-        data = link.frames.popleft()
-        link.waiting = set()
+        """The key was not found: refuse the frame without a response, and hang up.
+
+        Whoever sent it opens a new link after a pause and sends everything again, in order: going on with the next
+        frame would let a message overtake the Connect before it.
+        """
         self._wanted.discard(uri)
         error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {uri} was found")
-        self._turn.reject_frame(data, link.counterpart, error, now)
-        self._drain(link, now)
+        self._turn.reject_frame(link.frames[0], link.counterpart, error, now)
+        self._hang_up(link, now)
+
+    def _hang_up(self, link: Link, now: int) -> None:
+        self._turn.send(CloseLink(link.name, CLOSE_TRY_AGAIN))
+        self.receive_closed(link.name, now)
 
     # -- from owners
 
