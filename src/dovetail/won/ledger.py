@@ -15,7 +15,7 @@ from dovetail.won.archive import Archive
 from dovetail.won.atom import Atom
 from dovetail.won.compose import sockets_of
 from dovetail.won.connection import Connection, next_state
-from dovetail.won.message import Message, uri_address
+from dovetail.won.message import Message
 from dovetail.won.signing import extract_keys
 from dovetail.won.vocabulary import MessageType
 
@@ -122,11 +122,6 @@ class Ledger:
         """m and s1 as one dataset, unless their bytes are gone."""
         message, first = self.archive.raw(sent.message), self.archive.raw(sent.first_address)
         return message + first if message is not None and first is not None else None
-
-    def find_message(self, uri: str) -> bytes | None:
-        """The bytes of a stored message by its URI."""
-        address = uri_address(uri)
-        return self.archive.raw(address) if address else None
 
     def _connection_of(self, response: Message, socket: str | None, target: str | None) -> Connection:
         assert socket is not None

@@ -13,12 +13,13 @@ Facts that the node states itself stand in the graph `DOCUMENT#data`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Address, won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, read_quads
+from dovetail.won.message import uri_address
 from dovetail.won.node import Node
 from dovetail.won.signing import key_quads
 from dovetail.won.trig import encode_document
@@ -49,8 +50,12 @@ def _quality(text: str) -> float:
         return 0.0
 
 
-def find_document(node: Node, path: str, query: str = "") -> list[Quad] | None:
-    """The quads of the resource at `path` (below the host), None if there is none."""
+Reader = Callable[[Address], bytes | None]
+
+
+def find_document(node: Node, path: str, query: str = "", read: Reader | None = None) -> list[Quad] | None:
+    """The quads of the resource at `path` (below the host), None if there is none; `read` finds durable messages."""
+    read = read or node.ledger.archive.raw
     base = "/" + node.uri.partition("://")[2].partition("/")[2]
     if path == base:
         return _describe_node(node)
@@ -59,14 +64,14 @@ def find_document(node: Node, path: str, query: str = "") -> list[Quad] | None:
     uri = node.uri + path[len(base) :]
     page = _page_of(query)
     if uri in node.ledger.atoms:
-        return _describe_atom(node, uri)
+        return _describe_atom(node, uri, read)
     if not node.settings.serve_conversations or page is None:
         return None
     if uri in node.ledger.connections:
         return _describe_connection(node, uri)
     owner, _, last = uri.rpartition("/")
     if owner == f"{node.uri}/msg":
-        return _find_message(node, v.MESSAGE_SCHEME + last)
+        return _read_message(uri_address(v.MESSAGE_SCHEME + last), read)
     if owner in node.ledger.atoms and last == "c":
         members = [connection.uri for connection in node.ledger.atoms[owner].connections.values()]
         return _list_page(node, uri, members, page)
@@ -76,9 +81,9 @@ def find_document(node: Node, path: str, query: str = "") -> list[Quad] | None:
     return _list_page(node, uri, holder.messages, page)
 
 
-def encode_resource(node: Node, path: str, query: str, media_type: str) -> bytes | None:
+def encode_resource(node: Node, path: str, query: str, media_type: str, read: Reader | None = None) -> bytes | None:
     """The document at `path` in a media type, None if there is none."""
-    quads = find_document(node, path, query)
+    quads = find_document(node, path, query, read)
     return encode_document(quads, media_type) if quads is not None else None
 
 
@@ -96,7 +101,7 @@ def _describe_node(node: Node) -> list[Quad]:
     return [(f"<{node.uri}>", v.RDF_TYPE, f"<{v.WON}Node>", f"<{graph}>"), *key_quads(node.uri, node.key, graph)]
 
 
-def _describe_atom(node: Node, uri: str) -> list[Quad]:
+def _describe_atom(node: Node, uri: str, read: Reader) -> list[Quad] | None:
     atom = node.ledger.atoms[uri]
     subject, graph = f"<{uri}>", f"<{uri}#data>"
     facts = [
@@ -106,7 +111,8 @@ def _describe_atom(node: Node, uri: str) -> list[Quad]:
         (subject, f"<{v.WON}connections>", f"<{uri}/c>", graph),
         *((subject, v.P_SOCKET, f"<{socket}>", graph) for socket in sorted(atom.sockets)),
     ]
-    return facts + (_find_message(node, won_uri(atom.create)) or [])
+    create = _read_message(atom.create, read)
+    return facts + create if create is not None else None
 
 
 def _describe_connection(node: Node, uri: str) -> list[Quad]:
@@ -140,8 +146,8 @@ def _list_page(node: Node, uri: str, members: Sequence[Address | str], page: int
     return quads
 
 
-def _find_message(node: Node, uri: str) -> list[Quad] | None:
-    raw = node.ledger.find_message(uri)
+def _read_message(address: Address | None, read: Reader) -> list[Quad] | None:
+    raw = read(address) if address is not None else None
     if raw is None:
         return None
     try:
