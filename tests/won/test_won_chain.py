@@ -10,6 +10,7 @@ import pytest
 from dovetail.won import compose as c
 from dovetail.won.chain import AtomConfirmations, Chain, ChainState
 from dovetail.won.events import SendFrame
+from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
@@ -36,7 +37,7 @@ class Script:
         for side, other in (("A", "B"), ("B", "A")):
             self.cores[side].keys.add(SIDES[other][0], KEYS[SIDES[other][0]].public, self.world.now)
             self.cores[side].keys.add(SIDES[other][1], KEYS[SIDES[other][1]].public, self.world.now)
-            self.cores[side].receive_accepted("held", "node", self.world.now)
+            self.cores[side].receive_accepted("held", LinkKind.NODE, self.world.now)
         self.messages = {}
 
     def drain(self, side):
