@@ -1,0 +1,1 @@
+"""The swarm fabric: peers that keep one DAG of messages complete over unreliable UDP (UEP-12)."""

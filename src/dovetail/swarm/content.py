@@ -1,0 +1,232 @@
+"""UEP-12 content messages (opcode 0x10): the bytes that the swarm stores, relays and refers to.
+
+    offset  size  field
+    0       1     0x79, the protocol indicator
+    1       1     0x10, the opcode
+    2       1     version, 5
+    3       8     pow_nonce
+    11      6     timestamp, unix milliseconds; bytes 11-12 are its low 16 bits, 13-16 the high 32
+    17      2     ttl_epoch
+    19      1     low 3 bits msg_refer_count, high 5 bits reserved
+    20      10*n  references: msg_hash (8 raw bytes), epoch_diff (int16)
+    ...           payload, to the end
+
+Every integer is little-endian (reading 1). `FIXED` and the offsets stand here once, so that a columnar reader can
+use the same numbers. Everything raises `Refusal` subclasses in the order of reading 16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Final, NewType
+
+import msgspec
+
+from dovetail.hop import Address
+from dovetail.swarm.refusals import (
+    BadIndicator,
+    BadProofOfWork,
+    BadReferenceCount,
+    Expired,
+    FromFuture,
+    TooLarge,
+    Truncated,
+    TtlTooLong,
+    UnknownOpcode,
+    UnsupportedVersion,
+)
+
+MsgHash = NewType("MsgHash", bytes)
+"""The first 8 bytes of a message's address: what travels on the wire as a hint."""
+
+INDICATOR: Final = 0x79
+OPCODE_CONTENT: Final = 0x10
+VERSION: Final = 5
+
+FIXED: Final = struct.Struct("<BBBQHIHB")
+"""indicator, opcode, version, pow_nonce, time_low16, time_high32, ttl_epoch, flags"""
+FIXED_BYTES: Final = 20
+VERSION_OFFSET: Final = 2
+NONCE_OFFSET: Final = 3
+TIME_OFFSET: Final = 11
+TIME_HIGH_OFFSET: Final = 13
+TTL_OFFSET: Final = 17
+FLAGS_OFFSET: Final = 19
+COUNT_MASK: Final = 0x07
+RESERVED_SHIFT: Final = 3
+
+REFERENCE: Final = struct.Struct("<8sh")
+REFERENCE_BYTES: Final = 10
+MAX_REFERENCES: Final = 4
+HASH_BYTES: Final = 8
+
+WORK_NONCE_OFFSET: Final = 7
+"""Where the nonce lies in the work preimage: after the four high bytes of the time, indicator, opcode, version."""
+
+MAX_CONTENT_BYTES: Final = 8 * 1408 - 8
+"""Eight fragments less the swarm header (reading 15)."""
+MAX_TTL_EPOCHS: Final = 0xFFFF
+MAX_TIMESTAMP_MS: Final = (1 << 48) - 1
+MAX_NONCE: Final = (1 << 64) - 1
+
+POW_TARGET: Final = (1 << 256) // 100_000
+MAX_FUTURE_MS: Final = 60_000
+
+
+class Reference(msgspec.Struct, frozen=True, gc=False):
+    """One edge of the DAG as it stands on the wire."""
+
+    msg_hash: MsgHash
+    epoch_diff: int
+
+
+class Content(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A decoded content message."""
+
+    timestamp_ms: int
+    ttl_epochs: int
+    references: tuple[Reference, ...] = ()
+    payload: bytes = b""
+    pow_nonce: int = 0
+    reserved: int = 0
+
+
+class ContentRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What all peers of a swarm agree on about content messages."""
+
+    epoch_ms: int = 60_000
+    max_ttl_epochs: int = MAX_TTL_EPOCHS
+    pow_target: int = POW_TARGET
+    max_future_ms: int = MAX_FUTURE_MS
+
+
+def decode_content(data: bytes) -> Content:
+    """The fields of a content message; `check_work` and `check_lifetime` judge the rest."""
+    size = len(data)
+    if size < FIXED_BYTES or size > MAX_CONTENT_BYTES or data[0] != INDICATOR or data[1] != OPCODE_CONTENT:
+        _refuse_header(data)
+    _, _, version, nonce, time_low, time_high, ttl, flags = FIXED.unpack_from(data)
+    if version != VERSION:
+        raise UnsupportedVersion(f"version {version}, expected {VERSION}")
+    count = flags & COUNT_MASK
+    if count == 0:
+        return Content(
+            timestamp_ms=time_low | time_high << 16,
+            ttl_epochs=ttl,
+            payload=data[FIXED_BYTES:],
+            pow_nonce=nonce,
+            reserved=flags >> RESERVED_SHIFT,
+        )
+    if count > MAX_REFERENCES:
+        raise BadReferenceCount(f"{count} references, expected at most {MAX_REFERENCES}")
+    end = FIXED_BYTES + REFERENCE_BYTES * count
+    if size < end:
+        raise Truncated(f"{size} bytes, expected at least {end} for {count} references")
+    return Content(
+        timestamp_ms=time_low | time_high << 16,
+        ttl_epochs=ttl,
+        references=tuple([Reference(*edge) for edge in REFERENCE.iter_unpack(data[FIXED_BYTES:end])]),
+        payload=data[end:],
+        pow_nonce=nonce,
+        reserved=flags >> RESERVED_SHIFT,
+    )
+
+
+def _refuse_header(data: bytes) -> None:
+    size = len(data)
+    if size < 2:
+        raise Truncated(f"{size} bytes, expected at least 2")
+    if size > MAX_CONTENT_BYTES:
+        raise TooLarge(f"{size} bytes, expected at most {MAX_CONTENT_BYTES}")
+    if data[0] != INDICATOR:
+        raise BadIndicator(f"first byte 0x{data[0]:02x}, expected 0x{INDICATOR:02x}")
+    if data[1] != OPCODE_CONTENT:
+        raise UnknownOpcode(f"opcode 0x{data[1]:02x}, expected 0x{OPCODE_CONTENT:02x}")
+    if size > VERSION_OFFSET and data[VERSION_OFFSET] != VERSION:
+        raise UnsupportedVersion(f"version {data[VERSION_OFFSET]}, expected {VERSION}")
+    raise Truncated(f"{size} bytes, expected at least {FIXED_BYTES}")
+
+
+def encode_content(content: Content) -> bytes:
+    """The wire bytes; ValueError says which field does not fit."""
+    if len(content.references) > MAX_REFERENCES:
+        raise ValueError(f"{len(content.references)} references, expected at most {MAX_REFERENCES}")
+    if not 0 <= content.timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise ValueError(f"timestamp {content.timestamp_ms} ms, expected 0 to {MAX_TIMESTAMP_MS}")
+    if not 0 <= content.ttl_epochs <= MAX_TTL_EPOCHS:
+        raise ValueError(f"ttl of {content.ttl_epochs} epochs, expected 0 to {MAX_TTL_EPOCHS}")
+    size = FIXED_BYTES + REFERENCE_BYTES * len(content.references) + len(content.payload)
+    if size > MAX_CONTENT_BYTES:
+        raise ValueError(f"message of {size} bytes, expected at most {MAX_CONTENT_BYTES}")
+    fixed = FIXED.pack(
+        INDICATOR,
+        OPCODE_CONTENT,
+        VERSION,
+        content.pow_nonce,
+        content.timestamp_ms & 0xFFFF,
+        content.timestamp_ms >> 16,
+        content.ttl_epochs,
+        len(content.references) | content.reserved << RESERVED_SHIFT,
+    )
+    edges = b"".join([REFERENCE.pack(edge.msg_hash, edge.epoch_diff) for edge in content.references])
+    return fixed + edges + content.payload
+
+
+def message_address(data: bytes) -> Address:
+    """SHA-256 over everything from 0x79 to the end of the payload, nonce included (reading 6)."""
+    return Address(hashlib.sha256(data).digest())
+
+
+def work_preimage(data: bytes) -> bytes:
+    """High 32 bits of the time, then the message without them (reading 4)."""
+    return data[TIME_HIGH_OFFSET:TTL_OFFSET] + data[:TIME_HIGH_OFFSET] + data[TTL_OFFSET:]
+
+
+def work_of(data: bytes) -> bytes:
+    """The 32 bytes that must lie below the target as a big-endian number (reading 5)."""
+    return hashlib.sha256(work_preimage(data)).digest()
+
+
+def with_nonce(data: bytes, nonce: int) -> bytes:
+    """The same message with another nonce."""
+    return data[:NONCE_OFFSET] + nonce.to_bytes(8, "little") + data[NONCE_OFFSET + 8 :]
+
+
+def check_work(data: bytes, target: int = POW_TARGET) -> None:
+    """Raise `BadProofOfWork` unless the work is strictly below the target."""
+    work = work_of(data)
+    if int.from_bytes(work) >= target:
+        raise BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
+
+
+def expiration_ms(timestamp_ms: int, ttl_epochs: int, epoch_ms: int) -> int:
+    """The first millisecond at which the message is no longer live; ttl 0 counts as 1 (UEP-12, Message Life-Cycle)."""
+    return timestamp_ms + (ttl_epochs or 1) * epoch_ms
+
+
+def check_lifetime(content: Content, now_ms: int, rules: ContentRules) -> None:
+    """Acceptance now, in the order of reading 16: ttl, future, expired."""
+    if content.ttl_epochs > rules.max_ttl_epochs:
+        raise TtlTooLong(f"ttl of {content.ttl_epochs} epochs, expected at most {rules.max_ttl_epochs}")
+    ahead = content.timestamp_ms - now_ms
+    if ahead > rules.max_future_ms:
+        raise FromFuture(f"timestamp {ahead} ms ahead, expected at most {rules.max_future_ms}")
+    expires = expiration_ms(content.timestamp_ms, content.ttl_epochs, rules.epoch_ms)
+    if now_ms >= expires:
+        raise Expired(f"lifetime over {now_ms - expires} ms ago")
+
+
+def epoch_diff_of(message_expiration_ms: int, referee_expiration_ms: int, epoch_ms: int) -> int:
+    """Floor of the difference in epochs, saturated to a signed 16-bit integer (reading 10)."""
+    return max(-0x8000, min(0x7FFF, (message_expiration_ms - referee_expiration_ms) // epoch_ms))
+
+
+def latest_referee_expiration_ms(message_expiration_ms: int, epoch_diff: int, epoch_ms: int) -> int | None:
+    """When a referee with this `epoch_diff` is expired for certain; None where the value is saturated and cannot say.
+
+    floor((m - r) / epoch) = d puts r in (m - (d + 1) * epoch, m - d * epoch]: the upper end skips no live one.
+    """
+    if epoch_diff <= -0x8000:
+        return None
+    return message_expiration_ms - epoch_diff * epoch_ms

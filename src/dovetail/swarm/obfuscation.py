@@ -1,0 +1,57 @@
+"""UEP-6: a light mask against filters that look for fixed bytes, optional per peer; no secrecy.
+
+offset  size  field
+0       1     h, below 0x20 or above 0xdf
+1       1     seed
+2       ...   the packet, xored with a 4-byte mask repeated (little-endian dwords)
+
+mask = (c * 256 + seed + 3133079277)^2 xor (size + 3735928559)^2  mod 2^32, c = h or 287 - h
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dovetail.swarm.refusals import BadIndicator, Truncated
+
+HEADER_BYTES: Final = 2
+LOW_LIMIT: Final = 0x20
+HIGH_LIMIT: Final = 0xDF
+CHOICES: Final = 64
+
+_A: Final = 3133079277
+_B: Final = 3735928559
+_DWORD: Final = 0xFFFFFFFF
+
+
+def is_obfuscated(datagram: bytes) -> bool:
+    """Whether the first byte lies outside the range of protocol indicators."""
+    return bool(datagram) and not LOW_LIMIT <= datagram[0] <= HIGH_LIMIT
+
+
+def mask_of(h: int, seed: int, size: int) -> int:
+    """The 32-bit mask for a packet of `size` bytes."""
+    c = h if h < LOW_LIMIT else 287 - h
+    return ((c * 256 + seed + _A) ** 2 ^ (size + _B) ** 2) & _DWORD
+
+
+def encode_obfuscated(packet: bytes, choice: int, seed: int) -> bytes:
+    """The packet masked; `choice` (0-63) and `seed` (0-255) are the sender's random numbers."""
+    h = choice if choice < LOW_LIMIT else 287 - choice
+    return bytes((h, seed)) + _xor(packet, mask_of(h, seed, len(packet)))
+
+
+def decode_obfuscated(datagram: bytes) -> bytes:
+    """The packet inside; raises Truncated or BadIndicator."""
+    if len(datagram) < HEADER_BYTES:
+        raise Truncated(f"{len(datagram)} bytes, expected at least {HEADER_BYTES}")
+    if not is_obfuscated(datagram):
+        raise BadIndicator(f"first byte 0x{datagram[0]:02x} is not that of an obfuscated packet")
+    packet = datagram[HEADER_BYTES:]
+    return _xor(packet, mask_of(datagram[0], datagram[1], len(packet)))
+
+
+def _xor(data: bytes, mask: int) -> bytes:
+    size = len(data)
+    pattern = mask.to_bytes(4, "little") * (size // 4 + 1)
+    return (int.from_bytes(data, "little") ^ int.from_bytes(pattern[:size], "little")).to_bytes(size, "little")

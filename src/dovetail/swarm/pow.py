@@ -1,0 +1,95 @@
+"""The small proof of work of UEP-12, Anti-Spamming: search and check.
+
+The search begins at a nonce the caller chose at random and increases, wrapping at 2^64. A `WorkSearch` examines one
+run of nonces and returns the first that is good enough; whoever drives it decides how long a run is, in how many
+threads, and when to stop. `HashlibSearch` always works; `dovetail.swarm.pow_llvm` does the same at the speed of the
+machine's vectors and releases the interpreter lock while it works. Checking is one hash (`content.check_work`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from dovetail.swarm.content import WORK_NONCE_OFFSET, with_nonce, work_preimage
+
+NONCES: Final = 1 << 64
+RUN: Final = 1 << 16
+"""Nonces examined between two looks at `is_cancelled`: some milliseconds with vectors, about 50 ms with hashlib."""
+
+
+class WorkSearch(Protocol):
+    """One way to look for a nonce."""
+
+    name: str
+
+    def find(self, message: bytes, target: int, start: int, count: int) -> int | None:
+        """The first of `count` nonces from `start`, wrapping, whose work is below the target, or None."""
+        ...
+
+
+class HashlibSearch:
+    """The search with the standard library only."""
+
+    name = "hashlib"
+
+    def find(self, message: bytes, target: int, start: int, count: int) -> int | None:
+        """See `WorkSearch.find`."""
+        preimage = work_preimage(message)
+        head = hashlib.sha256(preimage[:WORK_NONCE_OFFSET])
+        tail = preimage[WORK_NONCE_OFFSET + 8 :]
+        limit = target.to_bytes(33)[1:] if target < NONCES**4 else None
+        for nonce in _run(start, count):
+            attempt = head.copy()
+            attempt.update(nonce.to_bytes(8, "little") + tail)
+            if limit is None or attempt.digest() < limit:
+                return nonce
+        return None
+
+
+def _run(start: int, count: int) -> Iterator[int]:
+    end = start + count
+    if end <= NONCES:
+        yield from range(start, end)
+    else:
+        yield from range(start, NONCES)
+        yield from range(end - NONCES)
+
+
+def expected_hashes(target: int) -> int:
+    """How many nonces the search examines on average."""
+    return max(1, (1 << 256) // target)
+
+
+def solve(
+    message: bytes,
+    target: int,
+    start: int,
+    search: WorkSearch,
+    *,
+    run: int = RUN,
+    is_cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> bytes | None:
+    """The message with a nonce that fulfils the target, or None once `is_cancelled` says so.
+
+    `progress` hears how many nonces have been examined. The search can be cancelled between two runs.
+    """
+    examined = 0
+    while not is_cancelled():
+        nonce = search.find(message, target, (start + examined) % NONCES, run)
+        if nonce is not None:
+            return with_nonce(message, nonce)
+        examined += run
+        progress(examined)
+    return None
+
+
+def best_search() -> WorkSearch:
+    """The fastest search this installation has."""
+    try:
+        from dovetail.swarm.pow_llvm import VectorSearch
+    except ImportError:
+        return HashlibSearch()
+    return VectorSearch()

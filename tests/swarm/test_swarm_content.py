@@ -1,0 +1,175 @@
+"""UEP-12 content messages against the vectors, clause by clause."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from dovetail.swarm import refusals
+from dovetail.swarm.content import (
+    FIXED_BYTES,
+    MAX_CONTENT_BYTES,
+    POW_TARGET,
+    Content,
+    ContentRules,
+    Reference,
+    check_lifetime,
+    check_work,
+    decode_content,
+    encode_content,
+    epoch_diff_of,
+    expiration_ms,
+    latest_referee_expiration_ms,
+    message_address,
+    work_of,
+    work_preimage,
+)
+from swarm.vectors import DOCUMENT, named, of_layer, raw
+
+GOOD = [vector for vector in of_layer("uep12") if vector["expect"] == "ok" and vector["opcode"] == 0x10]
+BAD_WORK = [vector for vector in of_layer("uep12") if vector["expect"] == "BadProofOfWork"]
+
+
+@pytest.mark.parametrize("vector", GOOD, ids=lambda vector: vector["name"])
+def test_content_message_fields_hash_work_and_expiration(vector):
+    data = bytes.fromhex(vector["hex"])
+    content = decode_content(data)
+    fields = vector["fields"]
+    assert content.pow_nonce == fields["pow_nonce"]
+    assert content.timestamp_ms == fields["timestamp"]
+    assert content.ttl_epochs == fields["ttl_epoch"]
+    assert content.reserved == fields["reserved"]
+    assert [(edge.msg_hash.hex(), edge.epoch_diff) for edge in content.references] == [
+        (edge["msg_hash"], edge["epoch_diff"]) for edge in fields["references"]
+    ]
+    assert content.payload.hex() == fields["payload_hex"]
+    assert message_address(data)[:8].hex() == vector["msg_hash"]
+    assert work_preimage(data).hex() == vector["work_preimage"]
+    assert work_of(data).hex() == vector["work"]
+    assert expiration_ms(content.timestamp_ms, content.ttl_epochs, 60_000) == vector["expiration"]
+    assert encode_content(content) == data
+    check_work(data)
+
+
+@pytest.mark.parametrize("vector", BAD_WORK, ids=lambda vector: vector["name"])
+def test_anti_spamming_wrong_work_is_refused(vector):
+    data = bytes.fromhex(vector["hex"])
+    decode_content(data)
+    assert work_of(data).hex() == vector["work"]
+    with pytest.raises(refusals.BadProofOfWork):
+        check_work(data)
+
+
+def test_anti_spamming_work_is_compared_strictly_below_the_target():
+    data = raw("c0_text")
+    work = int.from_bytes(work_of(data))
+    check_work(data, work + 1)
+    with pytest.raises(refusals.BadProofOfWork):
+        check_work(data, work)
+
+
+def test_anti_spamming_target_is_a_hundred_thousandth():
+    assert int(DOCUMENT["config"]["pow_target"], 16) == POW_TARGET
+
+
+@pytest.mark.parametrize("vector", of_layer("uep12-accept"), ids=lambda vector: vector["name"])
+def test_life_cycle_acceptance_at_a_time(vector):
+    rules = ContentRules(max_ttl_epochs=vector.get("max_ttl_epoch", 65535))
+    content = decode_content(bytes.fromhex(vector["hex"]))
+    if vector["expect"] == "ok":
+        check_lifetime(content, vector["now"], rules)
+    else:
+        with pytest.raises(getattr(refusals, vector["expect"])):
+            check_lifetime(content, vector["now"], rules)
+
+
+def test_life_cycle_one_millisecond_too_far_ahead_is_refused():
+    content = decode_content(raw("c0_text"))
+    with pytest.raises(refusals.FromFuture):
+        check_lifetime(content, content.timestamp_ms - 60_001, ContentRules())
+
+
+def test_life_cycle_first_millisecond_after_expiration_is_refused():
+    content = decode_content(raw("c0_text"))
+    check_lifetime(content, 1700003600999, ContentRules())
+    with pytest.raises(refusals.Expired):
+        check_lifetime(content, 1700003601000, ContentRules())
+
+
+def test_life_cycle_order_of_refusals_is_ttl_future_expired():
+    content = Content(timestamp_ms=10**12, ttl_epochs=9)
+    with pytest.raises(refusals.TtlTooLong):
+        check_lifetime(content, 0, ContentRules(max_ttl_epochs=8))
+
+
+@pytest.mark.parametrize("vector", DOCUMENT["epoch_diff"])
+def test_epoch_diff_floors_and_saturates(vector):
+    found = epoch_diff_of(vector["message_expiration"], vector["referee_expiration"], vector["epoch_ms"])
+    assert found == vector["epoch_diff"]
+    assert found.to_bytes(2, "little", signed=True).hex() == vector["wire"]
+
+
+@pytest.mark.parametrize("vector", DOCUMENT["epoch_diff"])
+def test_epoch_diff_never_lets_a_live_referee_be_skipped(vector):
+    latest = latest_referee_expiration_ms(vector["message_expiration"], vector["epoch_diff"], vector["epoch_ms"])
+    assert latest is None or latest >= vector["referee_expiration"]
+
+
+def test_epoch_diff_saturated_below_says_nothing_about_the_referee():
+    assert latest_referee_expiration_ms(0, -0x8000, 60_000) is None
+
+
+@pytest.mark.parametrize("name", ["c0_text", "c3", "c1_1400"])
+def test_every_truncation_of_the_fixed_part_and_references_is_refused(name):
+    data = raw(name)
+    end = FIXED_BYTES + 10 * named(name)["fields"]["msg_refer_count"]
+    for size in range(end):
+        with pytest.raises(refusals.Truncated):
+            decode_content(data[:size])
+    assert decode_content(data[:end]).payload == b""
+
+
+@pytest.mark.parametrize("version", [0, 4, 6, 255])
+def test_version_is_judged_before_the_rest_of_the_fixed_part(version):
+    with pytest.raises(refusals.UnsupportedVersion):
+        decode_content(bytes([0x79, 0x10, version]))
+
+
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_reference_counts_five_to_seven_are_refused_before_the_references(count):
+    data = bytearray(raw("c0_text"))
+    data[19] = count
+    with pytest.raises(refusals.BadReferenceCount):
+        decode_content(bytes(data))
+
+
+def test_largest_message_fits_and_one_byte_more_is_refused():
+    content = Content(timestamp_ms=1, ttl_epochs=1, payload=bytes(MAX_CONTENT_BYTES - FIXED_BYTES))
+    data = encode_content(content)
+    assert decode_content(data) == content
+    with pytest.raises(refusals.TooLarge):
+        decode_content(data + b"\0")
+    with pytest.raises(ValueError, match="11257"):
+        encode_content(Content(timestamp_ms=1, ttl_epochs=1, payload=bytes(MAX_CONTENT_BYTES - FIXED_BYTES + 1)))
+
+
+def test_encode_refuses_what_the_wire_cannot_carry():
+    edge = Reference(b"12345678", 0)
+    for content in (
+        Content(timestamp_ms=1 << 48, ttl_epochs=1),
+        Content(timestamp_ms=-1, ttl_epochs=1),
+        Content(timestamp_ms=1, ttl_epochs=65536),
+        Content(timestamp_ms=1, ttl_epochs=1, references=(edge,) * 5),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            encode_content(content)
+
+
+def test_reserved_bits_are_kept_hashed_and_ignored():
+    data = raw("c0_reserved")
+    content = decode_content(data)
+    assert (content.reserved, content.references) == (21, ())
+    cleared = bytearray(data)
+    cleared[19] = 0
+    assert hashlib.sha256(cleared).digest() != message_address(data)
