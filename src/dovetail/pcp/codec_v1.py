@@ -1,0 +1,166 @@
+"""Version 1 on the wire: a version byte, then chunks.
+
+    byte 0        version, 1
+    then, for each chunk:
+      byte 0      descriptor: low nibble 1 envelope, 2 data, 3 debug; high nibble reserved, ignored, sent as 0
+      bytes 1-4   length of the content, big-endian, signed
+      bytes 5-    content
+
+The envelope comes first and exactly once, data at most once, debug any number of times. `forward` are the bytes to
+hand on: the very bytes that came, wherever they may be sent as they are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Reason
+from dovetail.pcp.envelope import Envelope, check_envelope, is_uuid
+from dovetail.pcp.strict_json import has_duplicate_key
+
+VERSION_1 = 1
+CHUNK_ENVELOPE = 1
+CHUNK_DATA = 2
+CHUNK_DEBUG = 3
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_ENVELOPE_BYTES = 16 * 1024 * 1024
+MAX_DEBUG_CHUNKS = 64
+
+_HEAD = struct.Struct(">BBi")
+_CHUNK = struct.Struct(">Bi")
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+_encoder = msgspec.json.Encoder()
+
+# Bytes of the shortest envelope without its values, {"id":"","message_type":"","expires":"","targets":[],"sender":""}
+_BARE = len('{"id":"","message_type":"","expires":"","targets":[],"sender":""}')
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A decoded message of v1. `expires_us` is the envelope's time; `data` is None where there is no data chunk."""
+
+    envelope: Envelope
+    expires_us: int
+    data: bytes | None
+    debug: tuple[bytes, ...]
+    forward: bytes
+
+
+def decode_frame(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES, known: Container[str] = ()) -> Frame:
+    """A message of v1 from its wire bytes; raises RemoteProtocolError. URIs in `known` are not checked again."""
+    size = len(message)
+    if size > max_bytes:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"read {size} bytes, expected at most {max_bytes}")
+    if size < 6:
+        raise RemoteProtocolError(Reason.MALFORMED, f"read {size} bytes, expected at least 6")
+    version, descriptor, length = _HEAD.unpack_from(message)
+    if version != VERSION_1:
+        raise RemoteProtocolError(Reason.UNSUPPORTED_VERSION, f"version byte {version}, expected {VERSION_1}")
+    if descriptor & 0x0F != CHUNK_ENVELOPE:
+        raise RemoteProtocolError(Reason.MALFORMED, f"first chunk is of type {descriptor & 0x0F}, expected an envelope")
+    end = 6 + length
+    if length < 0 or end > size:
+        raise RemoteProtocolError(Reason.MALFORMED, f"envelope of {length} bytes in a message of {size}")
+    if length > MAX_ENVELOPE_BYTES:
+        raise RemoteProtocolError(
+            Reason.TOO_LARGE, f"read an envelope of {length} bytes, expected at most {MAX_ENVELOPE_BYTES}"
+        )
+    document = message[6:end]
+    envelope = decode_envelope(document)
+    expires_us = check_envelope(envelope, known)
+    if end == size and descriptor == CHUNK_ENVELOPE:
+        return Frame(envelope, expires_us, None, (), message)
+    return _decode_chunks(message, end, document, Frame(envelope, expires_us, None, (), message))
+
+
+def _decode_chunks(message: bytes, end: int, document: bytes, frame: Frame) -> Frame:
+    """The chunks behind the envelope."""
+    size = len(message)
+    data: bytes | None = None
+    debug: list[bytes] = []
+    is_clean = message[1] == CHUNK_ENVELOPE
+    while end < size:
+        if end + 5 > size:
+            raise RemoteProtocolError(Reason.MALFORMED, f"chunk header cut off at byte {end} of {size}")
+        descriptor, length = _CHUNK.unpack_from(message, end)
+        start = end + 5
+        end = start + length
+        if length < 0 or end > size:
+            raise RemoteProtocolError(Reason.MALFORMED, f"chunk of {length} bytes at byte {start} of {size}")
+        kind = descriptor & 0x0F
+        if kind == CHUNK_DATA:
+            if data is not None:
+                raise RemoteProtocolError(Reason.MALFORMED, "two data chunks")
+            data = message[start:end]
+        elif kind == CHUNK_DEBUG:
+            if len(debug) == MAX_DEBUG_CHUNKS:
+                raise RemoteProtocolError(Reason.TOO_LARGE, f"more than {MAX_DEBUG_CHUNKS} debug chunks")
+            debug.append(message[start:end])
+        elif kind == CHUNK_ENVELOPE:
+            raise RemoteProtocolError(Reason.MALFORMED, "two envelope chunks")
+        else:
+            raise RemoteProtocolError(Reason.MALFORMED, f"chunk of unknown type {kind}")
+        is_clean = is_clean and descriptor == kind and length > 0
+    # Reserved nibbles are sent as 0, and an empty data chunk at the end makes existing clients drop a message.
+    forward = message if is_clean else encode_chunks(document, data, debug)
+    return Frame(frame.envelope, frame.expires_us, data, tuple(debug), forward)
+
+
+def decode_envelope(document: bytes) -> Envelope:
+    """The envelope from its JSON text, closed schema, no key twice; raises RemoteProtocolError."""
+    try:
+        envelope = _decode_envelope(document)
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"envelope: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(Reason.MALFORMED, f"envelope: {error}") from None
+    targets = envelope.targets
+    values = len(envelope.id) + len(envelope.message_type) + len(envelope.expires) + len(envelope.sender)
+    strings = 9 + len(targets)
+    if len(targets) == 1:
+        values += len(targets[0]) + 2
+    if envelope.destination_report is not UNSET:
+        strings += 1
+        values += 26 if envelope.destination_report else 27
+    if envelope.in_reply_to is not UNSET:
+        strings += 2
+        values += 17 + len(envelope.in_reply_to)
+    # A document just as long as its values need has neither spaces, escapes nor a key twice: no need to look again.
+    if len(document) != _BARE + values and has_duplicate_key(document, strings):
+        raise RemoteProtocolError(Reason.MALFORMED, "envelope: a key stands twice")
+    return envelope
+
+
+def encode_chunks(document: bytes, data: bytes | None, debug: list[bytes] | tuple[bytes, ...] = ()) -> bytes:
+    """A message of v1 from the JSON text of its envelope; an empty data chunk is left out."""
+    parts = [_HEAD.pack(VERSION_1, CHUNK_ENVELOPE, len(document)), document]
+    if data:
+        parts += (_CHUNK.pack(CHUNK_DATA, len(data)), data)
+    for content in debug:
+        parts += (_CHUNK.pack(CHUNK_DEBUG, len(content)), content)
+    return b"".join(parts)
+
+
+def encode_frame(envelope: Envelope, data: bytes | None = None, debug: tuple[bytes, ...] = ()) -> bytes:
+    """A message of v1."""
+    return encode_chunks(_encoder.encode(envelope), data, debug)
+
+
+def append_debug(message: bytes, content: bytes) -> bytes:
+    """The message with one more debug chunk at its end."""
+    return b"".join((message, _CHUNK.pack(CHUNK_DEBUG, len(content)), content))
+
+
+def salvage_id(message: bytes) -> str | None:
+    """The id of a message that was refused, where it can still be read, so that the error can name it."""
+    try:
+        length = _HEAD.unpack_from(message)[2]
+        read = msgspec.json.decode(message[6 : 6 + min(length, MAX_ENVELOPE_BYTES)], type=dict[str, msgspec.Raw])
+        found = msgspec.json.decode(read["id"], type=str)
+    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
+        return None
+    return found if is_uuid(found) else None

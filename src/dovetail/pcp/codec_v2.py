@@ -1,0 +1,66 @@
+"""Version 2 on the wire: one closed JSON object in a text frame, its `data` any JSON."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Reason
+from dovetail.pcp.codec_v1 import MAX_MESSAGE_BYTES
+from dovetail.pcp.envelope import MessageV2, check_message_v2, is_uuid
+from dovetail.pcp.strict_json import MAX_NESTING, has_duplicate_key, is_nested_too_deep, is_utf8
+
+_decode = msgspec.json.Decoder(MessageV2).decode
+_encoder = msgspec.json.Encoder()
+
+
+def decode_message(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> MessageV2:
+    """A message of v2 from its wire bytes; raises RemoteProtocolError."""
+    size = len(message)
+    if size > max_bytes:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"read {size} bytes, expected at most {max_bytes}")
+    if not is_utf8(message):
+        raise RemoteProtocolError(Reason.MALFORMED, "not UTF-8")
+    if is_nested_too_deep(message):
+        raise RemoteProtocolError(Reason.MALFORMED, f"nested more than {MAX_NESTING} levels deep")
+    try:
+        decoded = _decode(message)
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"message: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(Reason.MALFORMED, f"message: {error}") from None
+    if _repeats_a_key(message, decoded):
+        raise RemoteProtocolError(Reason.MALFORMED, "message: a key stands twice")
+    check_message_v2(decoded)
+    return decoded
+
+
+def _repeats_a_key(message: bytes, decoded: MessageV2) -> bool:
+    strings = 4
+    for value in (decoded.target, decoded.sender, decoded.in_reply_to):
+        if value is not UNSET:
+            strings += 2
+    if decoded.data is UNSET:
+        return has_duplicate_key(message, strings)
+    data = bytes(decoded.data)
+    escapes = data.count(b"\\")
+    if escapes and message.count(b"\\") == escapes:
+        # Only the payload has backslashes: the marks outside it can be counted without parsing it again.
+        return message.count(b'"') - data.count(b'"') != 2 * (strings + 1)
+    return has_duplicate_key(message, strings + 1 + data.count(b'"') // 2)
+
+
+def encode_message(message: MessageV2) -> bytes:
+    """A message of v2; absent fields stay absent."""
+    return _encoder.encode(message)
+
+
+def salvage_id_v2(message: bytes) -> str | None:
+    """The id of a message that was refused, where it can still be read."""
+    try:
+        read = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
+        found = msgspec.json.decode(read["id"], type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
+        return None
+    return found if is_uuid(found) else None

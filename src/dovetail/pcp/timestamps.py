@@ -1,0 +1,34 @@
+"""ISO 8601 times as they stand in envelopes and debug chunks, to and from microseconds since 1970 UTC."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Date and time with a designator, any number of fraction digits, `Z` or an offset; basic and extended format.
+_FORM = re.compile(
+    r"\d{4}-?\d\d-?\d\dT\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d(?::?\d\d)?)",
+    re.ASCII,
+)
+_from_iso = datetime.fromisoformat
+
+
+def decode_timestamp(text: str) -> int:
+    """Microseconds since 1970 UTC, finer digits cut off; ValueError says what is wrong."""
+    try:
+        # The form everybody sends, 2026-11-15T19:55:07.123456Z, needs no regular expression: only a `T` at its place
+        # and a `Z` at the end are not checked by the parser itself.
+        if (text[-1] != "Z" or text[10] != "T" or text[-2] == "." or len(text) > 27) and _FORM.fullmatch(text) is None:
+            raise ValueError
+        return (_from_iso(text) - _EPOCH) // _MICROSECOND
+    except (ValueError, IndexError, OverflowError, TypeError):
+        raise ValueError(f"{text[:80]!r} is not an ISO 8601 time with Z or an offset") from None
+
+
+def encode_timestamp(at_us: int) -> str:
+    """The form with six fraction digits and `Z`, which all known clients read."""
+    seconds, micros = divmod(at_us, 1_000_000)
+    whole = _EPOCH + timedelta(seconds=seconds)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"

@@ -1,0 +1,108 @@
+"""Codecs under mutation: whatever the bytes, only the typed error comes out, and what decodes encodes to the same."""
+
+import random
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Reason
+from dovetail.pcp.codec_v1 import decode_frame, encode_frame, salvage_id
+from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
+from pcp.pcp_frames import compact, envelope, frame_v1, frame_v2, raw_v1
+
+SEEDS = (
+    frame_v1(),
+    frame_v1(b'{"a":"\\"x"}', (b'{"hops":[]}',), in_reply_to=str(uuid.UUID(int=1)), destination_report=True),
+    frame_v1(targets=["pcp://*/agent", "pcp://a/*"], message_type="http://x/\\u0041"),
+    frame_v2(data={"a": [1, 2.5, None, "\\"]}, sender="pcp://a/b"),
+    frame_v2(target=None),
+)
+INTERESTING = (b'"', b"\\", b"{", b"}", b"[", b"]", b"\0", b"\xff", b"\x80\0\0\0", b"\x7f\xff\xff\xff", b'"id":', b",")
+
+
+def mutate(message: bytes, source: random.Random) -> bytes:
+    mutated = bytearray(message)
+    for _ in range(source.randint(1, 4)):
+        at = source.randrange(len(mutated) + 1)
+        match source.randrange(5):
+            case 0 if at < len(mutated):
+                mutated[at] = source.randrange(256)
+            case 1:
+                mutated[at:at] = source.choice(INTERESTING)
+            case 2:
+                del mutated[at : at + source.randint(1, 8)]
+            case 3:
+                mutated[at:at] = mutated[at : at + source.randint(1, 40)]
+            case _:
+                del mutated[at:]
+    return bytes(mutated)
+
+
+def decode_either(message: bytes) -> None:
+    for decode, salvage in ((decode_frame, salvage_id), (decode_message, salvage_id_v2)):
+        try:
+            decode(message)
+        except RemoteProtocolError as error:
+            assert isinstance(error.reason, Reason)
+        salvage(message)
+
+
+def fuzz(rounds: int, seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(rounds):
+        decode_either(mutate(source.choice(SEEDS), source))
+
+
+def test_mutated_frames_give_only_the_typed_error():
+    fuzz(5_000, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_million_mutated_frames():
+    fuzz(1_000_000, seed=2)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_give_only_the_typed_error(message):
+    decode_either(message)
+    decode_either(b"\x01\x01" + message)
+
+
+URIS = st.builds("pcp://{}/{}".format, st.from_regex(r"[a-z*]{0,5}", fullmatch=True), st.sampled_from(["agent", "*"]))
+ENVELOPES = st.builds(
+    envelope,
+    id=st.uuids().map(str),
+    message_type=st.text(max_size=20),
+    targets=st.lists(URIS, max_size=4),
+    sender=URIS,
+    destination_report=st.sampled_from([None, True, False]),
+    in_reply_to=st.one_of(st.none(), st.uuids().map(str)),
+)
+
+
+@given(ENVELOPES, st.binary(max_size=50), st.lists(st.binary(max_size=20), max_size=3))
+def test_v1_round_trip(fields, data, debug):
+    message = raw_v1(compact(fields), data, tuple(debug))
+    frame = decode_frame(message)
+    again = decode_frame(encode_frame(frame.envelope, frame.data, frame.debug))
+    assert (again.envelope, again.expires_us, again.data or b"") == (frame.envelope, frame.expires_us, data)
+    assert decode_frame(frame.forward).envelope == frame.envelope
+
+
+@given(ENVELOPES, st.data())
+def test_v1_any_repeated_key_is_refused(fields, data):
+    document = compact(fields)
+    name = data.draw(st.sampled_from(sorted(fields)))
+    repeated = document[:-1] + b"," + compact({name: fields[name]})[1:]
+    with pytest.raises(RemoteProtocolError, match="twice"):
+        decode_frame(raw_v1(repeated))
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3)))
+def test_v2_round_trip(data):
+    message = frame_v2()[:-1] + b',"data":' + compact(data) + b"}"
+    assert encode_message(decode_message(message)) == message
