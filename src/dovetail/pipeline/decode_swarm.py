@@ -1,6 +1,7 @@
 """swarm: content messages, decoded by columns.
 
-The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`. Address and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
+The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`. Address
+and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SwarmDecoder:
         epochs = self._epochs(batch.column("swarm"))
         created = _little_endian(heads, c.TIME_OFFSET, 6)
         ttl = _little_endian(heads, c.TTL_OFFSET, 2)
-        expires: Ints = created + np.maximum(ttl, 1) * epochs
+        expires: Ints = (created + np.maximum(ttl, 1) * epochs).astype(np.int64)
         counts = np.where(is_good, heads[:, c.FLAGS_OFFSET] & c.COUNT_MASK, 0).astype(np.int64)
         keys = [digest[: c.HASH_BYTES] for digest in batch.column("digest").to_pylist()]
         columns: dict[str, object] = {

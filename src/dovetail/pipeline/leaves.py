@@ -1,6 +1,7 @@
 """The leaf hash of a hop, recomputed from its columns by native expressions.
 
-`dovetail.journal.layout` has the entry byte by byte. Casting an integer to binary gives its big-endian bytes; that needs ANSI mode off, which `session` sees to. Where bytes are kept, their digest is computed from them, so that one
+`dovetail.journal.layout` has the entry byte by byte. Casting an integer to binary gives its big-endian bytes; that
+needs ANSI mode off, which `session` sees to. Where bytes are kept, their digest is computed from them, so that one
 hash serves both the leaf and the address.
 """
 

@@ -2,8 +2,8 @@
 
 Each fabric says it in its own way, so each has a part that gives the same columns, and one function joins them:
 
-- pcp: the broker states an outcome for each target it resolved, as the hop's counterpart. A target that is named in full
-  and has no outcome is still under way, or expired.
+- pcp: the broker states an outcome for each target it resolved, as the counterpart of a hop. A target that is named in
+  full and has no outcome is still under way, or expired.
 - won: the recipient's node says `delivered` to the recipient's owner. Where a node says `forwarded` to a node whose
   journal is in the lake, and that journal does not know the message, it is lost once patience is over. A message about
   the sender's own atom is for its node, and arrives when the node takes it.
