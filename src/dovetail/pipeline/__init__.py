@@ -1,0 +1,1 @@
+"""The audit: Spark over the lake. The only room that imports pyspark."""

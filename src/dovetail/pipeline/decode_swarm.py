@@ -1,0 +1,167 @@
+"""swarm: content messages, decoded by columns.
+
+The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`. Address
+and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dovetail.hop import Reason, Relation
+from dovetail.pipeline.decode import DECODED, LINK, Batches
+from dovetail.swarm import content as c
+
+HEAD_BYTES = c.FIXED_BYTES + c.MAX_REFERENCES * c.REFERENCE_BYTES
+MESSAGE_TYPE = "content"
+_SATURATED = -0x8000
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+_REASONS = np.array(
+    [
+        None,
+        Reason.TRUNCATED.value,
+        Reason.TOO_LARGE.value,
+        Reason.BAD_INDICATOR.value,
+        Reason.UNKNOWN_OPCODE.value,
+        Reason.UNSUPPORTED_VERSION.value,
+        Reason.BAD_REFERENCE_COUNT.value,
+    ],
+    dtype=object,
+)
+_OK, _TRUNCATED, _TOO_LARGE, _INDICATOR, _OPCODE, _VERSION, _COUNT = range(7)
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmDecoder:
+    """Decodes messages of swarms whose epochs are known; `epoch_ms` is by swarm, "" is for all others."""
+
+    epoch_ms: Mapping[str, int]
+
+    def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """Decode batches of swarm messages."""
+        for batch in batches:
+            if batch.num_rows:
+                yield self._decode(batch)
+
+    def _decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        heads, lengths = _heads(batch.column("raw"))
+        sizes = batch.column("size").to_numpy(zero_copy_only=False)
+        verdicts = _judge(heads, lengths, sizes)
+        is_good = verdicts == _OK
+        epochs = self._epochs(batch.column("swarm"))
+        created = _little_endian(heads, c.TIME_OFFSET, 6)
+        ttl = _little_endian(heads, c.TTL_OFFSET, 2)
+        expires: Ints = (created + np.maximum(ttl, 1) * epochs).astype(np.int64)
+        counts = np.where(is_good, heads[:, c.FLAGS_OFFSET] & c.COUNT_MASK, 0).astype(np.int64)
+        keys = [digest[: c.HASH_BYTES] for digest in batch.column("digest").to_pylist()]
+        columns: dict[str, object] = {
+            "fabric": batch.column("fabric"),
+            "digest": batch.column("digest"),
+            "message": batch.column("digest"),
+            "key": pa.array(keys, pa.binary()),
+            "id": pa.array([key.hex() for key in keys], pa.string()),
+            "type": pa.array([MESSAGE_TYPE] * len(keys), pa.string()),
+            "created_us": pa.array(created * 1000, pa.int64(), mask=~is_good),
+            "expires_us": pa.array(expires * 1000, pa.int64(), mask=~is_good),
+            "size": batch.column("size"),
+            "version": pa.array([str(c.VERSION)] * len(keys), pa.string()),
+            "address_valid": pa.array([True] * len(keys), pa.bool_()),
+            "work_valid": batch.column("work_valid"),
+            "links": _links(heads, counts, expires, epochs),
+            "reject": pa.array(_REASONS[verdicts], pa.string()),
+        }
+        size = batch.num_rows
+        return pa.RecordBatch.from_arrays(
+            [columns[field.name] if field.name in columns else pa.nulls(size, field.type) for field in DECODED],
+            schema=DECODED,
+        )
+
+    def _epochs(self, swarms: pa.Array) -> Ints:
+        other = self.epoch_ms[""]
+        encoded = swarms.fill_null("").dictionary_encode()
+        by_code = np.array([self.epoch_ms.get(name, other) for name in encoded.dictionary.to_pylist()], dtype=np.int64)
+        codes: Ints = encoded.indices.to_numpy(zero_copy_only=False)
+        return by_code[codes]
+
+
+def decode_swarm(batches: Batches, epoch_ms: Mapping[str, int] | None = None) -> Iterator[pa.RecordBatch]:
+    """Decode batches of swarm messages; by default with an epoch of one minute."""
+    return SwarmDecoder(epoch_ms or {"": c.ContentRules().epoch_ms})(batches)
+
+
+def _heads(raw: pa.Array) -> tuple[Bytes, Ints]:
+    """The first `HEAD_BYTES` of each value as a matrix, zeros behind its end, and how many bytes there were."""
+    raw = raw.cast(pa.binary())
+    offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)
+    data_buffer = raw.buffers()[2]
+    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
+    padded = np.concatenate([data, np.zeros(HEAD_BYTES, np.uint8)])
+    lengths = offsets[1:] - offsets[:-1]
+    columns = np.arange(HEAD_BYTES)
+    heads = padded[offsets[:-1, None] + columns]
+    heads[columns >= lengths[:, None]] = 0
+    return heads, lengths
+
+
+def _judge(heads: Bytes, lengths: Ints, sizes: Ints) -> npt.NDArray[np.int64]:
+    """What is wrong with each message, in the order of refusals of reading 16; the last written wins."""
+    counts = heads[:, c.FLAGS_OFFSET] & c.COUNT_MASK
+    needed = c.FIXED_BYTES + c.REFERENCE_BYTES * counts.astype(np.int64)
+    verdicts = np.zeros(len(heads), dtype=np.int64)
+    verdicts[lengths < np.minimum(needed, HEAD_BYTES)] = _TRUNCATED
+    verdicts[(counts > c.MAX_REFERENCES) & (lengths >= c.FIXED_BYTES)] = _COUNT
+    verdicts[(lengths > c.VERSION_OFFSET) & (heads[:, c.VERSION_OFFSET] != c.VERSION)] = _VERSION
+    verdicts[(lengths > 1) & (heads[:, 1] != c.OPCODE_CONTENT)] = _OPCODE
+    verdicts[(lengths > 1) & (heads[:, 0] != c.INDICATOR)] = _INDICATOR
+    verdicts[sizes > c.MAX_CONTENT_BYTES] = _TOO_LARGE
+    verdicts[lengths < 2] = _TRUNCATED
+    return verdicts
+
+
+def _little_endian(heads: Bytes, offset: int, width: int) -> Ints:
+    weights = 1 << (8 * np.arange(width, dtype=np.int64))
+    return heads[:, offset : offset + width].astype(np.int64) @ weights
+
+
+def _links(heads: Bytes, counts: Ints, expires_ms: Ints, epochs: Ints) -> pa.Array:
+    """The references of all messages as one list column."""
+    rows = np.repeat(np.arange(len(heads)), counts)
+    total = len(rows)
+    ends = np.cumsum(counts)
+    ordinals = np.arange(total) - np.repeat(ends - counts, counts)
+    starts = c.FIXED_BYTES + c.REFERENCE_BYTES * ordinals
+    parents = heads[rows[:, None], starts[:, None] + np.arange(c.HASH_BYTES)]
+    low = heads[rows, starts + c.HASH_BYTES].astype(np.int64)
+    high = heads[rows, starts + c.HASH_BYTES + 1].astype(np.int64)
+    diffs = _signed16(low | high << 8)
+    latest = expires_ms[rows] - diffs * epochs[rows]
+    parent_column = pa.Array.from_buffers(
+        pa.binary(),
+        total,
+        [
+            None,
+            pa.py_buffer((np.arange(total + 1, dtype=np.int32) * c.HASH_BYTES).tobytes()),
+            pa.py_buffer(parents.tobytes()),
+        ],
+    )
+    values = pa.StructArray.from_arrays(
+        [
+            parent_column,
+            pa.array([Relation.REFERS.value] * total, pa.string()),
+            pa.array(latest * 1000, pa.int64(), mask=diffs <= _SATURATED),
+        ],
+        fields=list(LINK),
+    )
+    offsets = np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _signed16(values: Ints) -> Ints:
+    return np.where(values >= 0x8000, values - 0x10000, values)

@@ -1,0 +1,147 @@
+"""One batch of manifests becomes silver: each file read, each message decoded, each signature verified once.
+
+Every step overwrites only what the same batch wrote before, and the batch counts when its facts are written last; so a
+batch that was interrupted is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+
+from dovetail.errors import CheckpointError
+from dovetail.hop import Fabric
+from dovetail.journal.checkpoint import parse_verifier
+from dovetail.pipeline import schemas
+from dovetail.pipeline.decode import DECODED_SCHEMA, DECODER_INPUT, Decoder, decoders
+from dovetail.pipeline.decode_swarm import SwarmDecoder
+from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, learn_manifest
+from dovetail.pipeline.integrity import proven_paths
+from dovetail.pipeline.leaves import with_leaves
+from dovetail.pipeline.schemas import Table
+from dovetail.pipeline.settings import AuditSettings
+from dovetail.pipeline.signatures import VERDICT_SCHEMA, verify_signatures
+from dovetail.pipeline.sources import announced_files, learn_files, read_rows
+from dovetail.pipeline.store import Store
+from dovetail.pipeline.transforms import hops as hop_transforms
+from dovetail.pipeline.transforms import messages as message_transforms
+
+DECODED_TABLE = Table(
+    "_state/decoded", "silver", "What decoding gave, once per sequence of bytes.", ("digest",), DECODED_SCHEMA
+)
+VERDICTS_TABLE = Table("_state/verdicts", "silver", "Signatures that were verified.", ("message",), VERDICT_SCHEMA)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch being processed."""
+
+    spark: SparkSession
+    lake: Path
+    store: Store
+    settings: AuditSettings
+    number: int
+    say: Say
+
+    def process(self, paths: Sequence[Path]) -> None:
+        """Read what these manifests announce and write all silver tables of the batch."""
+        known = {file.path for file in self.store.facts(below=self.number).files}
+        manifests = [learn_manifest(self.lake, path) for path in paths]
+        announced = [(server, file) for server, file in announced_files(manifests) if file.path not in known]
+        self.say("integrity: hash files and leaves")
+        files = learn_files(self.spark, self.lake, announced)
+        proven = proven_paths(manifests, files)
+        rows = self._believed(files)
+        self.say("hops")
+        unproven = [fact.path for fact in files if fact.part is not None and fact.path not in proven]
+        self._write(schemas.HOPS, hop_transforms.hops(rows, unproven=unproven))
+        self._decode(rows, files)
+        self._quarantine(rows, files)
+        if any(fact.fabric == Fabric.WON.value for fact in files):
+            self._verify([*self.store.facts(below=self.number).manifests, *manifests])
+        self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
+
+    def _believed(self, files: Sequence[FileFact]) -> DataFrame:
+        """Rows as they were sealed. Only files in which the walk met an altered row have to be hashed a second time."""
+        clean = [fact.path for fact in files if fact.part is not None and not fact.part.invalid]
+        dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
+        rows = read_rows(self.spark, self.lake, clean).withColumn("leaf_valid", F.lit(True))
+        if not dirty:
+            return rows
+        checked = with_leaves(read_rows(self.spark, self.lake, dirty)).where("leaf_valid")
+        return rows.unionByName(checked.drop("kept_digest", "leaf_hash"))
+
+    def _decode(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
+        self.say("messages: decode")
+        targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
+        before = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
+        waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
+        here = {fact.fabric for fact in files}
+        decoded = [
+            waiting.where(F.col("fabric") == fabric.value).mapInArrow(decoder, DECODED_SCHEMA)
+            for fabric, decoder in self._decoders().items()
+            if fabric.value in here
+        ]
+        nothing = self.spark.createDataFrame([], DECODED_SCHEMA)
+        self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded, nothing))
+        new = self._own(DECODED_TABLE)
+        self.say("messages, links")
+        self._write(schemas.MESSAGES, message_transforms.plain_messages(new))
+        self._write(schemas.LINKS, message_transforms.links(new))
+        self._write(schemas.KEYS, message_transforms.published_keys(new))
+
+    def _quarantine(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
+        self.say("quarantine")
+        dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
+        decoded = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number).unionByName(
+            self._own(DECODED_TABLE)
+        )
+        bad = message_transforms.disbelieved(rows, decoded)
+        if dirty:
+            bad = bad.unionByName(hop_transforms.altered_rows(with_leaves(read_rows(self.spark, self.lake, dirty))))
+        self._write(schemas.QUARANTINE, bad)
+
+    def _verify(self, manifests: Sequence[ManifestFact]) -> None:
+        self.say("messages: verify signatures")
+        spark, store = self.spark, self.store
+        decoded = store.read_silver(spark, DECODED_TABLE, below=self.number).unionByName(self._own(DECODED_TABLE))
+        before = store.read_silver(spark, VERDICTS_TABLE, below=self.number)
+        published = store.read_silver(spark, schemas.KEYS, below=self.number).unionByName(self._own(schemas.KEYS))
+        keys = known_keys(spark, published, node_keys(self.settings, manifests))
+        waiting = message_transforms.to_verify(decoded.where("fabric = 'won'"), before, keys)
+        self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
+
+    def _decoders(self) -> dict[Fabric, Decoder]:
+        return {**decoders(), Fabric.SWARM: SwarmDecoder(self.settings.epochs)}
+
+    def _own(self, table: Table) -> DataFrame:
+        path = self.store.batch_path(table, self.number)
+        return self.spark.read.schema(table.schema).parquet(str(path))
+
+    def _write(self, table: Table, rows: DataFrame) -> None:
+        self.store.write_batch_table(table, rows, self.number)
+
+
+def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> list[tuple[str, bytes]]:
+    """Keys of servers, as given to the audit or else as manifests state them: a node signs all with one key."""
+    keys = {(verifier.name, verifier.public_key) for verifier in settings.trusted}
+    for fact in manifests:
+        if fact.manifest is not None and not settings.trusted:
+            try:
+                keys.add((fact.manifest.server, parse_verifier(fact.manifest.key).public_key))
+            except CheckpointError:
+                continue
+    return sorted(keys)
+
+
+def known_keys(spark: SparkSession, published: DataFrame, of_nodes: Sequence[tuple[str, bytes]]) -> DataFrame:
+    """Keys that Create messages publish, and those of nodes."""
+    rows = [(owner, bytearray(key), None) for owner, key in of_nodes]
+    return published.unionByName(spark.createDataFrame(rows, schemas.KEYS.schema))

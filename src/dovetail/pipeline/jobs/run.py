@@ -1,0 +1,193 @@
+"""`audit run`: everything that is new in the lake becomes silver, then all gold tables are made from silver.
+
+What is new is found by Structured Streaming over the manifests, since a manifest is written last and whole: its
+checkpoint remembers which ones were seen, `availableNow` takes all others and stops. The same stream with a
+processing-time trigger is `audit follow`. Gold is a function of all silver; it is skipped where nothing has changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from dovetail.errors import PipelineError
+from dovetail.journal.lake import MANIFESTS
+from dovetail.pipeline import schemas
+from dovetail.pipeline.checks import findings
+from dovetail.pipeline.facts import BatchFacts, announced_rows, changed_manifests, missing_files, unannounced_files
+from dovetail.pipeline.integrity import Verdict, judge_servers
+from dovetail.pipeline.jobs.batch import DECODED_TABLE, VERDICTS_TABLE, Batch, known_keys, node_keys
+from dovetail.pipeline.progress import Progress, silent
+from dovetail.pipeline.session import SessionOptions, open_session, tune
+from dovetail.pipeline.settings import AuditSettings, load_settings
+from dovetail.pipeline.sources import check_lake
+from dovetail.pipeline.steps import gold_steps
+from dovetail.pipeline.store import RunRecord, Store
+from dovetail.pipeline.summary import Summary, summarize
+from dovetail.pipeline.transforms.messages import signed_messages
+
+_FOREVER = "36500d"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """An audit of one lake into one output directory."""
+
+    spark: SparkSession
+    lake: Path
+    store: Store
+    settings: AuditSettings
+    as_of: dt.datetime | None = None
+    progress: Progress = silent
+
+    def run(self) -> Summary:
+        """Do what is new and return what a person wants to know first."""
+        query = self._stream(self._process).trigger(availableNow=True).start()
+        wait(query)
+        return self.conclude()
+
+    def follow(self, seconds: float, each: Callable[[Summary], None]) -> StreamingQuery:
+        """Keep going: look for new manifests every `seconds`, and call `each` after every batch."""
+
+        def process(rows: DataFrame, number: int) -> None:
+            self._process(rows, number)
+            each(self.conclude())
+
+        return self._stream(process).trigger(processingTime=f"{seconds} seconds").start()
+
+    def conclude(self) -> Summary:
+        """Make the gold tables anew where anything has changed."""
+        facts = self.store.facts()
+        verdicts = self._judge(facts)
+        record = self._record(facts, verdicts)
+        if self.store.run_record() != record:
+            self._make_gold(facts, verdicts, record)
+        self.progress.step("summary")
+        return summarize(self.spark, self.store, record)
+
+    def _stream(self, process: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        manifests = (
+            self.spark.readStream.format("binaryFile")
+            .option("maxFileAge", _FOREVER)
+            .schema("path string, modificationTime timestamp, length bigint, content binary")
+            .load(str(self.lake / MANIFESTS / "*" / "[0-9]*.json"))
+            .select("path")
+        )
+        return manifests.writeStream.option("checkpointLocation", str(self.store.stream)).foreachBatch(process)
+
+    def _process(self, rows: DataFrame, number: int) -> None:
+        paths = sorted(_local(row["path"]) for row in rows.collect())
+        tune(self.spark, announced_rows(paths))
+        Batch(self.spark, self.lake, self.store, self.settings, number, self.progress.step).process(paths)
+
+    def _judge(self, facts: BatchFacts) -> list[Verdict]:
+        manifests = [fact.manifest for fact in facts.manifests if fact.manifest is not None]
+        return judge_servers(
+            facts.manifests,
+            facts.files,
+            trusted=self.settings.trusted,
+            changed=changed_manifests(self.lake, facts.manifests),
+            unannounced=unannounced_files(self.lake, manifests),
+            missing=missing_files(self.lake, manifests),
+        )
+
+    def _record(self, facts: BatchFacts, verdicts: list[Verdict]) -> RunRecord:
+        newest = max((fact.part.last_at_us for fact in facts.files if fact.part is not None), default=0)
+        as_of_us = newest if self.as_of is None else int((self.as_of - _EPOCH) / dt.timedelta(microseconds=1))
+        return RunRecord(
+            lake=str(self.lake),
+            batches=self.store.batch_ids(),
+            as_of_us=as_of_us,
+            fingerprint=f"{self.settings.fingerprint()} {[verdict.row() for verdict in verdicts]!r}",
+        )
+
+    def _make_gold(self, facts: BatchFacts, verdicts: list[Verdict], record: RunRecord) -> None:
+        spark, store = self.spark, self.store
+        as_of = _EPOCH + dt.timedelta(microseconds=record.as_of_us)
+        store.begin_gold()
+        tune(spark, sum(fact.part.rows for fact in facts.files if fact.part is not None))
+        self.progress.step("integrity")
+        integrity = spark.createDataFrame([verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
+        store.write_gold(schemas.INTEGRITY, integrity.coalesce(1))
+        keys = known_keys(spark, store.read_silver(spark, schemas.KEYS), node_keys(self.settings, facts.manifests))
+        decoded = store.read_silver(spark, DECODED_TABLE).where("fabric = 'won'")
+        store.write_current(schemas.MESSAGES, signed_messages(decoded, store.read_silver(spark, VERDICTS_TABLE), keys))
+        tables = {table.name: store.read_silver(spark, table) for table in schemas.TABLES if table.layer == "silver"}
+        tables["integrity"] = store.read_next(spark, schemas.INTEGRITY)
+        written = [schemas.INTEGRITY]
+        fabrics = sorted({fact.manifest.fabric.value for fact in facts.manifests if fact.manifest is not None})
+        steps = gold_steps(self.settings.patience_us, fabrics)
+        made_here = {step.name for step in steps} | {"integrity", "findings"}
+        for table in schemas.TABLES:
+            if table.layer == "gold" and table.name not in made_here:
+                store.write_gold(table, spark.createDataFrame([], table.schema))
+                tables[table.name] = store.read_next(spark, table)
+                written.append(table)
+        for step in steps:
+            self.progress.step(step.name)
+            inputs = [tables[name] for name in step.inputs]
+            made = step.transform(*inputs, as_of=as_of) if step.is_dated else step.transform(*inputs)
+            store.write_gold(step.schema, made)
+            tables[step.name] = store.read_next(spark, step.schema)
+            written.append(step.schema)
+        self.progress.step("findings")
+        overdue = record.as_of_us - self.settings.patience_us
+        store.write_gold(schemas.FINDINGS, findings(spark, tables, overdue_before_us=overdue).coalesce(1))
+        store.publish_gold([*written, schemas.FINDINGS], record)
+
+
+def wait(query: StreamingQuery) -> None:
+    """Wait for a stream to end; PipelineError says in one line why it failed."""
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        cause = next((line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0])
+        raise PipelineError(f"the audit stopped: {cause[:400]}") from error
+
+
+def _local(path: str) -> Path:
+    return Path(path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:"))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The arguments under spark-submit; the command line has the same."""
+    parser = argparse.ArgumentParser(prog="dovetail.pipeline.jobs.run", description="Audit a lake of sealed journals.")
+    parser.add_argument("lake", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--master")
+    parser.add_argument("--driver-memory")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--swarm", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--trust", type=Path, action="append", default=[], metavar="FILE")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the audit; for spark-submit."""
+    arguments = build_parser().parse_args(argv)
+    conf = dict(item.split("=", 1) for item in arguments.conf)
+    lake = check_lake(arguments.lake)
+    spark = open_session(SessionOptions(master=arguments.master, driver_memory=arguments.driver_memory, conf=conf))
+    audit = Audit(
+        spark=spark,
+        lake=lake,
+        store=Store.open(arguments.out),
+        settings=load_settings(arguments.swarm, arguments.trust),
+    )
+    sys.stdout.write(audit.run().text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,425 @@
+"""Every table's schema, in one place, with what each column means; `docs/reference/tables.md` is made from it.
+
+Times are UTC timestamps with microseconds, addresses are binary. Columns are only ever added, at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+STRING, BINARY, LONG, INT = StringType(), BinaryType(), LongType(), IntegerType()
+BOOLEAN, TIMESTAMP, DOUBLE = BooleanType(), TimestampType(), DoubleType()
+STRINGS, BINARIES = ArrayType(StringType()), ArrayType(BinaryType())
+
+Layer = Literal["silver", "gold"]
+
+
+def column(name: str, kind: DataType, sentence: str) -> StructField:
+    """A column with what it means."""
+    return StructField(name, kind, True, {"comment": sentence})
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table the audit writes: `key` are the columns that name a row."""
+
+    name: str
+    layer: Layer
+    sentence: str
+    key: tuple[str, ...]
+    schema: StructType
+
+
+LAKE = StructType(
+    [
+        StructField("server", STRING),
+        StructField("seq", LONG),
+        StructField("at", TIMESTAMP),
+        StructField("stage", STRING),
+        StructField("message", BINARY),
+        StructField("counterpart", STRING),
+        StructField("reason", STRING),
+        StructField("raw", BINARY),
+        StructField("size", LONG),
+        StructField("digest", BINARY),
+        StructField("leaf", BINARY),
+        StructField("fabric", STRING),
+        StructField("date", STRING),
+    ]
+)
+"""A file of the lake, with the columns that stand in its path."""
+
+_FABRIC = column("fabric", STRING, "`pcp`, `won` or `swarm`")
+_SERVER = column("server", STRING, "URI of the broker, node or peer that observed")
+_MESSAGE = column("message", BINARY, "the address")
+_REASON = column("reason", STRING, "why it was refused or did not arrive, one of the documented codes")
+
+HOPS = Table(
+    "hops",
+    "silver",
+    "Every hop of the lake that could be read, without the bytes.",
+    ("server", "seq"),
+    StructType(
+        [
+            _FABRIC,
+            _SERVER,
+            column("seq", LONG, "position in that server's journal"),
+            column("at", TIMESTAMP, "when, by that server's clock"),
+            column("stage", STRING, "what happened"),
+            _MESSAGE,
+            column("counterpart", STRING, "whom it came from or went to"),
+            _REASON,
+            column("size", LONG, "bytes on the wire, on the hop that first saw the message"),
+            column("has_bytes", BOOLEAN, "the lake holds the message's bytes on this hop"),
+            column(
+                "proven",
+                BOOLEAN,
+                "the rows of its file lead to the root its manifest announces; `integrity` says if that was signed",
+            ),
+        ]
+    ),
+)
+
+MESSAGES = Table(
+    "messages",
+    "silver",
+    "One row per address whose bytes were found: its fields, and whether they can be believed. Each is verified once.",
+    ("fabric", "message"),
+    StructType(
+        [
+            _FABRIC,
+            _MESSAGE,
+            column(
+                "key", BINARY, "how links name it: address (won), first 8 bytes (swarm), 16 bytes of the UUID (pcp)"
+            ),
+            column("id", STRING, "its own name: UUID (pcp), URI (won), hex of the 8 bytes (swarm)"),
+            column("type", STRING, "message type"),
+            column("sender", STRING, "who wrote it, where the message says so"),
+            column("recipients", STRINGS, "whom it is meant for, as written, patterns included"),
+            column("created", TIMESTAMP, "when it was made, by its author's clock"),
+            column("expires", TIMESTAMP, "end of its lifetime"),
+            column("size", LONG, "bytes"),
+            column("version", STRING, "protocol version"),
+            column("direction", STRING, "won: FromOwner or FromSystem"),
+            column("connection", STRING, "won: the connection a response belongs to"),
+            column("sender_socket", STRING, "won: the socket it comes from"),
+            column("recipient_socket", STRING, "won: the socket it goes to"),
+            column("responding_to_type", STRING, "won: the type of the message a response answers"),
+            column("signer", STRING, "won: who signed it"),
+            column("address_valid", BOOLEAN, "its address is that of its content"),
+            column("schema_valid", BOOLEAN, "it decodes, and every field is as it must be"),
+            column("signature", STRING, "won: `valid`, `invalid`, or `unknown_key`"),
+            column("work_valid", BOOLEAN, "swarm: its work is below the swarm's target"),
+        ]
+    ),
+)
+
+LINKS = Table(
+    "links",
+    "silver",
+    "One row per reference that a message makes to an earlier one.",
+    ("fabric", "child", "parent", "relation"),
+    StructType(
+        [
+            _FABRIC,
+            column("child", BINARY, "address of the message that refers"),
+            column("parent", BINARY, "the parent as the wire names it; joins `messages.key`"),
+            column("relation", STRING, "`responding_to`, `previous`, `refers` or `in_reply_to`"),
+            column("parent_expires", TIMESTAMP, "swarm: the parent is certainly expired from here on; null is unknown"),
+        ]
+    ),
+)
+
+QUARANTINE = Table(
+    "quarantine",
+    "silver",
+    "Rows that could not be read or believed, with their reason and bytes.",
+    ("server", "seq"),
+    StructType(
+        [
+            _FABRIC,
+            _SERVER,
+            column("seq", LONG, "position in that server's journal"),
+            column("at", TIMESTAMP, "when, by that server's clock"),
+            column("stage", STRING, "what the server says happened; `rejected` means that it refused the bytes itself"),
+            _MESSAGE,
+            column("reason", STRING, "`leaf_mismatch`, `address_mismatch`, or why the bytes do not decode"),
+            column("detail", STRING, "the decoder's own words"),
+            column("bytes", BINARY, "the bytes"),
+        ]
+    ),
+)
+
+KEYS = Table(
+    "keys",
+    "silver",
+    "Public keys that won Create messages publish.",
+    ("owner", "key"),
+    StructType(
+        [
+            column("owner", STRING, "URI of the atom or node"),
+            column("key", BINARY, "Ed25519 public key"),
+            column("message", BINARY, "the Create message that publishes it; null if given to the audit"),
+        ]
+    ),
+)
+
+DELIVERIES = Table(
+    "deliveries",
+    "gold",
+    "One row per message and intended recipient: what became of it.",
+    ("fabric", "message", "recipient"),
+    StructType(
+        [
+            _FABRIC,
+            _MESSAGE,
+            column("type", STRING, "message type"),
+            column("sender", STRING, "who sent it"),
+            column("recipient", STRING, "whom it was for; null where the message never came that far"),
+            column(
+                "outcome", STRING, "delivered, echoed, undeliverable, expired, unauthorized, rejected, lost, in_flight"
+            ),
+            column("failed_stage", STRING, "the first stage at which it failed"),
+            column("failed_at", STRING, "the server where that was"),
+            _REASON,
+            column("accepted", TIMESTAMP, "when a server first took it in or made it"),
+            column("finished", TIMESTAMP, "when it was delivered or failed"),
+            column("latency_us", LONG, "from accepted to delivered, in microseconds, corrected by the clock offset"),
+            column("attempts", LONG, "how often it was handed over, redeliveries included"),
+            column("clock_offset_us", LONG, "what was added because the two servers' clocks differ; 0 for one server"),
+            column("skew_known", BOOLEAN, "the latency lies on one clock, or the offset could be estimated"),
+        ]
+    ),
+)
+
+CHAINS = Table(
+    "chains",
+    "gold",
+    "One row per won message or pcp request with the responses that acknowledge it, across all journals.",
+    ("fabric", "message"),
+    StructType(
+        [
+            _FABRIC,
+            _MESSAGE,
+            column(
+                "kind",
+                STRING,
+                "`atom`, `connection` (won), `request` (pcp), `orphan` (a response to an unknown message)",
+            ),
+            column("type", STRING, "type of the message"),
+            column("sender", STRING, "who sent it"),
+            column("recipient", STRING, "whom it was for"),
+            column("conversation", STRING, "won: both sockets, the smaller first"),
+            column("state", STRING, "complete, awaiting_sender, awaiting_recipient, failed, orphan_response"),
+            column("first_response", BINARY, "s or s1, or the pcp response"),
+            column("second_response", BINARY, "s2"),
+            column("failure", BINARY, "the FailureResponse, or the broker's error"),
+            column("begun", TIMESTAMP, "when a server first took the message in"),
+            column("answered", TIMESTAMP, "when the first response was made"),
+            column("completed", TIMESTAMP, "when the chain was complete at the sender's side"),
+            column("first_leg_us", LONG, "from begun to answered"),
+            column("second_leg_us", LONG, "from answered to completed"),
+            column("only_at", STRINGS, "won: servers that hold a part of the chain which the other side lacks"),
+        ]
+    ),
+)
+
+GAPS = Table(
+    "gaps",
+    "gold",
+    "Links whose parent nobody has, or that a server lacks though others have it.",
+    ("fabric", "child", "parent", "relation", "server"),
+    StructType(
+        [
+            _FABRIC,
+            column("child", BINARY, "the message that refers"),
+            column("parent", BINARY, "what it refers to, as the wire names it"),
+            column("relation", STRING, "how it refers to it"),
+            column("server", STRING, "the server that lacks it; null where nobody has it"),
+            column("scope", STRING, "`nobody` or `server`"),
+            column("holders", LONG, "how many servers have it"),
+            column("since", TIMESTAMP, "when the referring message was first seen (there)"),
+            column("unexpired", BOOLEAN, "the parent may still be live as of the audit; null where that is unknown"),
+        ]
+    ),
+)
+
+FORKS = Table(
+    "forks",
+    "gold",
+    "Messages that contradict each other or the rules of the graph, with the messages as evidence.",
+    ("fabric", "kind", "subject", "evidence"),
+    StructType(
+        [
+            _FABRIC,
+            column("kind", STRING, "see the checks whose id begins with `fork`"),
+            column("author", STRING, "who contradicts himself, where known"),
+            column("subject", BINARY, "what they are about: the parent, id or hash in common"),
+            column("evidence", BINARIES, "addresses of the messages, sorted"),
+            column("first_seen", TIMESTAMP, "when the contradiction was complete"),
+        ]
+    ),
+)
+
+COVERAGE = Table(
+    "coverage",
+    "gold",
+    "Swarm: how many peers hold a message and how fast it spread; and what each peer lacks.",
+    ("swarm", "scope", "message", "peer"),
+    StructType(
+        [
+            column("swarm", STRING, "the swarm"),
+            column("scope", STRING, "`message`: one row per message; `peer`: one row per peer"),
+            column("message", BINARY, "the address (scope `message`)"),
+            column("peer", STRING, "the peer (scope `peer`)"),
+            column("peers", LONG, "peers of the swarm in the lake"),
+            column("holders", LONG, "how many of them hold it; for a peer: how many messages it holds"),
+            column("lacking", LONG, "how many do not; for a peer: messages of the swarm that it never held"),
+            column("expired", BOOLEAN, "its lifetime is over as of the audit"),
+            column("first_seen", TIMESTAMP, "when the first peer had it"),
+            column("half_us", LONG, "microseconds until 50 % of the peers had it"),
+            column("most_us", LONG, "microseconds until 95 % had it"),
+            column("all_us", LONG, "microseconds until all had it"),
+        ]
+    ),
+)
+
+BREAK = StructType(
+    [
+        StructField("check", STRING, True, {"comment": "id of the check"}),
+        StructField("file", STRING, True, {"comment": "the file or manifest in the lake"}),
+        StructField("seq", LONG, True, {"comment": "the first bad hop"}),
+        StructField("detail", STRING, True, {"comment": "what was found"}),
+    ]
+)
+
+INTEGRITY = Table(
+    "integrity",
+    "gold",
+    "One row per server: whether its hops are complete, in order, unaltered and signed.",
+    ("server",),
+    StructType(
+        [
+            _FABRIC,
+            _SERVER,
+            column(
+                "verdict", STRING, "`proven` (all hops lead to signed roots), `incomplete` (some are missing), `broken`"
+            ),
+            column("hops", LONG, "hops that were read"),
+            column("signed_hops", LONG, "hops that the latest valid checkpoint commits to"),
+            column("proven_hops", LONG, "length of the beginning of the journal that is proven"),
+            column("missing_hops", LONG, "positions that no row has"),
+            column("repeated_hops", LONG, "rows that repeat a position"),
+            column("backwards", LONG, "times the clock went backwards from one hop to the next"),
+            column("checkpoints", LONG, "checkpoints in the lake"),
+            column("proven_checkpoints", LONG, "of these, with valid signature and recomputed root"),
+            column("key_source", STRING, "`pinned` (given to the audit) or `lake` (the manifest's own word)"),
+            column("breaks", ArrayType(BREAK), "everything that is wrong, each with its first bad hop"),
+        ]
+    ),
+)
+
+TRAFFIC = Table(
+    "traffic",
+    "gold",
+    "Hops per minute.",
+    ("minute", "fabric", "server", "type", "stage", "reason"),
+    StructType(
+        [
+            column("minute", TIMESTAMP, "start of the minute"),
+            _FABRIC,
+            _SERVER,
+            column("type", STRING, "message type, null where the bytes are not known"),
+            column("stage", STRING, "what happened"),
+            _REASON,
+            column("hops", LONG, "how often"),
+            column("messages", LONG, "how many messages"),
+            column("bytes", LONG, "bytes of the messages that were first seen"),
+        ]
+    ),
+)
+
+LATENCY = Table(
+    "latency",
+    "gold",
+    "Histogram of delivery times: powers of two of a millisecond.",
+    ("fabric", "type", "up_to_ms"),
+    StructType(
+        [
+            _FABRIC,
+            column("type", STRING, "message type"),
+            column("up_to_ms", LONG, "upper end of the bucket in milliseconds"),
+            column("deliveries", LONG, "how many"),
+        ]
+    ),
+)
+
+SKEW = Table(
+    "skew",
+    "gold",
+    "By how much the clocks of two servers differ, from the messages that went both ways.",
+    ("server", "other"),
+    StructType(
+        [
+            column("server", STRING, "the first server"),
+            column("other", STRING, "the other one"),
+            column("offset_us", LONG, "the other's clock minus the first's; half the difference of the fastest legs"),
+            column("error_us", LONG, "the offset is right to within this: half of the fastest round trip"),
+            column("there", LONG, "legs from the first to the other"),
+            column("back", LONG, "legs from the other to the first"),
+        ]
+    ),
+)
+
+FINDINGS = Table(
+    "findings",
+    "gold",
+    "Everything that is wrong, by check, with what it is about.",
+    ("check", "fabric", "server", "message", "seq", "detail"),
+    StructType(
+        [
+            column("check", STRING, "id of the check, see the page of checks"),
+            column("severity", STRING, "`error`, `warning` or `note`"),
+            _FABRIC,
+            _SERVER,
+            column("message", BINARY, "the message it is about"),
+            column("seq", LONG, "the hop it is about"),
+            column("at", TIMESTAMP, "when it happened"),
+            column("detail", STRING, "what was found"),
+        ]
+    ),
+)
+
+TABLES = (
+    HOPS,
+    MESSAGES,
+    LINKS,
+    QUARANTINE,
+    KEYS,
+    DELIVERIES,
+    CHAINS,
+    GAPS,
+    FORKS,
+    COVERAGE,
+    INTEGRITY,
+    TRAFFIC,
+    LATENCY,
+    SKEW,
+    FINDINGS,
+)
+BY_NAME = {table.name: table for table in TABLES}

@@ -1,0 +1,149 @@
+"""The one place that builds a Spark session and sets its configuration.
+
+On a laptop the session is `local[*]` inside this process; given a master's URL it is the same audit on a cluster, where
+the workers need Python with the same packages at the same path, or an archive shipped with `--conf`. Under
+`spark-submit` the master and memory come from there, and only what the audit's results depend on is set here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from dovetail.errors import PipelineError
+
+DEFAULT_MASTER = "local[*]"
+_MEMORY_SHARE = 0.4
+_MIN_MEMORY_MB = 1024
+_MAX_MEMORY_MB = 16_384
+_PARTITIONS_PER_CORE = 4
+
+# What the results depend on: times are UTC, and one odd value gives a null in its row instead of a failed job.
+_MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.parquet.mergeSchema": "false",
+}
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+_SPEED = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.filterPushdown": "true",
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+}
+
+
+SMALL_ROWS = 200_000
+"""A lake, or what is new in it, of so many hops is interpreted in one partition instead of compiled for many."""
+
+_BY_SIZE = (
+    ("spark.sql.codegen.wholeStage", "false", "true"),
+    ("spark.sql.codegen.factoryMode", "NO_CODEGEN", "FALLBACK"),
+    ("spark.sql.adaptive.enabled", "false", "true"),
+    ("spark.sql.shuffle.partitions", "1", str(_PARTITIONS_PER_CORE * (os.cpu_count() or 2))),
+)
+_given: set[str] = set()
+"""Settings that the user gave: they are never tuned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """What the command line passes through."""
+
+    master: str | None = None
+    driver_memory: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_session(options: SessionOptions | None = None) -> SparkSession:
+    """The session of this process: the running one (as under spark-submit), or a new one."""
+    options = options or SessionOptions()
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    use_this_python()
+    use_found_java()
+    builder = SparkSession.builder.appName("dovetail audit")
+    for key, value in settings_of(options).items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        line = str(error).strip().splitlines()
+        raise PipelineError(f"spark does not start: {line[0] if line else type(error).__name__}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    _given.clear()
+    _given.update(options.conf)
+    return spark
+
+
+def settings_of(options: SessionOptions) -> dict[str, str]:
+    """All settings of a session; what the user gave comes last and wins."""
+    is_submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    settings = {**_MEANING, **_QUIET, **_SPEED}
+    settings["spark.executorEnv.PYTHONPATH"] = str(_package_root())
+    if not is_submitted:
+        master = options.master or DEFAULT_MASTER
+        settings["spark.master"] = master
+        if master.startswith("local"):
+            settings["spark.driver.memory"] = f"{machine_memory_mb()}m"
+            settings["spark.driver.host"] = "127.0.0.1"
+            settings["spark.driver.bindAddress"] = "127.0.0.1"
+    if options.master is not None:
+        settings["spark.master"] = options.master
+    if options.driver_memory is not None:
+        settings["spark.driver.memory"] = options.driver_memory
+    settings.update(options.conf)
+    return settings
+
+
+def tune(spark: SparkSession, rows: int) -> None:
+    """Fit the session to the size of the work: planning and compiling cost more than interpreting a small lake does."""
+    is_small = rows <= SMALL_ROWS
+    for key, small, large in _BY_SIZE:
+        if key not in _given:
+            spark.conf.set(key, small if is_small else large)
+
+
+def use_this_python() -> None:
+    """Workers run the interpreter that runs us; any other may lack our packages."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def use_found_java() -> None:
+    """Spark starts the Java that set-up would choose."""
+    from dovetail.java import find_java
+
+    found, rejected = find_java()
+    if found is None:
+        seen = "; ".join(f"{java.home} {java.why}" for java in rejected) or "none was found"
+        raise PipelineError(f"spark needs Java 17 or newer: {seen}")
+    os.environ.update(found.environment())
+
+
+def machine_memory_mb() -> int:
+    """A share of the machine's memory for the one process that is both driver and executor."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    except (ValueError, OSError):
+        return _MIN_MEMORY_MB
+    return max(_MIN_MEMORY_MB, min(_MAX_MEMORY_MB, int(total * _MEMORY_SHARE)))
+
+
+def _package_root() -> Path:
+    """Where workers of this machine find the package itself."""
+    return Path(__file__).resolve().parents[2]

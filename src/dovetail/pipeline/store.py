@@ -1,0 +1,177 @@
+"""Where the audit keeps its tables and what it remembers.
+
+    OUT/<table>/                 gold: one version, replaced whole at the end of a run
+    OUT/<table>/batch=<n>/       silver: one directory per batch of manifests, written once
+    OUT/messages/current/        the won part of `messages`, replaced in each run since a signer's key may come late
+    OUT/_state/batches/<n>.json  facts about the manifests and files of a batch; the batch counts once this is there
+    OUT/_state/stream/           Spark's own checkpoint of which manifests it has seen
+    OUT/_state/run.json          what the gold tables were made from
+    OUT/_state/next/             what is being written
+
+Everything is written under another name and renamed. A run that is killed leaves the tables of the run before it, or a
+mixture of whole old and whole new ones which the next run, finding no fitting `run.json`, makes anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.errors import PipelineError
+from dovetail.journal.lake import publish
+from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, decode_facts, encode_facts
+from dovetail.pipeline.schemas import BY_NAME, Table
+
+STATE = "_state"
+CURRENT = "current"
+_BATCH = "batch="
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gold tables were made from."""
+
+    lake: str
+    batches: list[int]
+    as_of_us: int
+    fingerprint: str
+    """Of everything else the tables depend on: settings, keys, and what has changed in the lake since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The output directory of an audit."""
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path) -> Store:
+        """Make the directory ready."""
+        root = root.resolve()
+        (root / STATE / "batches").mkdir(parents=True, exist_ok=True)
+        (root / STATE / "next").mkdir(parents=True, exist_ok=True)
+        return cls(root)
+
+    @classmethod
+    def at(cls, root: Path) -> Store:
+        """An existing output directory, to read from; PipelineError where there is none."""
+        if not (root / STATE).is_dir():
+            raise PipelineError(f"{root} holds no audit: run `dovetail audit run LAKE --out {root}` first")
+        return cls(root.resolve())
+
+    @property
+    def stream(self) -> Path:
+        """Spark's checkpoint of the stream of manifests."""
+        return self.root / STATE / "stream"
+
+    # silver
+
+    def batch_ids(self) -> list[int]:
+        """Batches that are complete."""
+        return sorted(int(path.stem) for path in (self.root / STATE / "batches").glob("[0-9]*.json"))
+
+    def write_batch_table(self, table: Table, rows: DataFrame, batch: int) -> None:
+        """Write one batch of a silver table; writing it again gives the same."""
+        target = self.batch_path(table, batch)
+        written = self._write(table, rows, f"{target.parent.name}-{batch:09d}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(written, target)
+
+    def batch_path(self, table: Table, batch: int) -> Path:
+        """Where one batch of a silver table lies."""
+        return self.root / table.name / f"{_BATCH}{batch:09d}"
+
+    def finish_batch(self, batch: int, facts: BatchFacts) -> None:
+        """The batch counts from here on."""
+        publish(self.root / STATE / "batches" / f"{batch:09d}.json", encode_facts(facts))
+
+    def facts(self, *, below: int | None = None) -> BatchFacts:
+        """Everything known about manifests and files, or what was known before batch `below`."""
+        manifests: list[ManifestFact] = []
+        files: list[FileFact] = []
+        for batch in self.batch_ids():
+            if below is not None and batch >= below:
+                continue
+            facts = decode_facts((self.root / STATE / "batches" / f"{batch:09d}.json").read_bytes())
+            manifests += facts.manifests
+            files += facts.files
+        return BatchFacts(manifests=manifests, files=files)
+
+    def read_silver(self, spark: SparkSession, table: Table, *, below: int | None = None) -> DataFrame:
+        """All complete batches of a silver table, or those before batch `below`."""
+        batches = [batch for batch in self.batch_ids() if below is None or batch < below]
+        paths = [str(path) for batch in batches if (path := self.batch_path(table, batch)).is_dir()]
+        if below is None and (self.root / table.name / CURRENT).is_dir():
+            paths.append(str(self.root / table.name / CURRENT))
+        if not paths:
+            return spark.createDataFrame([], table.schema)
+        return spark.read.schema(table.schema).parquet(*paths)
+
+    # gold
+
+    def write_gold(self, table: Table, rows: DataFrame) -> None:
+        """Write a gold table beside the present one; `publish_gold` puts it in place."""
+        self._write(table, rows, table.name)
+
+    def read_next(self, spark: SparkSession, table: Table) -> DataFrame:
+        """A gold table that was written in this run and is not published yet."""
+        return spark.read.schema(table.schema).parquet(str(self.root / STATE / "next" / table.name))
+
+    def write_current(self, table: Table, rows: DataFrame) -> None:
+        """Replace the part of a silver table that every run makes anew."""
+        written = self._write(table, rows, f"{table.name}-{CURRENT}")
+        (self.root / table.name).mkdir(exist_ok=True)
+        _replace(written, self.root / table.name / CURRENT)
+
+    def begin_gold(self) -> None:
+        """From here until `publish_gold` the tables may belong to different runs."""
+        (self.root / STATE / "run.json").unlink(missing_ok=True)
+
+    def publish_gold(self, tables: list[Table], record: RunRecord) -> None:
+        """Put all new gold tables in place and say what they were made from."""
+        for table in tables:
+            _replace(self.root / STATE / "next" / table.name, self.root / table.name)
+        publish(self.root / STATE / "run.json", msgspec.json.encode(record))
+
+    def run_record(self) -> RunRecord | None:
+        """What the gold tables were made from; None where a run was interrupted or never was."""
+        path = self.root / STATE / "run.json"
+        if not path.is_file():
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=RunRecord)
+
+    # reading
+
+    def read(self, spark: SparkSession, name: str) -> DataFrame:
+        """Any table by name."""
+        table = BY_NAME.get(name)
+        if table is None:
+            raise PipelineError(f"there is no table {name!r}; there are {', '.join(BY_NAME)}")
+        if table.layer == "silver":
+            return self.read_silver(spark, table)
+        if not (self.root / name).is_dir():
+            raise PipelineError(f"{self.root} has no table {name!r} yet")
+        return spark.read.schema(table.schema).parquet(str(self.root / name))
+
+    def files_of(self, name: str) -> list[Path]:
+        """The Parquet files of a table."""
+        return sorted((self.root / name).rglob("*.parquet"))
+
+    def _write(self, table: Table, rows: DataFrame, name: str) -> Path:
+        target = self.root / STATE / "next" / name
+        rows.select(*table.schema.names).write.mode("overwrite").parquet(str(target))
+        return target
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Put a directory in the place of another."""
+    old = source.with_name(f"{source.name}.old")
+    if old.exists():
+        shutil.rmtree(old)
+    if target.exists():
+        target.rename(old)
+    source.rename(target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""Silver from the rows of the lake: the hops without their bytes, and the rows that cannot be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+
+LEAF_MISMATCH = "leaf_mismatch"
+ADDRESS_MISMATCH = "address_mismatch"
+
+
+def hops(rows: DataFrame, *, unproven: Collection[str]) -> DataFrame:
+    """Rows (with leaves) as they were sealed; `unproven` are files that do not lead to their announced roots."""
+    return rows.where(F.col("leaf_valid")).select(
+        "fabric",
+        "server",
+        "seq",
+        "at",
+        "stage",
+        "message",
+        "counterpart",
+        "reason",
+        "size",
+        F.col("raw").isNotNull().alias("has_bytes"),
+        (~F.col("file").isin(*unproven) if unproven else F.lit(True)).alias("proven"),
+    )
+
+
+def altered_rows(rows: DataFrame) -> DataFrame:
+    """Rows (with leaves) that are not as they were sealed, for the quarantine."""
+    return rows.where(~F.coalesce(F.col("leaf_valid"), F.lit(False))).select(
+        "fabric",
+        "server",
+        "seq",
+        "at",
+        "stage",
+        "message",
+        F.lit(LEAF_MISMATCH).alias("reason"),
+        F.lit("the row is not the one that was sealed").alias("detail"),
+        F.col("raw").alias("bytes"),
+    )

@@ -1,0 +1,173 @@
+"""Silver from bytes: what is still to be decoded, and what decoding gave as messages, links, keys and quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+
+from dovetail.hop import Stage
+from dovetail.pipeline.decode_swarm import HEAD_BYTES
+from dovetail.pipeline.transforms.hops import ADDRESS_MISMATCH
+from dovetail.swarm.content import TIME_HIGH_OFFSET, TTL_OFFSET
+
+_HASHED = ("pcp", "swarm")
+"""Fabrics whose address is the SHA-256 of the wire bytes."""
+
+_SWARM_NAME = r"^swarm://([^/]+)/"
+
+
+def undecoded(rows: DataFrame, decoded: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
+    """Each sequence of bytes once that was not decoded before; the work of swarm messages is computed here.
+
+    Bytes under a wrong address are left out, and so is evidence that was cut. `targets` are by swarm, "" for others.
+    """
+    swarm = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", _SWARM_NAME, 1))
+    named = [name for name in targets if name]
+    # only swarms with rules of their own are told apart, so that one message stays one row
+    swarm = F.when(swarm.isin(*named), swarm).otherwise(F.lit("")) if named else F.lit("")
+    is_swarm = F.col("fabric") == "swarm"
+    candidates = rows.where(
+        F.col("raw").isNotNull() & ~is_cut() & ((F.col("fabric") == "won") | (F.col("digest") == F.col("message")))
+    ).select(
+        "fabric",
+        "digest",
+        F.when(is_swarm, F.substring("raw", 1, HEAD_BYTES)).otherwise(F.col("raw")).alias("raw"),
+        F.octet_length("raw").cast("bigint").alias("size"),
+        swarm.alias("swarm"),
+        F.when(is_swarm, has_work(swarm, targets)).alias("work_valid"),
+    )
+    # the other columns follow from the digest: grouping by all of them picks one copy of each
+    return (
+        candidates.distinct()
+        .join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
+        .select("fabric", "digest", "raw", "size", "swarm", "work_valid")
+    )
+
+
+def has_work(swarm: Column, targets: Mapping[str, int]) -> Column:
+    """Whether the work of `raw` lies below its swarm's target; as hex text both compare like big-endian numbers."""
+    high = F.substring("raw", TIME_HIGH_OFFSET + 1, TTL_OFFSET - TIME_HIGH_OFFSET)
+    before = F.substring("raw", 1, TIME_HIGH_OFFSET)
+    behind = F.substring("raw", TTL_OFFSET + 1, 1 << 30)
+    work = F.sha2(F.concat(high, before, behind), 256)
+    limit = F.lit(f"{targets['']:064x}")
+    for name, target in targets.items():
+        if name:
+            limit = F.when(swarm == name, F.lit(f"{target:064x}")).otherwise(limit)
+    return work < limit
+
+
+def is_cut() -> Column:
+    """Evidence of a refusal may be kept only in part."""
+    return (F.col("stage") == Stage.REJECTED.value) & (F.octet_length("raw") < F.col("size"))
+
+
+def plain_messages(decoded: DataFrame) -> DataFrame:
+    """Messages of fabrics without signatures."""
+    return decoded.where(F.col("reject").isNull() & F.col("fabric").isin(*_HASHED)).select(
+        *_message_columns(F.lit(None).cast("string"))
+    )
+
+
+def signed_messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
+    """Messages of won with what is known about their signatures by now.
+
+    A message whose signer published a key, but not the one it names, is invalid; without any it is unknown.
+    """
+    owners = (
+        keys.where(F.col("message").isNotNull())
+        .select(F.col("owner").alias("signer"))
+        .distinct()
+        .withColumn("has_key", F.lit(True))
+    )
+    believed = decoded.where(F.col("reject").isNull() & (F.col("fabric") == "won") & F.col("address_valid"))
+    judged = believed.join(verdicts, on="message", how="left").join(owners, on="signer", how="left")
+    signature = (
+        F.when(~F.col("claims_valid"), "invalid")
+        .when(F.col("valid"), "valid")
+        .when(F.col("valid").isNotNull() | F.col("has_key"), "invalid")
+        .otherwise("unknown_key")
+    )
+    # two spellings of the same canonical content have one address: one of them stands for both
+    return judged.dropDuplicates(["message"]).select(*_message_columns(signature))
+
+
+def links(decoded: DataFrame) -> DataFrame:
+    """References of all messages that decode."""
+    each = decoded.where(F.col("reject").isNull() & F.col("address_valid")).select(
+        "fabric", F.col("message").alias("child"), F.explode("links").alias("link")
+    )
+    return each.select(
+        "fabric",
+        "child",
+        "link.parent",
+        "link.relation",
+        F.timestamp_micros("link.parent_expires_us").alias("parent_expires"),
+    )
+
+
+def published_keys(decoded: DataFrame) -> DataFrame:
+    """Keys that Create messages publish, if the message's address is true."""
+    return decoded.where(F.col("public_key").isNotNull() & F.col("address_valid") & F.col("reject").isNull()).select(
+        F.col("key_owner").alias("owner"), F.col("public_key").alias("key"), "message"
+    )
+
+
+def to_verify(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
+    """Messages without a verdict whose signer's key is known, with that key."""
+    fingerprint = F.base64(F.unhex(F.sha2("key", 256)))
+    known = keys.select(
+        F.col("owner").alias("signer"), fingerprint.alias("fingerprint"), F.col("key").alias("public_key")
+    ).distinct()
+    waiting = decoded.where(F.col("reject").isNull() & F.col("signature").isNotNull() & F.col("address_valid")).select(
+        "message", "signer", "fingerprint", "signed_digest", "signature", "claims_valid"
+    )
+    return (
+        waiting.join(verdicts.select("message"), on="message", how="left_anti")
+        .join(known, on=["signer", "fingerprint"], how="inner")
+        .select("message", "public_key", "signed_digest", "signature", "claims_valid")
+        .dropDuplicates(["message"])
+    )
+
+
+def disbelieved(rows: DataFrame, decoded: DataFrame) -> DataFrame:
+    """Rows whose bytes do not decode, or are not those of the address they stand under, for the quarantine."""
+    with_bytes = rows.where(F.col("raw").isNotNull() & ~is_cut())
+    judged = decoded.select("fabric", "digest", F.col("message").alias("true_message"), "reject", "detail")
+    suspects = judged.where(F.col("reject").isNotNull() | (F.col("fabric") == "won"))
+    misplaced = F.when(
+        F.col("fabric") == "won", F.col("true_message").isNotNull() & (F.col("true_message") != F.col("message"))
+    ).otherwise(F.col("digest") != F.col("message"))
+    reason = F.when(misplaced, ADDRESS_MISMATCH).otherwise(F.col("reject"))
+    detail = F.when(misplaced, "the bytes are not those of this address").otherwise(F.col("detail"))
+    return (
+        with_bytes.join(suspects, on=["fabric", "digest"], how="left")
+        .withColumn("why", reason)
+        .where(F.col("why").isNotNull())
+        .select(
+            "fabric",
+            "server",
+            "seq",
+            "at",
+            "stage",
+            "message",
+            F.col("why").alias("reason"),
+            detail.alias("detail"),
+            F.col("raw").alias("bytes"),
+        )
+    )
+
+
+def _message_columns(signature: Column) -> list[Column]:
+    return [
+        *(F.col(name) for name in ("fabric", "message", "key", "id", "type", "sender", "recipients")),
+        F.timestamp_micros("created_us").alias("created"),
+        F.timestamp_micros("expires_us").alias("expires"),
+        *(F.col(name) for name in ("size", "version", "direction", "connection", "sender_socket")),
+        *(F.col(name) for name in ("recipient_socket", "responding_to_type", "signer", "address_valid")),
+        F.lit(True).alias("schema_valid"),
+        signature.alias("signature"),
+        F.col("work_valid"),
+    ]
