@@ -1,0 +1,63 @@
+"""Messages as TriG, for the wire and for documents: graphs as blocks, subjects grouped, known words shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.won import vocabulary as v
+from dovetail.won.canonical import Quad, encode_lines, join_lines
+from dovetail.won.message import Message, collect_quads
+
+_HEADER = "".join(f"@prefix {name}: <{uri}> .\n" for name, uri in v.PREFIXES.items())
+_HEADER_BYTES = _HEADER.encode()
+
+_SHORT: dict[str, str] = {v.RDF_TYPE: "a"}
+for _name in (
+    *("envelope", "content", "signature", "messageType", "timestamp", "protocolVersion", "atom", "connection"),
+    *("senderSocket", "recipientSocket", "respondingTo", "respondingToMessageType", "previousMessage", "signer"),
+    *("forwardedMessage", "signedGraph", "hash", "signatureValue", "publicKeyFingerprint", "EnvelopeGraph"),
+    *(kind.value for kind in v.MessageType if kind is not v.MessageType.REGISTER),
+    *(direction.value for direction in v.Direction),
+):
+    _SHORT[f"<{v.MSG}{_name}>"] = f"msg:{_name}"
+_SHORT |= {v.P_TEXT: "con:text", v.P_SOCKET: "won:socket", v.P_CERT_KEY: "cert:key"}
+
+
+def encode_bundle(messages: Iterable[Message], *, log: str | None = None, position: int | None = None) -> bytes:
+    """One TriG dataset of some messages; with `log`, the frame's position in that container."""
+    parts = [_HEADER_BYTES]
+    parts += [encode_graphs(message.quads) for message in messages]
+    if log is not None:
+        parts.append(encode_position(log, position or 0))
+    return b"".join(parts)
+
+
+def encode_position(log: str, position: int) -> bytes:
+    """The graph that tells an owner where in its atom's log the frame stands."""
+    return f'<{log}#position> {{ <{log}> {v.P_POSITION} "{position}"{v.XSD_LONG} . }}\n'.encode()
+
+
+def encode_graphs(quads: Iterable[Quad]) -> bytes:
+    """TriG blocks, one per graph, for quads in any order; needs the prefixes of `encode_bundle`'s header."""
+    graphs: dict[str, dict[str, list[str]]] = {}
+    for s, p, o, g in quads:
+        graphs.setdefault(g, {}).setdefault(s, []).append(f"{_SHORT.get(p, p)} {_SHORT.get(o, o)}")
+    blocks = []
+    for graph, subjects in graphs.items():
+        body = " .\n".join(subject + " " + " ;\n ".join(pairs) for subject, pairs in subjects.items())
+        blocks.append(f"{graph} {{\n{body} .\n}}\n" if graph else f"{body} .\n")
+    return "".join(blocks).encode()
+
+
+def encode_document(quads: list[Quad], media_type: str) -> bytes:
+    """Quads as TriG, N-Quads or Turtle (which drops graph names)."""
+    if media_type == "application/n-quads":
+        return join_lines(encode_lines(quads))
+    if media_type == "text/turtle":
+        return _HEADER_BYTES + encode_graphs({(s, p, o, "") for s, p, o, _ in quads})
+    return _HEADER_BYTES + encode_graphs(quads)
+
+
+def encode_messages(messages: Iterable[Message], media_type: str) -> bytes:
+    """Messages as a document of the given media type."""
+    return encode_document(collect_quads(messages), media_type)

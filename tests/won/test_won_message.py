@@ -1,0 +1,227 @@
+"""Anatomy of a message: closed property lists, addresses, several messages in one dataset."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.hop import Reason, parse_address, won_uri
+from dovetail.won import compose as c
+from dovetail.won import vocabulary as v
+from dovetail.won.canonical import rename
+from dovetail.won.message import (
+    compute_address,
+    decode_bundle,
+    decode_message,
+    decode_quads,
+    describe,
+    literal_value,
+    verify_address,
+)
+from dovetail.won.trig import encode_bundle, encode_document
+from dovetail.won.vocabulary import MessageType
+from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NOW_MS, build, success
+
+
+def assert_refused(reason, data):
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_bundle(data)
+    assert caught.value.reason is reason, caught.value.detail
+
+
+def altered(message, change):
+    """The message's dataset after `change` on its quads, under the same URI."""
+    quads = [changed for quad in message.quads if (changed := change(quad)) is not None]
+    return encode_document(quads, "application/n-quads")
+
+
+def extended(message, *quads):
+    return encode_document([*message.quads, *quads], "application/n-quads")
+
+
+def test_message_has_the_address_of_its_content():
+    message = build()
+    assert verify_address(message)
+    assert message.uri.startswith("wm:/Qm")
+    assert parse_address(message.uri) == message.address
+    assert compute_address(rename(message.quads, message.uri, v.SELF))[0] == message.address
+
+
+def test_building_again_gives_the_same_uri():
+    assert build() == build()
+
+
+@pytest.mark.parametrize("kind", [k for k in MessageType if k not in (*v.RESPONSE_TYPES, MessageType.REGISTER)])
+def test_every_type_survives_trig_and_nquads(kind):
+    message = build(kind)
+    assert decode_bundle(encode_bundle([message])).messages == (message,)
+    assert decode_message(message.raw) == message
+
+
+def test_several_messages_travel_in_one_dataset_m_first_then_s1():
+    message = build()
+    response = success(message)
+    assert decode_bundle(encode_bundle([response, message])).messages == (message, response)
+
+
+def test_frame_position_is_read_and_belongs_to_no_message():
+    bundle = decode_bundle(encode_bundle([build()], log=f"{ALICE}/msg", position=7))
+    assert (bundle.position, bundle.log, len(bundle.messages)) == (7, f"{ALICE}/msg", 1)
+
+
+def test_response_carries_references_in_sorted_order():
+    message, first, second = build(), build(text="1"), build(text="2")
+    response = success(message, previous=[second.uri, first.uri])
+    assert response.previous == tuple(sorted((first.uri, second.uri)))
+    assert response.responding_to == message.uri
+    assert response.responding_to_type is MessageType.CONNECTION
+    assert response.is_response
+
+
+def test_altered_content_breaks_the_address():
+    message = build(text="I owe you 5")
+    data = altered(message, lambda q: (q[0], q[1], q[2].replace("5", "9"), q[3]) if q[1] == v.P_TEXT else q)
+    assert not verify_address(decode_message(data))
+
+
+def test_literal_that_contains_the_placeholder_is_left_alone():
+    message = build(text="see <wm:/SELF#content> and wm:/SELF")
+    assert verify_address(message)
+    assert decode_message(message.raw).text == "see <wm:/SELF#content> and wm:/SELF"
+
+
+def test_blank_nodes_in_content_are_addressed_whatever_their_labels():
+    content = [("_:x", "<a:p>", '"1"', f"<{c.CONTENT_GRAPH}>"), ("_:y", "<a:q>", "_:x", f"<{c.CONTENT_GRAPH}>")]
+    message = build(content=content)
+    relabelled = altered(message, lambda q: tuple(term.replace("_:c14n", "_:other") for term in q))
+    assert verify_address(decode_message(relabelled))
+    assert decode_message(relabelled) == message
+
+
+def test_envelope_may_not_carry_what_its_type_does_not_list():
+    message = build()
+    extra = (f"<{message.uri}>", v.P_ATOM, f"<{ALICE}>", f"<{message.uri}#envelope>")
+    assert_refused(Reason.INVALID_SCHEMA, extended(message, extra))
+
+
+@pytest.mark.parametrize("term", sorted(v.REQUIRED_BY_ALL | {v.P_SENDER_SOCKET, v.P_RECIPIENT_SOCKET, v.P_CONTENT}))
+def test_envelope_must_carry_what_its_type_requires(term):
+    message = build()
+    assert_refused(
+        Reason.INVALID_SCHEMA, altered(message, lambda q: None if (q[1], q[0]) == (term, f"<{message.uri}>") else q)
+    )
+
+
+def test_property_may_not_be_repeated():
+    message = build()
+    extra = (f"<{message.uri}>", v.P_TIMESTAMP, f'"1"{v.XSD_LONG}', f"<{message.uri}#envelope>")
+    assert_refused(Reason.INVALID_SCHEMA, extended(message, extra))
+
+
+@pytest.mark.parametrize("time", ['"1"', '"-1"^^', '"x"^^', '""^^', '"1234567890123456789"^^', "<a:b>"])
+def test_timestamp_must_be_a_long(time):
+    message = build()
+    term = time[:-2] + v.XSD_LONG if time.endswith("^^") else time
+    data = altered(message, lambda q: (q[0], q[1], term, q[3]) if q[1] == v.P_TIMESTAMP else q)
+    assert_refused(Reason.INVALID_SCHEMA, data)
+
+
+def test_other_protocol_version_is_refused():
+    message = build()
+    data = altered(message, lambda q: (q[0], q[1], '"2.0"', q[3]) if q[1] == v.P_VERSION else q)
+    assert_refused(Reason.UNSUPPORTED_VERSION, data)
+
+
+@pytest.mark.parametrize(
+    "quad",
+    [
+        ("<a:s>", f"<{v.MSG}timestamp>", '"1"', f"<{c.CONTENT_GRAPH}>"),
+        ("<a:s>", "<a:p>", f"<{v.MSG}SuccessResponse>", f"<{c.CONTENT_GRAPH}>"),
+        (f"<{v.MSG}x>", "<a:p>", '"1"', f"<{c.CONTENT_GRAPH}>"),
+        ("<a:s>", "<a:p>", f'"1"^^<{v.MSG}x>', f"<{c.CONTENT_GRAPH}>"),
+    ],
+)
+def test_content_may_not_use_the_envelope_namespace(quad):
+    message = build()
+    assert_refused(Reason.RESERVED_NAMESPACE, extended(message, *rename([quad], v.SELF, message.uri)))
+
+
+def test_text_about_the_namespace_is_allowed():
+    assert verify_address(build(text=f"see <{v.MSG}timestamp>"))
+
+
+def test_content_graph_must_be_listed():
+    message = build()
+    assert_refused(Reason.INVALID_SCHEMA, extended(message, ("<a:s>", "<a:p>", '"1"', f"<{message.uri}#more>")))
+
+
+def test_default_graph_must_be_empty():
+    assert_refused(Reason.INVALID_SCHEMA, build().raw + b"<a:s> <a:p> <a:o> .\n")
+
+
+def test_blank_graph_name_is_refused():
+    assert_refused(Reason.INVALID_SCHEMA, build().raw + b"<a:s> <a:p> <a:o> _:g .\n")
+
+
+def test_missing_signature_is_refused():
+    message = build()
+    assert_refused(Reason.UNSIGNED, altered(message, lambda q: None if q[3].endswith("#signature>") else q))
+
+
+def test_signature_must_cover_every_graph():
+    message = build()
+    graph = f"<{message.uri}#content>"
+    assert_refused(
+        Reason.UNSIGNED, altered(message, lambda q: None if (q[1], q[2]) == (v.P_SIGNED_GRAPH, graph) else q)
+    )
+
+
+def test_signature_graph_is_closed():
+    message = build()
+    assert_refused(Reason.INVALID_SCHEMA, extended(message, ("<a:s>", "<a:p>", '"1"', f"<{message.uri}#signature>")))
+
+
+def test_placeholder_is_never_a_valid_uri():
+    message = build()
+    data = encode_document(rename(message.quads, message.uri, v.SELF), "application/n-quads")
+    assert_refused(Reason.WRONG_ADDRESS, data)
+
+
+def test_empty_dataset_is_refused():
+    assert_refused(Reason.MALFORMED, b"")
+
+
+def test_too_many_messages_in_one_dataset_are_refused():
+    assert_refused(Reason.TOO_LARGE, encode_bundle([build(text=str(i)) for i in range(17)]))
+
+
+def test_socket_must_belong_to_an_atom():
+    with pytest.raises(LocalProtocolError, match="socket"):
+        build(envelope=c.socket_pair(ALICE_CHAT, BOB_CHAT.partition("#")[0]))
+    with pytest.raises(LocalProtocolError, match="atom"):
+        build(envelope=c.socket_pair("https://a.example/elsewhere#chat", BOB_CHAT))
+
+
+def test_failure_response_never_carries_previous_message():
+    message = build()
+    with pytest.raises(LocalProtocolError, match="previousMessage"):
+        success(message, success=False, previous=[message.uri])
+
+
+def test_description_names_the_parts_people_ask_for():
+    fields = describe(build(text="hi"))
+    assert fields["address"] == "ok"
+    assert fields["timestamp_ms"] == NOW_MS
+    assert fields["text"] == "hi"
+    assert fields["senderSocket"] == ALICE_CHAT
+
+
+def test_broken_address_is_described_with_the_true_one():
+    message = build()
+    other = decode_quads("wm:/QmWrong", rename(message.quads, message.uri, "wm:/QmWrong"))
+    assert describe(other)["address"] == "broken"
+    assert describe(other)["computed"] == won_uri(message.address)
+
+
+def test_literal_escapes_are_undone():
+    assert literal_value(c.literal('a"b\\c\n\t\x07é😀')) == 'a"b\\c\n\t\x07é😀'
