@@ -1,0 +1,149 @@
+"""Where a receipt's facts come from: a journal (this module) or the lake (`lake_source`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from dovetail.hop import Address, Fabric, Hop
+from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+from dovetail.journal.reader import Identity, JournalReader
+from dovetail.journal.tree import JournalTree
+
+MAX_MATCHES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHop:
+    """A hop with the digest that its leaf commits to."""
+
+    hop: Hop
+    digest: bytes
+
+
+class Source(Protocol):
+    """The hops of one server, and the tree that commits to them."""
+
+    @property
+    def server(self) -> str:
+        """The server's URI."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """The server's fabric."""
+
+    @property
+    def verifier(self) -> Verifier:
+        """The key it signs with, as the source itself has it."""
+
+    def latest_checkpoint(self) -> SignedCheckpoint | None:
+        """The checkpoint over the most hops."""
+
+    def find(self, prefix: bytes) -> set[Address]:
+        """Addresses that begin with `prefix`; more than one or two need not be told."""
+
+    def hops_of(self, address: Address) -> list[KeptHop]:
+        """All hops of one message, in order."""
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message, where they are kept."""
+
+    def bodies_after(self, seq: int, hops: int) -> Iterator[tuple[Address, bytes]]:
+        """Messages with their bytes on the next `hops` hops from `seq` on."""
+
+    def hops_between(self, first: int, end: int) -> Sequence[KeptHop]:
+        """Hops from `first` up to and without `end`."""
+
+    def seq_at(self, at_us: int) -> int:
+        """The position of the first hop whose time is `at_us` or later."""
+
+    def node(self, level: int, number: int) -> bytes:
+        """The hash of a perfect subtree, as `merkle.NodeSource` has it."""
+
+
+class JournalSource:
+    """A journal, live or closed, read through a connection of its own."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self._reader = reader
+        self._tree = JournalTree(reader)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The journal at `path`; JournalError where there is none."""
+        return cls(JournalReader.open(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.close()
+
+    @property
+    def identity(self) -> Identity:
+        """Whose journal it is."""
+        return self._reader.identity
+
+    @property
+    def server(self) -> str:
+        """The server's URI."""
+        return self.identity.server
+
+    @property
+    def fabric(self) -> Fabric:
+        """The server's fabric."""
+        return self.identity.fabric
+
+    @property
+    def verifier(self) -> Verifier:
+        """The key that the journal itself carries."""
+        return self.identity.verifier
+
+    def latest_checkpoint(self) -> SignedCheckpoint | None:
+        """The checkpoint over the most hops."""
+        return self._reader.latest_checkpoint()
+
+    def find(self, prefix: bytes) -> set[Address]:
+        """Addresses that begin with `prefix`."""
+        return {row.address for row in self._reader.find(prefix, MAX_MATCHES)}
+
+    def hops_of(self, address: Address) -> list[KeptHop]:
+        """All hops of one message, in order."""
+        message = self._reader.message(address)
+        if message is None:
+            return []
+        return [KeptHop(hop, message.digest_on(hop.seq)) for hop in self._reader.hops_of(address)]
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message, where they are kept."""
+        return self._reader.raw(address)
+
+    def bodies_after(self, seq: int, hops: int) -> Iterator[tuple[Address, bytes]]:
+        """Messages with their bytes on the next `hops` hops from `seq` on."""
+        for hop in self._reader.hops(seq, seq + hops):
+            if hop.raw is not None:
+                yield hop.message, hop.raw
+
+    def hops_between(self, first: int, end: int) -> list[KeptHop]:
+        """Hops from `first` up to and without `end`."""
+        kept = []
+        for commit in self._reader.commits(first, end):
+            messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
+            by_address = {message.address: message for message in messages.values()}
+            for hop in self._reader.hops_of_commit(commit, messages):
+                if first <= hop.seq < end:
+                    kept.append(KeptHop(hop, by_address[hop.message].digest_on(hop.seq)))
+        return kept
+
+    def seq_at(self, at_us: int) -> int:
+        """The position of the first hop whose time is `at_us` or later."""
+        return self._reader.seq_at(at_us)
+
+    def node(self, level: int, number: int) -> bytes:
+        """The hash of a perfect subtree."""
+        return self._tree.node(level, number)
