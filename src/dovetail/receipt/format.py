@@ -43,11 +43,9 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SEQ)]
 Time = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME_US)]
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """Strict: no unknown field, nothing that means the same as its absence."""
-
-
-class MessageRecord(_Record):
+class MessageRecord(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
     """A message. The first of a receipt is its subject; any other names the subject by `relation`."""
 
     address: Hex32
@@ -55,7 +53,9 @@ class MessageRecord(_Record):
     relation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
-class HopRecord(_Record):
+class HopRecord(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
     """A hop as its leaf has it, without the server. `path` are the numbers of its proof's hashes, leaf to root."""
 
     at: Time
@@ -69,7 +69,9 @@ class HopRecord(_Record):
     path: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_LEVEL)]
 
 
-class SinceRecord(_Record):
+class SinceRecord(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
     """That the tree of the checkpoint begins with the tree of `size` leaves and this root (RFC 9162, 2.1.4)."""
 
     size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
@@ -77,14 +79,16 @@ class SinceRecord(_Record):
     proof: Annotated[str, msgspec.Meta(max_length=2816)]
 
 
-class NoteRecord(_Record):
+class NoteRecord(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
     """A signed checkpoint with the public key of each of its signatures, in the same order."""
 
     checkpoint: Note
     keys: Keys
 
 
-class JournalRecord(NoteRecord):
+class JournalRecord(NoteRecord, frozen=True, kw_only=True, gc=False):
     """What one journal has to say. `hashes` are the different hashes of all paths in the order of their first use."""
 
     hashes: Hashes
@@ -92,7 +96,15 @@ class JournalRecord(NoteRecord):
     since: SinceRecord | None = None
 
 
-class Delivery(_Record, tag_field="receipt", tag="delivery/1"):
+class Delivery(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="delivery/1",
+):
     """What happened to one message."""
 
     claim: Claim

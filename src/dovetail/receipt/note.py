@@ -1,7 +1,7 @@
 """Signed checkpoints inside receipts: every signature is checked with the key that the receipt carries for it.
 
-A key is the C2SP text `name+id+key`. Its first byte tells what it signs: 0x01 the checkpoint itself, by the server whose
-journal it is; 0x04 a cosignature (C2SP cosignature/v1), by a witness that saw the journal only grow:
+A key is the C2SP text `name+id+key`. Its first byte tells what it signs: 0x01 the checkpoint itself, by the server
+whose journal it is; 0x04 a cosignature (C2SP cosignature/v1), by a witness that saw the journal only grow:
 
     signature line    — name base64(key id, 8 bytes of POSIX time, 64 bytes of Ed25519 signature)
     what is signed    "cosignature/v1" LF "time " <decimal time> LF <the checkpoint's three lines>

@@ -131,13 +131,15 @@ class JournalSource:
 
     def hops_between(self, first: int, end: int) -> list[KeptHop]:
         """Hops from `first` up to and without `end`."""
-        kept = []
+        kept: list[KeptHop] = []
         for commit in self._reader.commits(first, end):
             messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
             by_address = {message.address: message for message in messages.values()}
-            for hop in self._reader.hops_of_commit(commit, messages):
-                if first <= hop.seq < end:
-                    kept.append(KeptHop(hop, by_address[hop.message].digest_on(hop.seq)))
+            kept.extend(
+                KeptHop(hop, by_address[hop.message].digest_on(hop.seq))
+                for hop in self._reader.hops_of_commit(commit, messages)
+                if first <= hop.seq < end
+            )
         return kept
 
     def seq_at(self, at_us: int) -> int:

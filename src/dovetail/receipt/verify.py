@@ -3,12 +3,14 @@
 The steps, in order; an error begins with the name of the first that is broken:
 
     file, form   size, JSON, canonical spelling, limits, order
-    address      the bytes of each message lead to its address; related messages name the subject
-    inclusion    each hop's leaf entry leads by its path to the root of its journal's checkpoint (RFC 9162, 2.1.3.2)
-    checkpoint   each is well formed
-    signature    the server's, and those of all witnesses, with the keys that the receipt carries
+    then for each journal
+    checkpoint   it is well formed
+    key, signature   the server's, and those of all witnesses, with the keys that the receipt carries
     trust        the server's key is one of the trusted keys, with the server's URI as its name
-    witnesses, time, against   what the caller asked for beyond that
+    witnesses, time   what the caller asked for beyond that
+    inclusion    each hop's leaf entry leads by its path to the root of the checkpoint (RFC 9162, 2.1.3.2)
+    then for all together
+    address      the bytes of each message lead to its address; related messages name the subject
     claim        the words in the file are those that follow from all of it
 
 Who said something follows from keys alone: no field of a receipt names a server. No file, network, clock or database is
@@ -18,7 +20,7 @@ touched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import CheckpointError, ReceiptError
@@ -48,6 +50,10 @@ from dovetail.receipt.proof import (
     check_order,
     check_trust,
 )
+
+_STAGES: Mapping[str, Stage] = {str(stage): stage for stage in Stage}
+_REASONS: Mapping[str, Reason] = {str(reason): reason for reason in Reason}
+_RELATIONS: Mapping[str, Relation] = {str(relation): relation for relation in Relation}
 
 
 def verify_receipt(data: bytes, trusted: Iterable[Verifier], policy: Policy | None = None) -> Proof:
@@ -108,10 +114,9 @@ def _read_messages(records: Sequence[MessageRecord]) -> list[ProvenMessage]:
         raise ReceiptError("form: the first message is the subject and has no relation")
     relations: list[Relation | None] = [None]
     for record in records[1:]:
-        try:
-            relations.append(Relation(record.relation))
-        except ValueError:
-            raise ReceiptError(f"form: unknown relation {record.relation!r}") from None
+        if record.relation is None or record.relation not in _RELATIONS:
+            raise ReceiptError(f"form: unknown relation {record.relation!r}")
+        relations.append(_RELATIONS[record.relation])
     check_order((record.address for record in records[1:]), "the related messages")
     if records[0].address in {record.address for record in records[1:]}:
         raise ReceiptError("form: the subject stands among the related messages")
@@ -171,20 +176,19 @@ def _check_journal(
 
 def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -> tuple[Hop, bytes]:
     """A hop of `server` and its digest, from what a receipt says of it."""
-    try:
-        stage = Stage(record.stage)
-        reason = None if record.reason is None else Reason(record.reason)
-    except ValueError as error:
-        raise ReceiptError(f"form: hop {record.seq} of {server}: {error}") from None
+    if record.stage not in _STAGES:
+        raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown stage {record.stage!r}")
+    if record.reason is not None and record.reason not in _REASONS:
+        raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown reason {record.reason!r}")
     hop = Hop(
         server=server,
         seq=record.seq,
         at_us=record.at,
         fabric=fabric,
-        stage=stage,
+        stage=_STAGES[record.stage],
         message=address,
         counterpart=record.counterpart,
-        reason=reason,
+        reason=None if record.reason is None else _REASONS[record.reason],
         size=record.size,
     )
     digest = NO_DIGEST if record.digest is None else bytes.fromhex(record.digest)

@@ -1,0 +1,48 @@
+# Dovetail: `make demo` shows it, `make test` checks it. Both need only Python 3.11 and make.
+
+VENV   := .venv
+PYTEST := $(VENV)/bin/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint types format bench soak docs lock setup clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup ## run every fabric with injected faults, audit the journals, compare
+	@$(VENV)/bin/dovetail demo
+
+test: setup ## everything that must be green: lint, types and all tests but the soak
+	@$(VENV)/bin/python tools/check.py
+
+unit: setup ## the quick tests: no processes, no sockets
+	@$(PYTEST) -m "not system and not soak"
+
+lint: setup ## style and likely mistakes
+	@$(VENV)/bin/python tools/check.py lint format
+
+types: setup ## the type checker, strict
+	@$(VENV)/bin/python tools/check.py types
+
+format: setup ## rewrite the code in the house style
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+bench: setup ## measure the journal beside the disk's own floor
+	@$(VENV)/bin/python -m benchmarks.journal
+
+soak: setup ## the long runs
+	@$(PYTEST) -m soak --timeout 0
+
+docs: setup ## write docs/reference anew from the code
+	@$(VENV)/bin/python tools/reference.py
+
+lock: ## resolve requirements/*.lock anew (UPGRADE=1 for newer versions)
+	@tools/lock.sh
+
+setup: ## make .venv ready; every other target does this first
+	@python=$$(tools/find-python.sh) && "$$python" tools/setup.py
+
+clean: ## remove .venv and all that was built
+	@rm -rf $(VENV) dist build demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

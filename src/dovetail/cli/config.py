@@ -1,0 +1,68 @@
+"""`dovetail config`: check, show and write configuration files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Check, show and write configuration files.", no_args_is_help=True)
+
+File = Annotated[Path, typer.Argument(help="The configuration file.", metavar="FILE")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+@app.command()
+def check(file: File, as_json: AsJson = False) -> None:
+    """Check a file with the overrides of the environment, and list everything that is wrong with it."""
+    from dovetail.cli.output import print_json, say
+    from dovetail.config import ConfigProblems, load_config
+    from dovetail.errors import ConfigError
+
+    try:
+        loaded = load_config(file)
+    except ConfigError as error:
+        problems = error.problems if isinstance(error, ConfigProblems) else (str(error),)
+        if as_json:
+            print_json({"file": str(file), "ok": False, "problems": problems})
+        for problem in problems:
+            say(f"dovetail: {problem}")
+        raise typer.Exit(1) from None
+    changed = sum(setting.source != "default" for setting in loaded.settings)
+    if as_json:
+        print_json({"file": str(file), "ok": True, "problems": []})
+    say(f"{file}: ok, {changed} of {len(loaded.settings)} keys set")
+
+
+@app.command()
+def show(
+    file: Annotated[
+        Path | None, typer.Argument(help="The configuration file; none: the defaults.", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print every effective value and where it came from: the file, a variable, or the default."""
+    from dovetail.cli.output import print_rows
+    from dovetail.config import load_config
+    from dovetail.config.schema import toml_value
+
+    rows = [
+        {
+            "key": setting.key,
+            "value": setting.value if as_json else toml_value(setting.value),
+            "from": setting.source,
+        }
+        for setting in load_config(file).settings
+    ]
+    print_rows(rows, ["key", "value", "from"], as_json=as_json)
+
+
+@app.command()
+def example() -> None:
+    """Print a whole file: every key with its default, what it means and what is allowed."""
+    from dovetail.cli.output import print_text
+    from dovetail.config import Config
+    from dovetail.config.schema import example_text
+
+    print_text(example_text(Config))

@@ -1,0 +1,197 @@
+"""The entry point: finds the noun, loads only its module, and turns errors into one line and an exit code.
+
+0 done, 1 failed, 2 misuse, 130 interrupted, 141 whoever read our output went away
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from dovetail import __version__
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context, HelpFormatter
+
+EXIT_FAILED = 1
+EXIT_MISUSE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A row of the table of nouns: its module in this package has an `app`, loaded when it is asked for."""
+
+    name: str
+    help: str
+    verbless: bool = False
+    """The app has one command, which is the noun itself."""
+
+
+NOUNS = (
+    Noun("config", "Check, show and write configuration files."),
+    Noun("doctor", "Check this machine and say what to do.", verbless=True),
+    Noun("keys", "A private CA, certificates and signing keys."),
+)
+
+
+class LazyGroup(TyperGroup):
+    """The root command. Its help comes from the table, so that it needs no noun's module."""
+
+    def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
+        return sorted([*(noun.name for noun in NOUNS), *self.commands])
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:  # noqa: ARG002
+        for noun in NOUNS:
+            if noun.name == cmd_name:
+                return load_noun(noun)
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002
+        rows = {noun.name: noun.help for noun in NOUNS}
+        rows |= {name: command.get_short_help_str(limit=80) for name, command in self.commands.items()}
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(rows.items()))
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        command = self.get_command(ctx, args[0])
+        if command is None:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.list_commands(ctx))}"
+            ctx.fail(f"no such command {args[0]!r}; {hint}")
+        return args[0], command, args[1:]
+
+
+def load_noun(noun: Noun) -> Command:
+    """The command of a noun, from its module."""
+    app: typer.Typer = importlib.import_module(f"dovetail.cli.{noun.name}").app
+    app.rich_markup_mode = None
+    group = typer.main.get_group(app)
+    command: Command = group
+    if noun.verbless:
+        (command,) = group.commands.values()
+    command.name = noun.name
+    return command
+
+
+root = typer.Typer(
+    cls=LazyGroup,
+    name="dovetail",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 misuse.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"dovetail {__version__}\n")
+        raise typer.Exit
+
+
+@root.callback()
+def start(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="The least urgent level that is logged.")
+    ] = "info",
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Logs for people, or one JSON object per line.")
+    ] = "text",
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Message delivery you can prove: deliver, keep a tamper-evident journal of every hop, audit it."""
+    from dovetail import logs
+
+    logs.configure(level=log_level, form=log_format)
+
+
+@root.command("version")
+def print_version(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Print the versions of Dovetail and Python."""
+    import platform
+
+    from dovetail.cli.output import print_record
+
+    print_record({"dovetail": __version__, "python": platform.python_version()}, as_json=as_json)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code."""
+    command = typer.main.get_group(root)
+    context: Context | None = None
+    try:
+        context = command.make_context("dovetail", list(sys.argv[1:] if arguments is None else arguments))
+        with context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at its end; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if context is not None and context.params["debug"]:
+            traceback.print_exc()
+        return report(error)
+    return 0
+
+
+def report(error: Exception) -> int:
+    """Says in one line what went wrong and returns the exit code for it."""
+    from dovetail.cli.output import say
+    from dovetail.errors import DovetailError, UsageError
+
+    match error:
+        case UsageError():
+            say(f"dovetail: {error}")
+            return EXIT_MISUSE
+        case DovetailError():
+            say(f"dovetail: {error}")
+        case typer.TyperException():
+            return _report_misuse(error)
+        case OSError(filename=str(name)):
+            say(f"dovetail: {name}: {error.strerror or error}")
+        case OSError():
+            say(f"dovetail: {error.strerror or error}")
+        case _:
+            say(f"dovetail: internal error: {type(error).__name__}: {error} (--debug shows where)")
+    return EXIT_FAILED
+
+
+def _report_misuse(error: typer.TyperException) -> int:
+    from dovetail.cli.output import say
+
+    context: Context | None = getattr(error, "ctx", None)
+    text = error.format_message()
+    if context is not None and text == context.get_help():
+        # Asked for nothing: the help is the answer.
+        sys.stderr.write(text + "\n")
+        return error.exit_code
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    say(f"dovetail: {text[:1].lower()}{text[1:].rstrip('.')}{hint}")
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

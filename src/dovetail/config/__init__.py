@@ -1,0 +1,16 @@
+"""The configuration: its sections, what is allowed in them, and reading them from a file and the environment."""
+
+from dovetail.config.reader import ConfigProblems, LoadedConfig, Setting, load_config
+from dovetail.config.sections import Config, ListenTcp, ListenUdp, Section, parse_listen
+
+__all__ = [
+    "Config",
+    "ConfigProblems",
+    "ListenTcp",
+    "ListenUdp",
+    "LoadedConfig",
+    "Section",
+    "Setting",
+    "load_config",
+    "parse_listen",
+]

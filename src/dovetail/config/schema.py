@@ -1,0 +1,230 @@
+"""What the Structs of a configuration say about themselves: keys, allowed values, variables, and an example file."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect, structs
+
+from dovetail.config.sections import Section
+
+ENV_PREFIX = "DOVETAIL_"
+ENV_SEPARATOR = "__"
+_SHOWN_CHARS = 80
+_EXAMPLE_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key that holds a value of its own."""
+
+    name: str
+    kind: object
+    default: object
+    description: str
+
+
+def keys_of(cls: type[Section], prefix: str = "") -> Iterator[Key]:
+    """Every key below a Struct, in the order of its fields; tables inside are walked into."""
+    for each in structs.fields(cls):
+        name = join_key(prefix, each.encode_name)
+        section = section_in(bare_type(each.type))
+        if section is None:
+            yield Key(name=name, kind=each.type, default=default_of(each), description=description_of(each.type))
+        else:
+            yield from keys_of(section, name)
+
+
+def sections_of(cls: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """Every direct section of a configuration."""
+    for each in structs.fields(cls):
+        section = section_in(bare_type(each.type))
+        if section is not None:
+            yield each.encode_name, section
+
+
+def default_of(each: structs.FieldInfo) -> object:
+    """A field's default; NODEFAULT where it is required."""
+    if each.default_factory is not msgspec.NODEFAULT:
+        return each.default_factory()
+    return each.default
+
+
+def join_key(prefix: str, name: str) -> str:
+    """A dotted key."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def variable_of(key: str) -> str:
+    """The environment variable that overrides a key."""
+    return ENV_PREFIX + ENV_SEPARATOR.join(part.upper() for part in key.split("."))
+
+
+def bare_type(kind: object) -> inspect.Type:
+    """A type's description without its metadata."""
+    return _strip(inspect.type_info(kind))
+
+
+def section_in(info: inspect.Type) -> type[Section] | None:
+    """The Struct that a table becomes; None for other types."""
+    if isinstance(info, inspect.UnionType):
+        return next((found for each in info.types if (found := section_in(_strip(each)))), None)
+    if isinstance(info, inspect.StructType) and issubclass(info.cls, Section):
+        return info.cls
+    return None
+
+
+def section_in_list(info: inspect.Type) -> type[Section] | None:
+    """The Struct in `tuple[Struct, ...]`, written as an array of tables."""
+    return section_in(_strip(info.item_type)) if isinstance(info, inspect.VarTupleType) else None
+
+
+def section_in_map(info: inspect.Type) -> type[Section] | None:
+    """The Struct in `dict[str, Struct]`, written as tables with free names."""
+    return section_in(_strip(info.value_type)) if isinstance(info, inspect.DictType) else None
+
+
+def is_text(info: inspect.Type) -> bool:
+    """Whether values are written as text, so that a variable needs no quotes around them."""
+    match info:
+        case inspect.StrType():
+            return True
+        case inspect.CustomType(cls=cls):
+            return issubclass(cls, Path)
+        case inspect.LiteralType(values=values):
+            return all(isinstance(value, str) for value in values)
+        case inspect.UnionType(types=types):
+            return all(is_text(_strip(each)) or isinstance(each, inspect.NoneType) for each in types)
+        case _:
+            return False
+
+
+def description_of(kind: object) -> str:
+    """The sentence in a field's metadata."""
+    info = inspect.type_info(kind)
+    texts: list[str] = []
+    while isinstance(info, inspect.Metadata):
+        texts.append(str((info.extra_json_schema or {}).get("description", "")))
+        info = info.type
+    return next((text for text in texts if text), "")
+
+
+def extra_of(kind: object) -> dict[str, Any]:
+    """What a type's metadata says beyond descriptions and limits."""
+    info = inspect.type_info(kind)
+    extra: dict[str, Any] = {}
+    while isinstance(info, inspect.Metadata):
+        extra = {**(info.extra or {}), **extra}
+        info = info.type
+    return extra
+
+
+def allowed_text(kind: object) -> str:
+    """What values of a type are allowed, in words."""
+    bare = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+    if typing.get_origin(bare) is typing.Literal:
+        # In the order in which they were declared, which msgspec's description has lost.
+        return " or ".join(toml_value(value) for value in typing.get_args(bare))
+    return str(extra_of(kind).get("allowed") or _allowed(bare_type(kind)))
+
+
+def _allowed(info: inspect.Type) -> str:
+    info = _strip(info)
+    match info:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "a whole number" + _limits(info)
+        case inspect.FloatType():
+            return "a number" + _limits(info)
+        case inspect.StrType():
+            return "text"
+        case inspect.CustomType(cls=cls) if issubclass(cls, Path):
+            return "a path"
+        case inspect.LiteralType(values=values):
+            return " or ".join(toml_value(value) for value in values)
+        case inspect.UnionType(types=types):
+            return " or ".join(_allowed(each) for each in types if not isinstance(each, inspect.NoneType))
+        case inspect.VarTupleType(item_type=item) | inspect.ListType(item_type=item):
+            return "a list of tables" if section_in(_strip(item)) else f"a list, each {_allowed(item)}"
+        case inspect.DictType(value_type=value):
+            return f"a table of named values, each {_allowed(value)}"
+        case inspect.StructType():
+            return "a table"
+        case _:
+            raise TypeError(f"no words for {info}")
+
+
+def _limits(info: inspect.IntType | inspect.FloatType) -> str:
+    if info.ge is not None and info.le is not None:
+        return (
+            f" from {info.ge:g} to {info.le:g}"
+            if isinstance(info, inspect.FloatType)
+            else f" from {info.ge} to {info.le}"
+        )
+    parts = [("at least", info.ge), ("above", info.gt), ("at most", info.le), ("below", info.lt)]
+    words = ", ".join(f"{word} {limit}" for word, limit in parts if limit is not None)
+    return f" {words}" if words else ""
+
+
+def _strip(info: inspect.Type) -> inspect.Type:
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    return info
+
+
+def show_value(value: object) -> str:
+    """A value as it would stand in a TOML file, cut where it is long."""
+    text = toml_value(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
+
+
+def toml_value(value: object) -> str:
+    """A value as TOML writes it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str() | Path():
+            return json.dumps(str(value), ensure_ascii=False)
+        case list() | tuple():
+            return f"[{', '.join(toml_value(item) for item in value)}]"
+        case dict():
+            return "{" + ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items()) + "}"
+        case msgspec.Struct():
+            return toml_value(structs.asdict(value))
+        case _:
+            return str(value)
+
+
+def example_text(root: type[Section]) -> str:
+    """A whole configuration file with every key at its default, explained."""
+    lines = [
+        "# Dovetail configuration. Every key is shown with its default; leave out what you do not change.",
+        f"# The variable {ENV_PREFIX}SECTION{ENV_SEPARATOR}KEY overrides the key of that section.",
+    ]
+    for name, section in sections_of(root):
+        lines += ["", f"# {_first_line(section)}", f"[{name}]"]
+        for key in keys_of(section):
+            lines += _wrap(f"{key.description} {_capitalised(allowed_text(key.kind))}.")
+            unset = key.default is None or key.default is msgspec.NODEFAULT
+            lines.append(f"# {key.name} = " if unset else f"{key.name} = {toml_value(key.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def _first_line(cls: type[Section]) -> str:
+    return (cls.__doc__ or "").strip().splitlines()[0]
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, _EXAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ")

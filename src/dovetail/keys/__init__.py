@@ -1,0 +1,37 @@
+"""Keys and certificates: a private CA (ECDSA P-256), certificates, its revocation list, Ed25519 signing keys.
+
+Files in a keys directory:
+
+    ca.pem  ca.key  crl.pem      the CA, its private key, its revocation list
+    NAME.pem  NAME.key           a certificate and its private key
+    NAME.skey  NAME.vkey         a signing key (PEM, PKCS 8) and its public half (C2SP signed-note verifier key)
+
+Private files are made with mode 0600 and the directory with 0700. Everything is written to a temporary name first, and
+nothing is overwritten unless asked to.
+"""
+
+from dovetail.keys.authority import Authority, CertificateKind, Names, create_authority, load_authority
+from dovetail.keys.description import describe
+from dovetail.keys.signing import (
+    SigningKey,
+    VerifierKey,
+    create_signing_key,
+    load_signing_key,
+    load_verifier_keys,
+    parse_verifier_key,
+)
+
+__all__ = [
+    "Authority",
+    "CertificateKind",
+    "Names",
+    "SigningKey",
+    "VerifierKey",
+    "create_authority",
+    "create_signing_key",
+    "describe",
+    "load_authority",
+    "load_signing_key",
+    "load_verifier_keys",
+    "parse_verifier_key",
+]

@@ -1,0 +1,150 @@
+"""What a key file holds, in words: never anything secret."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from dovetail.errors import KeyFileError
+from dovetail.keys.authority import load_revocation_list
+from dovetail.keys.files import read_file
+from dovetail.keys.signing import VERIFIER_SUFFIX, VerifierKey, load_verifier_keys
+
+_SUFFIXES = (".pem", ".key", ".skey", VERIFIER_SUFFIX)
+
+Record = dict[str, object]
+
+
+def describe(path: Path, now: datetime.datetime | None = None) -> Iterator[Record]:
+    """One record per thing in a file, or in all key files of a directory."""
+    now = now or datetime.datetime.now(datetime.UTC)
+    if path.is_dir():
+        for each in sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES and each.is_file()):
+            try:
+                yield from describe(each, now)
+            except KeyFileError as error:
+                # One strange file must not hide the others.
+                yield {"file": str(each), "kind": "unreadable", "problem": str(error)}
+    elif path.suffix == VERIFIER_SUFFIX:
+        yield from (_describe_verifier(path, key) for key in load_verifier_keys(path))
+    else:
+        yield from _describe_pem(path, read_file(path), now)
+
+
+def _describe_pem(path: Path, data: bytes, now: datetime.datetime) -> Iterator[Record]:
+    if b"-----BEGIN CERTIFICATE-----" in data:
+        try:
+            certificates = x509.load_pem_x509_certificates(data)
+        except ValueError:
+            raise KeyFileError(f"{path} is not a certificate in PEM") from None
+        for certificate in certificates:
+            yield _describe_certificate(path, certificate, now)
+    elif b"-----BEGIN X509 CRL-----" in data:
+        yield _describe_revocation_list(path, now)
+    elif b"PRIVATE KEY-----" in data:
+        yield _describe_private(path, data)
+    else:
+        raise KeyFileError(f"{path} holds no certificate, revocation list or key that is known here")
+
+
+def _describe_certificate(path: Path, certificate: x509.Certificate, now: datetime.datetime) -> Record:
+    extensions = certificate.extensions
+    names: list[str] = []
+    usages: list[str] = []
+    is_authority = False
+    for extension in extensions:
+        match extension.value:
+            case x509.SubjectAlternativeName() as alternatives:
+                names = [_general_name(name) for name in alternatives]
+            case x509.ExtendedKeyUsage() as usage:
+                usages = [each._name for each in usage]
+            case x509.BasicConstraints(ca=ca):
+                is_authority = ca
+    return {
+        "file": str(path),
+        "kind": "ca" if is_authority else "certificate",
+        "subject": certificate.subject.rfc4514_string(),
+        "issuer": certificate.issuer.rfc4514_string(),
+        "names": names,
+        "usages": usages,
+        "serial": f"{certificate.serial_number:x}",
+        **_validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc, now),
+        "fingerprint": certificate.fingerprint(hashes.SHA256()).hex(),
+        "public_key": _public_text(certificate.public_key()),
+    }
+
+
+def _describe_revocation_list(path: Path, now: datetime.datetime) -> Record:
+    crl = load_revocation_list(path)
+    end = crl.next_update_utc or now
+    return {
+        "file": str(path),
+        "kind": "revocation list",
+        "issuer": crl.issuer.rfc4514_string(),
+        "revoked": [f"{entry.serial_number:x}" for entry in crl],
+        **_validity(crl.last_update_utc, end, now),
+        "fingerprint": crl.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def _describe_private(path: Path, data: bytes) -> Record:
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError):
+        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
+    mode = path.stat().st_mode & 0o777
+    return {
+        "file": str(path),
+        "kind": "private key",
+        "mode": f"{mode:04o}" + ("" if mode & 0o077 == 0 else " (others may read it: chmod 600)"),
+        "public_key": _public_text(key.public_key()),
+    }
+
+
+def _describe_verifier(path: Path, key: VerifierKey) -> Record:
+    return {
+        "file": str(path),
+        "kind": "verifier key",
+        "name": key.name,
+        "key_id": key.key_id.hex(),
+        "public_key": f"ed25519 {base64.b64encode(key.public_key).decode()}",
+        "text": key.text(),
+    }
+
+
+def _validity(begin: datetime.datetime, end: datetime.datetime, now: datetime.datetime) -> Record:
+    return {
+        "valid_from": begin.isoformat(),
+        "valid_until": end.isoformat(),
+        "days_left": (end - now).days,
+        "valid": begin <= now <= end,
+    }
+
+
+def _general_name(name: x509.GeneralName) -> str:
+    match name:
+        case x509.DNSName(value=value):
+            return f"dns:{value}"
+        case x509.IPAddress(value=address):
+            return f"ip:{address}"
+        case x509.UniformResourceIdentifier(value=value):
+            return f"uri:{value}"
+        case _:
+            return f"other:{name.value}"
+
+
+def _public_text(key: object) -> str:
+    match key:
+        case ec.EllipticCurvePublicKey():
+            point = key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint)
+            return f"{key.curve.name} {base64.b64encode(point).decode()}"
+        case ed25519.Ed25519PublicKey():
+            return f"ed25519 {base64.b64encode(key.public_bytes_raw()).decode()}"
+        case _:
+            return type(key).__name__

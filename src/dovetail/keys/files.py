@@ -1,0 +1,88 @@
+"""Key files: written whole or not at all, private ones never readable by others, not even for a moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from dovetail.errors import KeyFileError
+
+PRIVATE_MODE = 0o600
+PUBLIC_MODE = 0o644
+DIRECTORY_MODE = 0o700
+MAX_FILE_BYTES = 1024 * 1024
+
+
+def write_private(path: Path, data: bytes, *, force: bool = False) -> None:
+    """A file that only its owner may read."""
+    _write(path, data, PRIVATE_MODE, force=force)
+
+
+def write_public(path: Path, data: bytes, *, force: bool = False) -> None:
+    """A file that anybody may read."""
+    _write(path, data, PUBLIC_MODE, force=force)
+
+
+def write_pair(private: tuple[Path, bytes], public: tuple[Path, bytes], *, force: bool = False) -> None:
+    """A private file and its public half; refused before anything is written where one of them exists."""
+    refuse_existing({private[0]: "private key", public[0]: "public half"}, force=force)
+    write_private(*private, force=force)
+    write_public(*public, force=force)
+
+
+def refuse_existing(paths: Mapping[Path, str], *, force: bool) -> None:
+    """Raises KeyFileError where one of `paths` exists and `force` is not given."""
+    if force:
+        return
+    for path in paths:
+        if os.path.lexists(path):
+            raise KeyFileError(f"{path} exists; --force overwrites it")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a key file, at most MAX_FILE_BYTES."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise KeyFileError(f"{path} has over {MAX_FILE_BYTES} bytes, expected at most {MAX_FILE_BYTES}")
+    return data
+
+
+def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        # The mode is given when the file is made: there is no moment in which others could open it.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if force:
+                temporary.replace(path)
+            else:
+                # Unlike a rename, a link fails where the name is taken, also by somebody who came just now.
+                path.hardlink_to(temporary)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+        _sync_directory(path.parent)
+    except FileExistsError:
+        raise KeyFileError(f"{path} exists; --force overwrites it") from None
+    except OSError as error:
+        raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,78 @@
+import json
+import tomllib
+
+import pytest
+
+from dovetail.config import Config
+from dovetail.config.schema import keys_of
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "dovetail.toml"
+
+
+def test_check_says_ok_on_stderr_only(dovetail, file):
+    file.write_text("[lake]\nseal_interval_s = 30\n")
+    ran = dovetail("config", "check", file)
+    assert (ran.code, ran.out) == (0, "")
+    assert f"{file}: ok, 1 of " in ran.err
+
+
+def test_check_lists_every_problem(dovetail, file):
+    file.write_text('[lake]\nseal_interval_s = 0\n[logs]\nlevel = "loud"\n')
+    ran = dovetail("config", "check", file)
+    assert ran.code == 1
+    assert ran.err.splitlines() == [
+        f"dovetail: {file}: lake.seal_interval_s = 0: must be a whole number from 1 to 86400",
+        f'dovetail: {file}: logs.level = "loud": must be "debug" or "info" or "warning" or "error"',
+    ]
+
+
+def test_check_as_json(dovetail, file):
+    file.write_text("[lake\n")
+    ran = dovetail("config", "check", file, "--json")
+    assert ran.code == 1
+    answer = json.loads(ran.out)
+    assert answer["ok"] is False
+    assert answer["problems"][0].startswith(f"{file}:1:6: ")
+
+
+def test_show_tells_where_each_value_came_from(dovetail, file, monkeypatch):
+    file.write_text('[lake]\nseal_interval_s = 30\ndirectory = "l"\n')
+    monkeypatch.setenv("DOVETAIL_LOGS__LEVEL", "debug")
+    ran = dovetail("config", "show", file, "--json")
+    settings = {row["key"]: (row["value"], row["from"]) for row in map(json.loads, ran.out.splitlines())}
+    assert settings["lake.seal_interval_s"] == (30, "file")
+    assert settings["lake.directory"] == (str(file.parent / "l"), "file")
+    assert settings["logs.level"] == ("debug", "DOVETAIL_LOGS__LEVEL")
+    assert settings["lake.target_file_mb"] == (128, "default")
+    assert set(settings) == {key.name for key in keys_of(Config)}
+
+
+def test_show_without_a_file_shows_the_defaults(dovetail):
+    ran = dovetail("config", "show")
+    assert ran.code == 0
+    assert ran.out.startswith("key ")
+
+
+def test_example_is_a_whole_valid_file_of_defaults(dovetail, file):
+    text = dovetail("config", "example").out
+    file.write_text(text)
+    assert dovetail("config", "check", file).code == 0
+    written = tomllib.loads(text)
+    assert {f"{section}.{key}" for section, keys in written.items() for key in keys} == {
+        key.name for key in keys_of(Config) if key.default is not None
+    }
+    rows = map(json.loads, dovetail("config", "show", file, "--json").out.splitlines())
+    defaults = map(json.loads, dovetail("config", "show", "--json").out.splitlines())
+    paths = {"journal.directory", "lake.directory", "keys.directory"}
+    assert {row["key"]: row["value"] for row in rows if row["key"] not in paths} == {
+        row["key"]: row["value"] for row in defaults if row["key"] not in paths
+    }
+
+
+def test_a_file_that_is_not_there_is_an_error(dovetail, tmp_path):
+    ran = dovetail("config", "show", tmp_path / "none.toml")
+    assert ran.code == 1
+    assert ran.err == f"dovetail: {tmp_path / 'none.toml'}: cannot be read: No such file or directory\n"

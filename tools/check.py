@@ -1,0 +1,113 @@
+"""Run the checks of `make test` one after another; say at the end what passed, what was left out and why.
+
+The verdicts are read from what the tools themselves print, which is shown as it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_CLOSING = re.compile(r"^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+_SKIPPED = re.compile(r"^SKIPPED \[(\d+)\] [^ ]+ (.*)$", re.MULTILINE)
+_READ_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One tool, and the pattern of the line in which it tells its result."""
+
+    name: str
+    command: tuple[str, ...]
+    result: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one part ended."""
+
+    name: str
+    passed: bool
+    summary: str
+    left_out: tuple[str, ...]
+
+
+PARTS = (
+    Part(name="lint", command=("ruff", "check", "."), result=re.compile(r"(All checks passed!|Found \d+ errors?.*)")),
+    Part(
+        name="format",
+        command=("ruff", "format", "--check", "."),
+        result=re.compile(r"^(\d+ files? .*)$", re.MULTILINE),
+    ),
+    Part(name="types", command=("mypy",), result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)")),
+    Part(name="tests", command=("pytest", "-m", "not soak"), result=_CLOSING),
+)
+
+
+def main(names: list[str]) -> int:
+    """Runs the named parts, or all; 0 if every one passed."""
+    parts = [part for part in PARTS if not names or part.name in names]
+    outcomes = [run(part) for part in parts]
+    print()
+    for outcome in outcomes:
+        print(f"{'passed' if outcome.passed else 'FAILED'}  {outcome.name:7} {outcome.summary}")
+        for line in outcome.left_out:
+            print(f"        {'':7} left out: {line}")
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def run(part: Part) -> Outcome:
+    """Runs one part, showing what it prints."""
+    print(f"--- {' '.join(part.command)}", flush=True)
+    started = time.monotonic()
+    environment = dict(os.environ)
+    if sys.stdout.isatty():
+        environment["FORCE_COLOR"] = "1"
+    printed = bytearray()
+    with subprocess.Popen(
+        [sys.executable, "-m", *part.command],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        assert process.stdout is not None
+        while chunk := os.read(process.stdout.fileno(), _READ_BYTES):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+            printed += chunk
+    passed = process.returncode == 0
+    text = _ANSI.sub("", printed.decode(errors="replace"))
+    results = part.result.findall(text)
+    summary = results[-1] if results else f"said nothing of its result, exit {process.returncode}"
+    return Outcome(
+        name=part.name,
+        passed=passed and bool(results),
+        summary=f"{summary} ({time.monotonic() - started:.1f} s)",
+        left_out=tuple(left_out(summary, text)),
+    )
+
+
+def left_out(summary: str, text: str) -> list[str]:
+    """What a run of pytest did not do, and why, from its own report."""
+    lines = []
+    deselected = re.search(r"(\d+) deselected", summary)
+    if deselected:
+        lines.append(f"{deselected[1]} soak tests, which take long: make soak")
+    reasons: Counter[str] = Counter()
+    for count, reason in _SKIPPED.findall(text):
+        reasons[reason] += int(count)
+    lines.extend(f"{count} skipped: {reason}" for reason, count in reasons.items())
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

