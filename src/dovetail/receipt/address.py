@@ -1,59 +1,51 @@
-"""How the bytes of a message lead to its address, and which message they name as their parent: one row for each fabric.
+"""What the bytes of a message say of themselves: its address, and the messages it names; one reader for each fabric.
 
-pcp and swarm: the address is the SHA-256 of the bytes. won: it is that of the message's canonical dataset, so the bytes
-are read as RDF; bytes that were refused because they cannot be read have the SHA-256 of the bytes.
+pcp and swarm: the address is the SHA-256 of the bytes, and messages do not name each other by address. won: the
+address is that of the message's canonical dataset, so the bytes are read as RDF; bytes that cannot be read as a message
+have the SHA-256 of the bytes as their address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Fabric, Relation, address_of, won_uri
-
-AddressCheck = Callable[[bytes, Address], bool]
-RelationCheck = Callable[[bytes, Address, Relation], bool]
+from dovetail.hop import Address, Fabric, Relation, address_of
 
 
-def is_hash_address(raw: bytes, address: Address) -> bool:
-    """Whether the address is the SHA-256 of the bytes."""
-    return address_of(raw) == address
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The address that bytes have, None where they contradict themselves, and the parents that they name."""
+
+    address: Address | None
+    parents: frozenset[tuple[Relation, Address]] = frozenset()
 
 
-def is_won_address(raw: bytes, address: Address) -> bool:
-    """Whether the bytes are a message whose URI and content have this address, or unreadable bytes with this hash."""
-    from dovetail.won.message import decode_message, verify_address
-
-    if is_hash_address(raw, address):
-        return True
-    try:
-        message = decode_message(raw)
-    except RemoteProtocolError:
-        return False
-    return message.address == address and verify_address(message)
+def read_hashed(raw: bytes) -> Reading:
+    """A message whose address is the hash of its bytes."""
+    return Reading(address_of(raw))
 
 
-def is_won_child(raw: bytes, parent: Address, relation: Relation) -> bool:
-    """Whether the bytes are a message that names `parent` in this relation."""
-    from dovetail.won.message import decode_message
+def read_won(raw: bytes) -> Reading:
+    """A won message, or bytes that are none."""
+    from dovetail.won.message import decode_message, uri_address, verify_address
 
     try:
         message = decode_message(raw)
     except RemoteProtocolError:
-        return False
-    match relation:
-        case Relation.RESPONDING_TO:
-            return message.responding_to == won_uri(parent)
-        case Relation.PREVIOUS:
-            return won_uri(parent) in message.previous
-        case _:
-            return False
+        return Reading(address_of(raw))
+    if not verify_address(message):
+        return Reading(None)
+    named = [(Relation.PREVIOUS, uri) for uri in message.previous]
+    if message.responding_to is not None:
+        named.append((Relation.RESPONDING_TO, message.responding_to))
+    parents = ((relation, uri_address(uri)) for relation, uri in named)
+    return Reading(message.address, frozenset((relation, parent) for relation, parent in parents if parent is not None))
 
 
-ADDRESS_CHECKS: Mapping[Fabric, AddressCheck] = {
-    Fabric.PCP: is_hash_address,
-    Fabric.WON: is_won_address,
-    Fabric.SWARM: is_hash_address,
+READERS: Mapping[Fabric, Callable[[bytes], Reading]] = {
+    Fabric.PCP: read_hashed,
+    Fabric.WON: read_won,
+    Fabric.SWARM: read_hashed,
 }
-RELATION_CHECKS: Mapping[Fabric, RelationCheck] = {Fabric.WON: is_won_child}
-"""Fabrics whose messages name their parents by address, so that a relation can be proven from bytes."""

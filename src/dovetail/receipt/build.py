@@ -9,26 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.errors import CheckpointError, ReceiptError
+from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Relation, address_text
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Verifier, parse_checkpoint
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Verifier
 from dovetail.journal.layout import NO_DIGEST
-from dovetail.journal.merkle import prove_consistency, prove_inclusion, verify_consistency
-from dovetail.receipt.address import ADDRESS_CHECKS, RELATION_CHECKS
+from dovetail.journal.merkle import prove_inclusion
+from dovetail.receipt.address import READERS
 from dovetail.receipt.claims import name_messages
+from dovetail.receipt.consistency import check_since, prove_since
 from dovetail.receipt.format import (
     MAX_HOPS,
     MAX_MESSAGES,
     Delivery,
     HopRecord,
     JournalRecord,
-    MessageRecord,
-    SinceRecord,
-    encode_base64,
     encode_hashes,
     encode_receipt,
+    record_message,
 )
-from dovetail.receipt.note import carry_note
+from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.receipt.source import KeptHop, Source
 from dovetail.receipt.verify import state_delivery, verify_receipt
@@ -41,9 +40,10 @@ SEARCH_HOPS = 100_000
 class BuildOptions:
     """What a receipt is to hold.
 
-    `counterparts` limits it to hops with these and to the hops without which there is no delivery: the first of each
-    journal. `notes` are checkpoints to use instead of the latest, for example cosigned ones, and `witnesses` the keys of
-    their cosigners. `since` are older checkpoints from which consistency is to be proven.
+    `redact` leaves out the bytes of the subject. `counterparts` limits it to hops with these, and to each message's
+    first hop in a journal. `related` are the responses to show; without it they are looked for. `notes` are checkpoints
+    to use instead of the latest, for example cosigned ones, and `witnesses` the keys of their cosigners. `since` are
+    older checkpoints from which consistency is to be proven.
     """
 
     redact: bool = False
@@ -63,6 +63,17 @@ class BuiltReceipt:
     remarks: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A source that has the message, with the checkpoint to prove against."""
+
+    source: Source
+    signed: SignedCheckpoint
+
+    def signed_hops(self, address: Address) -> list[KeptHop]:
+        return [kept for kept in self.source.hops_of(address) if kept.hop.seq < self.signed.size]
+
+
 def find_address(sources: Iterable[Source], prefix: bytes) -> Address:
     """The one address that begins with `prefix`."""
     found = {address for source in sources for address in source.find(prefix)}
@@ -78,178 +89,155 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     """The receipt of one message from all sources that saw it; ReceiptError where nothing can be proven."""
     options = options or BuildOptions()
     remarks: list[str] = []
-    pinned = {source.server: _pin(source, options) for source in sources}
-    holders = [source for source in sorted(sources, key=lambda source: source.server) if pinned[source.server]]
-    fabrics = {source.fabric for source in holders if source.hops_of(address)}
-    if len(fabrics) != 1:
-        raise ReceiptError(f"{len(fabrics)} fabrics have a signed hop of {address.hex()}, expected one")
-    fabric = fabrics.pop()
-    holders = [source for source in holders if source.fabric is fabric]
+    holders = _pin(sources, options)
+    fabric = _fabric_of(holders, address)
+    holders = [holder for holder in holders if holder.source.fabric is fabric]
     children = _find_children(holders, address, fabric, options)
-    messages = [_carry_message(holders, address, fabric, None, options.redact, remarks)]
-    messages += [_carry_message(holders, child, fabric, children[child], False, remarks) for child in sorted(children)]
-    names = name_messages([message.relation for message in messages])
-    proven = [
-        ProvenMessage(address=m.address, name=name, raw=m.raw, relation=m.relation)
-        for m, name in zip(messages, names, strict=True)
-    ]
-    parts: list[tuple[Checkpoint, list[KeptHop]]] = []
-    records: list[JournalRecord] = []
-    for source in holders:
-        checkpoint = pinned[source.server]
-        assert checkpoint is not None
-        kept = _select_hops(source, proven, checkpoint.size, options, remarks)
+    messages = _carry_messages(holders, address, children, fabric, options, remarks)
+    parts: list[tuple[_Holder, list[KeptHop]]] = []
+    for holder in holders:
+        kept = _select_hops(holder, [message.address for message in messages], options, remarks)
         if kept:
-            parts.append((checkpoint.checkpoint, kept))
-            records.append(_carry_journal(source, checkpoint, kept, [m.address for m in proven], options))
-    seen = {kept.hop.message for _, hops in parts for kept in hops}
-    if address not in seen:
-        raise ReceiptError(f"no signed checkpoint covers message {address_text(address, fabric)} yet")
-    if any(message.address not in seen for message in proven):
-        # a response that no checkpoint covers yet: begin again without it
-        rest = [m.address for m in proven[1:] if m.address in seen]
-        remarks.append("responses that no checkpoint covers yet are left out")
-        again = build_receipt(sources, address, _with_related(options, rest))
-        return BuiltReceipt(again.data, remarks + again.remarks)
-    if sum(len(hops) for _, hops in parts) > MAX_HOPS:
+            parts.append((holder, kept))
+    if sum(len(kept) for _, kept in parts) > MAX_HOPS:
         raise ReceiptError(f"more than {MAX_HOPS} hops; choose counterparts")
+    journals = [_record_journal(holder, kept, messages, options) for holder, kept in parts]
+    stated = []
+    for journal, (_, kept) in zip(journals, parts, strict=True):
+        note = check_note(journal)
+        stated.append((check_since(journal.since, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
     receipt = Delivery(
-        claim=state_delivery(proven, [(checkpoint, [k.hop for k in hops]) for checkpoint, hops in parts], fabric),
+        claim=state_delivery(messages, stated, fabric),
         messages=[
-            MessageRecord(
-                address=m.address.hex(),
-                bytes=None if m.raw is None else encode_base64(m.raw),
-                relation=m.relation and str(m.relation),
-            )
-            for m in proven
+            record_message(message.address, message.raw, message.relation and str(message.relation))
+            for message in messages
         ],
-        journals=records,
+        journals=journals,
     )
     data = encode_receipt(receipt)
-    verify_receipt(data, [source.verifier for source in holders])
+    verify_receipt(data, [holder.source.verifier for holder in holders])
     return BuiltReceipt(data, remarks)
 
 
-def _with_related(options: BuildOptions, related: Sequence[Address]) -> BuildOptions:
-    return BuildOptions(
-        redact=options.redact,
-        counterparts=options.counterparts,
-        related=related,
-        notes=options.notes,
-        witnesses=options.witnesses,
-        since=options.since,
-    )
+def _pin(sources: Sequence[Source], options: BuildOptions) -> list[_Holder]:
+    """The sources by server, each with the checkpoint that was asked for, else its latest."""
+    holders = []
+    for source in sorted(sources, key=lambda source: source.server):
+        asked = [note for note in options.notes if note.checkpoint.origin == source.server]
+        signed = max(asked, key=lambda note: note.size) if asked else source.latest_checkpoint()
+        if signed is not None:
+            holders.append(_Holder(source, signed))
+    return holders
 
 
-def _pin(source: Source, options: BuildOptions) -> SignedCheckpoint | None:
-    """The checkpoint to prove against: one that was asked for, else the latest."""
-    asked = [note for note in options.notes if note.checkpoint.origin == source.server]
-    return max(asked, key=lambda note: note.size) if asked else source.latest_checkpoint()
+def _fabric_of(holders: Sequence[_Holder], address: Address) -> Fabric:
+    fabrics = {holder.source.fabric for holder in holders if holder.signed_hops(address)}
+    if not fabrics:
+        raise ReceiptError(f"no signed checkpoint covers a hop of message {address.hex()}")
+    if len(fabrics) > 1:
+        raise ReceiptError(f"message {address.hex()} is known to several fabrics; name the journals of one")
+    return fabrics.pop()
 
 
 def _find_children(
-    sources: Sequence[Source], address: Address, fabric: Fabric, options: BuildOptions
-) -> dict[Address, Relation]:
-    """Messages that respond to `address`: those that were named, or those found on the hops behind it."""
-    check = RELATION_CHECKS.get(fabric)
-    if check is None:
-        if options.related:
-            raise ReceiptError(f"the relation of {fabric} messages cannot be proven from their bytes")
-        return {}
-    children: dict[Address, Relation] = {}
-    relation = Relation.RESPONDING_TO
+    holders: Sequence[_Holder], address: Address, fabric: Fabric, options: BuildOptions
+) -> list[tuple[Address, Relation]]:
+    """Messages that respond to `address`: those that were named, or those found on the signed hops behind it."""
+    read, link = READERS[fabric], (Relation.RESPONDING_TO, address)
+    found: dict[Address, Relation] = {}
     if options.related is not None:
         for child in options.related:
-            raw = _first_raw(sources, child)
-            if raw is None or not check(raw, address, relation):
-                raise ReceiptError(f"{address_text(child, fabric)} does not respond to the message, or has no bytes")
-            children[child] = relation
-        return children
-    mark = address_text(address, fabric).encode()
-    for source in sources:
-        hops = source.hops_of(address)
-        if not hops:
-            continue
-        for child, raw in source.bodies_after(hops[0].hop.seq, options.search_hops):
-            if child not in children and child != address and mark in raw and check(raw, address, relation):
-                children[child] = relation
-    if len(children) >= MAX_MESSAGES:
-        raise ReceiptError(f"{len(children)} messages respond to it, expected fewer than {MAX_MESSAGES}")
-    return children
+            raw = _first_raw(holders, child)
+            if raw is None or link not in read(raw).parents:
+                raise ReceiptError(f"{address_text(child, fabric)} has no bytes here that respond to the message")
+            found[child] = Relation.RESPONDING_TO
+    elif fabric is Fabric.WON:
+        mark = address_text(address, fabric).encode()
+        for holder in holders:
+            hops = holder.signed_hops(address)
+            first = hops[0].hop.seq if hops else holder.signed.size
+            end = min(first + options.search_hops, holder.signed.size)
+            for child, raw in holder.source.bodies_between(first, end):
+                # the cheap look first: decoding every message would take minutes
+                if child not in found and mark in raw and link in read(raw).parents:
+                    found[child] = Relation.RESPONDING_TO
+    if len(found) >= MAX_MESSAGES:
+        raise ReceiptError(f"{len(found)} messages respond to it, expected fewer than {MAX_MESSAGES}")
+    return sorted(found.items())
 
 
-@dataclass(frozen=True, slots=True)
-class _Carried:
-    address: Address
-    raw: bytes | None
-    relation: Relation | None
-
-
-def _carry_message(
-    sources: Sequence[Source],
+def _carry_messages(
+    holders: Sequence[_Holder],
     address: Address,
+    children: Sequence[tuple[Address, Relation]],
     fabric: Fabric,
-    relation: Relation | None,
-    redact: bool,
+    options: BuildOptions,
     remarks: list[str],
-) -> _Carried:
-    raw = None if redact else _first_raw(sources, address)
-    if not redact and raw is None:
-        remarks.append(f"the bytes of {address_text(address, fabric)} are not kept any more, only its address")
-    elif raw is not None and not ADDRESS_CHECKS[fabric](raw, address):
-        remarks.append(f"the bytes kept of {address_text(address, fabric)} are cut, so they are left out")
+) -> list[ProvenMessage]:
+    """The subject and its responses, with their bytes."""
+    names = name_messages([None, *(relation for _, relation in children)])
+    raw = None if options.redact else _first_raw(holders, address)
+    if raw is None and not options.redact:
+        remarks.append("the bytes of the message are not kept any more: the receipt has only its address")
+    elif raw is not None and READERS[fabric](raw).address != address:
+        remarks.append("the bytes kept of the message are not all of it: the receipt has only its address")
         raw = None
-    return _Carried(address, raw, relation)
+    messages = [ProvenMessage(address=address, name=names[0], raw=raw)]
+    for (child, relation), name in zip(children, names[1:], strict=True):
+        messages.append(
+            ProvenMessage(address=child, name=name, raw=_first_raw(holders, child), relation=relation),
+        )
+    return messages
 
 
-def _first_raw(sources: Sequence[Source], address: Address) -> bytes | None:
-    return next((raw for source in sources if (raw := source.raw(address)) is not None), None)
+def _first_raw(holders: Sequence[_Holder], address: Address) -> bytes | None:
+    """The bytes from the first source that keeps them on a signed hop."""
+    for holder in holders:
+        if any(kept.digest != NO_DIGEST for kept in holder.signed_hops(address)):
+            raw = holder.source.raw(address)
+            if raw is not None:
+                return raw
+    return None
 
 
 def _select_hops(
-    source: Source, messages: Sequence[ProvenMessage], size: int, options: BuildOptions, remarks: list[str]
+    holder: _Holder, addresses: Sequence[Address], options: BuildOptions, remarks: list[str]
 ) -> list[KeptHop]:
     """The hops to show, in order: below the checkpoint, and of the chosen counterparts."""
     selected: list[KeptHop] = []
-    for message in messages:
-        hops = source.hops_of(message.address)
-        signed = [kept for kept in hops if kept.hop.seq < size]
-        if len(signed) < len(hops):
-            remarks.append(f"{len(hops) - len(signed)} hops of {source.server} are not signed yet and left out")
+    unsigned = 0
+    for address in addresses:
+        signed = holder.signed_hops(address)
+        unsigned += len(holder.source.hops_of(address)) - len(signed)
         if options.counterparts:
-            signed = [
-                kept
-                for number, kept in enumerate(signed)
-                if number == 0 or kept.hop.counterpart in options.counterparts
-            ]
+            signed = [kept for kept in signed if kept is signed[0] or kept.hop.counterpart in options.counterparts]
         selected += signed
+    if unsigned:
+        remarks.append(f"{unsigned} hops of {holder.source.server} are not signed yet and left out")
     return sorted(selected, key=lambda kept: kept.hop.seq)
 
 
-def _carry_journal(
-    source: Source,
-    signed: SignedCheckpoint,
-    kept: Sequence[KeptHop],
-    messages: Sequence[Address],
-    options: BuildOptions,
+def _record_journal(
+    holder: _Holder, kept: Sequence[KeptHop], messages: Sequence[ProvenMessage], options: BuildOptions
 ) -> JournalRecord:
+    source, signed = holder.source, holder.signed
     numbers: dict[bytes, int] = {}
-    index_of: Mapping[Address, int] = {address: index for index, address in enumerate(messages)}
+    index_of: Mapping[Address, int] = {message.address: index for index, message in enumerate(messages)}
     hops = []
     for each in kept:
         path = prove_inclusion(each.hop.seq, signed.size, source.node)
-        hops.append(carry_hop(each, index_of[each.hop.message], [numbers.setdefault(h, len(numbers)) for h in path]))
+        hops.append(record_hop(each, index_of[each.hop.message], [numbers.setdefault(h, len(numbers)) for h in path]))
     note = carry_note(signed.note, [*options.witnesses, source.verifier])
     return JournalRecord(
         checkpoint=note.checkpoint,
         keys=note.keys,
         hashes=encode_hashes(list(numbers)),
         hops=hops,
-        since=_prove_since(source, signed.checkpoint, options.since),
+        since=prove_since(signed.checkpoint, options.since, source.node),
     )
 
 
-def carry_hop(kept: KeptHop, message: int, path: list[int]) -> HopRecord:
+def record_hop(kept: KeptHop, message: int, path: list[int]) -> HopRecord:
     """A hop as a receipt has it."""
     hop = kept.hop
     return HopRecord(
@@ -258,33 +246,8 @@ def carry_hop(kept: KeptHop, message: int, path: list[int]) -> HopRecord:
         stage=str(hop.stage),
         message=message,
         counterpart=hop.counterpart,
-        reason=hop.reason and str(hop.reason),
+        reason=None if hop.reason is None else str(hop.reason),
         digest=None if kept.digest == NO_DIGEST else kept.digest.hex(),
         size=hop.size or None,
         path=path,
     )
-
-
-def _prove_since(source: Source, checkpoint: Checkpoint, olders: Sequence[Checkpoint]) -> SinceRecord | None:
-    """The proof from the newest of the older checkpoints of this server that is not newer than `checkpoint`."""
-    own = [older for older in olders if older.origin == source.server and 0 < older.size <= checkpoint.size]
-    if not own:
-        return None
-    older = max(own, key=lambda each: each.size)
-    proof = prove_consistency(older.size, checkpoint.size, source.node)
-    try:
-        verify_consistency(older.size, older.root, checkpoint.size, checkpoint.root, proof)
-    except CheckpointError as error:
-        raise ReceiptError(
-            f"{source.server} did not only grow since its checkpoint of {older.size} hops: {error}; "
-            "`dovetail receipt accuse` makes evidence of it"
-        ) from None
-    return SinceRecord(size=older.size, root=encode_base64(older.root), proof=encode_hashes(proof))
-
-
-def read_note(text: str) -> SignedCheckpoint:
-    """A checkpoint from the text of a note."""
-    try:
-        return parse_checkpoint(text)
-    except CheckpointError as error:
-        raise ReceiptError(f"checkpoint: {error}") from None

@@ -12,7 +12,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.hop import Address, Fabric, Hop, Relation, Stage, address_text
-from dovetail.journal.checkpoint import Checkpoint
+from dovetail.receipt.consistency import View
+from dovetail.receipt.note import Cosignature
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -92,9 +93,15 @@ def describe_hop(name: str, hop: Hop) -> str:
     return sentence if hop.reason is None else f"{sentence}, because: {hop.reason}"
 
 
-def describe_commitment(checkpoint: Checkpoint) -> str:
+def describe_commitment(view: View, cosignatures: Iterable[Cosignature]) -> str:
     """Who stands for it."""
-    return f"{checkpoint.origin} commits to this: its signed journal of {checkpoint.size} hops contains it"
+    checkpoint = view.checkpoint
+    sentence = f"{checkpoint.origin} commits to this: its signed journal of {checkpoint.size} hops contains it"
+    if view.grown_from is not None:
+        sentence += f", and begins with its journal of {view.grown_from.size} hops"
+    for cosignature in cosignatures:
+        sentence += f"; cosigned by {cosignature.witness.name} at {time_text(cosignature.at_s * 1_000_000)}"
+    return sentence
 
 
 def tell_limits(fabric: Fabric, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:

@@ -46,16 +46,18 @@ Time = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME_US)]
 class MessageRecord(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
 ):
-    """A message. The first of a receipt is its subject; any other names the subject by `relation`."""
+    """A message. The first of a receipt is its subject; any other names the subject by `relation`.
+
+    Bytes that are UTF-8 stand in `text`, others in `bytes`; neither where they are left out.
+    """
 
     address: Hex32
+    text: Body | None = None
     bytes: Body | None = None
     relation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
-class HopRecord(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
-):
+class HopRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A hop as its leaf has it, without the server. `path` are the numbers of its proof's hashes, leaf to root."""
 
     at: Time
@@ -69,9 +71,7 @@ class HopRecord(
     path: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_LEVEL)]
 
 
-class SinceRecord(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
-):
+class SinceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """That the tree of the checkpoint begins with the tree of `size` leaves and this root (RFC 9162, 2.1.4)."""
 
     size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
@@ -79,9 +79,7 @@ class SinceRecord(
     proof: Annotated[str, msgspec.Meta(max_length=2816)]
 
 
-class NoteRecord(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
-):
+class NoteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A signed checkpoint with the public key of each of its signatures, in the same order."""
 
     checkpoint: Note
@@ -150,6 +148,28 @@ def decode_base64(text: str, what: str) -> bytes:
     if encode_base64(data) != text:
         raise ReceiptError(f"form: {what} is not in canonical base64")
     return data
+
+
+def record_message(address: bytes, raw: bytes | None, relation: str | None) -> MessageRecord:
+    """A message as a receipt has it."""
+    if raw is None:
+        return MessageRecord(address=address.hex(), relation=relation)
+    try:
+        return MessageRecord(address=address.hex(), text=raw.decode(), relation=relation)
+    except UnicodeDecodeError:
+        return MessageRecord(address=address.hex(), bytes=encode_base64(raw), relation=relation)
+
+
+def bytes_of(record: MessageRecord) -> bytes | None:
+    """The bytes of a message, where they are in the receipt."""
+    raw = None
+    if record.text is not None:
+        raw = record.text.encode()
+    elif record.bytes is not None:
+        raw = decode_base64(record.bytes, f"the bytes of {record.address}")
+    if record_message(bytes.fromhex(record.address), raw, record.relation) != record:
+        raise ReceiptError(f"form: the bytes of {record.address} are not spelled as they must be")
+    return raw
 
 
 def encode_hashes(hashes: list[bytes]) -> str:

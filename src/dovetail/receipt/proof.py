@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Hop, Relation
 from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.receipt.consistency import View
 from dovetail.receipt.note import CheckedNote, Cosignature
 
 MAX_SKEW_US = 300_000_000
@@ -63,6 +64,7 @@ class Proof:
     claims: tuple[str, ...]
     not_proven: tuple[str, ...]
     signatories: tuple[Signatory, ...]
+    views: tuple[View, ...] = ()
     messages: tuple[ProvenMessage, ...] = ()
     hops: tuple[Hop, ...] = field(default=(), repr=False)
 

@@ -51,8 +51,8 @@ class Source(Protocol):
     def raw(self, address: Address) -> bytes | None:
         """The bytes of one message, where they are kept."""
 
-    def bodies_after(self, seq: int, hops: int) -> Iterator[tuple[Address, bytes]]:
-        """Messages with their bytes on the next `hops` hops from `seq` on."""
+    def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
+        """Messages whose bytes lie on hops from `first` up to and without `end`."""
 
     def hops_between(self, first: int, end: int) -> Sequence[KeptHop]:
         """Hops from `first` up to and without `end`."""
@@ -123,9 +123,9 @@ class JournalSource:
         """The bytes of one message, where they are kept."""
         return self._reader.raw(address)
 
-    def bodies_after(self, seq: int, hops: int) -> Iterator[tuple[Address, bytes]]:
-        """Messages with their bytes on the next `hops` hops from `seq` on."""
-        for hop in self._reader.hops(seq, seq + hops):
+    def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
+        """Messages whose bytes lie on hops from `first` up to and without `end`."""
+        for hop in self._reader.hops(first, end):
             if hop.raw is not None:
                 yield hop.message, hop.raw
 

@@ -9,6 +9,7 @@ The steps, in order; an error begins with the name of the first that is broken:
     trust        the server's key is one of the trusted keys, with the server's URI as its name
     witnesses, time   what the caller asked for beyond that
     inclusion    each hop's leaf entry leads by its path to the root of the checkpoint (RFC 9162, 2.1.3.2)
+    consistency  the journal has grown from an older state, where the receipt says so (RFC 9162, 2.1.4.2)
     then for all together
     address      the bytes of each message lead to its address; related messages name the subject
     claim        the words in the file are those that follow from all of it
@@ -28,19 +29,20 @@ from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage, fabric_o
 from dovetail.journal.checkpoint import Checkpoint, Verifier
 from dovetail.journal.layout import NO_DIGEST, encode_entry
 from dovetail.journal.merkle import hash_leaf, verify_inclusion
-from dovetail.receipt.address import ADDRESS_CHECKS, RELATION_CHECKS
+from dovetail.receipt.address import READERS
 from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, tell_limits
+from dovetail.receipt.consistency import View, check_since
 from dovetail.receipt.format import (
     MAX_HOPS,
     Delivery,
     HopRecord,
     JournalRecord,
     MessageRecord,
-    decode_base64,
+    bytes_of,
     decode_hashes,
     decode_receipt,
 )
-from dovetail.receipt.note import check_note
+from dovetail.receipt.note import Cosignature, check_note
 from dovetail.receipt.proof import (
     Policy,
     Proof,
@@ -67,6 +69,8 @@ class CheckedJournal:
     """One journal's part of a receipt, its proofs and signatures checked."""
 
     signatory: Signatory
+    view: View
+    cosignatures: tuple[Cosignature, ...]
     hops: tuple[Hop, ...]
     digests: tuple[bytes, ...]
 
@@ -79,7 +83,7 @@ def _verify_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Po
         raise ReceiptError(f"form: more than {MAX_HOPS} hops")
     fabric = _single_fabric(journals)
     _check_messages(messages, journals, fabric)
-    claims = state_delivery(messages, [(j.signatory.checkpoint, j.hops) for j in journals], fabric)
+    claims = state_delivery(messages, ((j.view, j.cosignatures, j.hops) for j in journals), fabric)
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     hops = tuple(hop for journal in journals for hop in journal.hops)
@@ -90,22 +94,25 @@ def _verify_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Po
         claims=tuple(claims),
         not_proven=tuple(tell_limits(fabric, hops, is_redacted=messages[0].raw is None, unwitnessed=unwitnessed)),
         signatories=tuple(journal.signatory for journal in journals),
+        views=tuple(journal.view for journal in journals),
         messages=tuple(messages),
         hops=hops,
     )
 
 
 def state_delivery(
-    messages: Sequence[ProvenMessage], journals: Sequence[tuple[Checkpoint, Sequence[Hop]]], fabric: Fabric
+    messages: Sequence[ProvenMessage],
+    journals: Iterable[tuple[View, Sequence[Cosignature], Sequence[Hop]]],
+    fabric: Fabric,
 ) -> list[str]:
     """The claim of a delivery: which messages, then for each journal its hops and what stands for them."""
     names = {message.address: message.name for message in messages}
     sentences = [
         describe_message(m.name, m.address, fabric, m.relation, None if m.raw is None else len(m.raw)) for m in messages
     ]
-    for checkpoint, hops in journals:
+    for view, cosignatures, hops in journals:
         sentences += [describe_hop(names[hop.message], hop) for hop in hops]
-        sentences.append(describe_commitment(checkpoint))
+        sentences.append(describe_commitment(view, cosignatures))
     return sentences
 
 
@@ -124,7 +131,7 @@ def _read_messages(records: Sequence[MessageRecord]) -> list[ProvenMessage]:
         ProvenMessage(
             address=Address(bytes.fromhex(record.address)),
             name=name,
-            raw=None if record.bytes is None else decode_base64(record.bytes, f"the bytes of {name}"),
+            raw=bytes_of(record),
             relation=relation,
         )
         for record, relation, name in zip(records, relations, name_messages(relations), strict=True)
@@ -140,15 +147,14 @@ def _check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checke
     for message in messages:
         if not digests[message.address]:
             raise ReceiptError(f"form: no hop is of {message.name}")
-        if message.raw is not None:
-            if not ADDRESS_CHECKS[fabric](message.raw, message.address):
+        reading = None if message.raw is None else READERS[fabric](message.raw)
+        if message.raw is not None and reading is not None:
+            if reading.address != message.address:
                 raise ReceiptError(f"address: the bytes of {message.name} do not have its address")
             if fabric is Fabric.WON and hashlib.sha256(message.raw).digest() not in digests[message.address]:
                 raise ReceiptError(f"address: no journal here kept these bytes of {message.name}")
-        if message.relation is not None:
-            check = RELATION_CHECKS.get(fabric)
-            if check is None or message.raw is None or not check(message.raw, subject, message.relation):
-                raise ReceiptError(f"address: nothing proves that {message.name} is {message.relation} the message")
+        if message.relation is not None and (reading is None or (message.relation, subject) not in reading.parents):
+            raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
 
 
 def _check_journal(
@@ -171,7 +177,8 @@ def _check_journal(
         check_clock(hop.at_us, f"hop {hop.seq} of {server}", policy)
         hops.append(hop)
         digests.append(digest)
-    return CheckedJournal(signatory, tuple(hops), tuple(digests))
+    view = check_since(record.since, note.checkpoint)
+    return CheckedJournal(signatory, view, note.cosignatures, tuple(hops), tuple(digests))
 
 
 def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -> tuple[Hop, bytes]:
