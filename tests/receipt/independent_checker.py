@@ -59,7 +59,8 @@ def whole(value, low=0, high=(1 << 63) - 1):
 
 
 def time_text(at):
-    return f"{datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=at):%Y-%m-%dT%H:%M:%S.%fZ}"
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return f"{epoch + datetime.timedelta(microseconds=at):%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def won_uri(address):

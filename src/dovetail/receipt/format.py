@@ -33,7 +33,8 @@ _MAX_HASHES_CHARS = 4 * ((MAX_HOPS * HASH_BYTES * MAX_LEVEL + 2) // 3)
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_COUNTERPART_BYTES)]
 Sentence = Annotated[str, msgspec.Meta(min_length=1, max_length=8 * MAX_COUNTERPART_BYTES)]
 Claim = Annotated[list[Sentence], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
-Hex32 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+# the lengths too, since `$` would let a line feed pass behind the digits
+Hex32 = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
 Note = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NOTE_BYTES)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_KEY_CHARS)]
 Keys = Annotated[list[Key], msgspec.Meta(min_length=1, max_length=MAX_SIGNATURES)]
