@@ -12,7 +12,7 @@ from dovetail.hop import Address, Observation, Reason, Stage, address_of
 from dovetail.journal.checkpoint import Signer, Verifier
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import BuildOptions, build_receipt
-from dovetail.receipt.source import JournalSource
+from dovetail.receipt.journal_source import JournalSource
 from dovetail.won import compose
 from dovetail.won.message import Message
 from dovetail.won.signing import SigningKey

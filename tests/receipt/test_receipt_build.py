@@ -9,7 +9,7 @@ from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import BuildOptions, build_receipt, find_address
-from dovetail.receipt.source import JournalSource
+from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 

@@ -8,8 +8,8 @@ from dovetail.journal.merkle import prove_consistency, prove_inclusion
 from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import build_receipt, find_address
+from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
-from dovetail.receipt.source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 

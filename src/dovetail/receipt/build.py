@@ -17,6 +17,7 @@ from dovetail.journal.merkle import prove_inclusion
 from dovetail.receipt.address import READERS
 from dovetail.receipt.claims import name_messages
 from dovetail.receipt.consistency import check_since, prove_since
+from dovetail.receipt.delivery import state_delivery
 from dovetail.receipt.format import (
     MAX_HOPS,
     MAX_MESSAGES,
@@ -30,7 +31,7 @@ from dovetail.receipt.format import (
 from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.receipt.source import KeptHop, Source
-from dovetail.receipt.verify import state_delivery, verify_receipt
+from dovetail.receipt.verify import verify_receipt
 
 SEARCH_HOPS = 100_000
 """How many hops behind a message are searched for the responses to it."""
@@ -64,13 +65,14 @@ class BuiltReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class Holder:
     """A source that has the message, with the checkpoint to prove against."""
 
     source: Source
     signed: SignedCheckpoint
 
     def signed_hops(self, address: Address) -> list[KeptHop]:
+        """The hops of a message that the checkpoint covers."""
         return [kept for kept in self.source.hops_of(address) if kept.hop.seq < self.signed.size]
 
 
@@ -89,19 +91,19 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     """The receipt of one message from all sources that saw it; ReceiptError where nothing can be proven."""
     options = options or BuildOptions()
     remarks: list[str] = []
-    holders = _pin(sources, options)
+    holders = pin_sources(sources, options)
     fabric = _fabric_of(holders, address)
     holders = [holder for holder in holders if holder.source.fabric is fabric]
     children = _find_children(holders, address, fabric, options)
     messages = _carry_messages(holders, address, children, fabric, options, remarks)
-    parts: list[tuple[_Holder, list[KeptHop]]] = []
+    parts: list[tuple[Holder, list[KeptHop]]] = []
     for holder in holders:
         kept = _select_hops(holder, [message.address for message in messages], options, remarks)
         if kept:
             parts.append((holder, kept))
     if sum(len(kept) for _, kept in parts) > MAX_HOPS:
         raise ReceiptError(f"more than {MAX_HOPS} hops; choose counterparts")
-    journals = [_record_journal(holder, kept, messages, options) for holder, kept in parts]
+    journals = [record_journal(holder, kept, messages, options) for holder, kept in parts]
     stated = []
     for journal, (_, kept) in zip(journals, parts, strict=True):
         note = check_note(journal)
@@ -119,18 +121,18 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     return BuiltReceipt(data, remarks)
 
 
-def _pin(sources: Sequence[Source], options: BuildOptions) -> list[_Holder]:
+def pin_sources(sources: Sequence[Source], options: BuildOptions) -> list[Holder]:
     """The sources by server, each with the checkpoint that was asked for, else its latest."""
     holders = []
     for source in sorted(sources, key=lambda source: source.server):
         asked = [note for note in options.notes if note.checkpoint.origin == source.server]
         signed = max(asked, key=lambda note: note.size) if asked else source.latest_checkpoint()
         if signed is not None:
-            holders.append(_Holder(source, signed))
+            holders.append(Holder(source, signed))
     return holders
 
 
-def _fabric_of(holders: Sequence[_Holder], address: Address) -> Fabric:
+def _fabric_of(holders: Sequence[Holder], address: Address) -> Fabric:
     fabrics = {holder.source.fabric for holder in holders if holder.signed_hops(address)}
     if not fabrics:
         raise ReceiptError(f"no signed checkpoint covers a hop of message {address.hex()}")
@@ -140,14 +142,14 @@ def _fabric_of(holders: Sequence[_Holder], address: Address) -> Fabric:
 
 
 def _find_children(
-    holders: Sequence[_Holder], address: Address, fabric: Fabric, options: BuildOptions
+    holders: Sequence[Holder], address: Address, fabric: Fabric, options: BuildOptions
 ) -> list[tuple[Address, Relation]]:
     """Messages that respond to `address`: those that were named, or those found on the signed hops behind it."""
     read, link = READERS[fabric], (Relation.RESPONDING_TO, address)
     found: dict[Address, Relation] = {}
     if options.related is not None:
         for child in options.related:
-            raw = _first_raw(holders, child)
+            raw = first_raw(holders, child)
             if raw is None or link not in read(raw).parents:
                 raise ReceiptError(f"{address_text(child, fabric)} has no bytes here that respond to the message")
             found[child] = Relation.RESPONDING_TO
@@ -167,7 +169,7 @@ def _find_children(
 
 
 def _carry_messages(
-    holders: Sequence[_Holder],
+    holders: Sequence[Holder],
     address: Address,
     children: Sequence[tuple[Address, Relation]],
     fabric: Fabric,
@@ -176,7 +178,7 @@ def _carry_messages(
 ) -> list[ProvenMessage]:
     """The subject and its responses, with their bytes."""
     names = name_messages([None, *(relation for _, relation in children)])
-    raw = None if options.redact else _first_raw(holders, address)
+    raw = None if options.redact else first_raw(holders, address)
     if raw is None and not options.redact:
         remarks.append("the bytes of the message are not kept any more: the receipt has only its address")
     elif raw is not None and READERS[fabric](raw).address != address:
@@ -185,12 +187,12 @@ def _carry_messages(
     messages = [ProvenMessage(address=address, name=names[0], raw=raw)]
     for (child, relation), name in zip(children, names[1:], strict=True):
         messages.append(
-            ProvenMessage(address=child, name=name, raw=_first_raw(holders, child), relation=relation),
+            ProvenMessage(address=child, name=name, raw=first_raw(holders, child), relation=relation),
         )
     return messages
 
 
-def _first_raw(holders: Sequence[_Holder], address: Address) -> bytes | None:
+def first_raw(holders: Sequence[Holder], address: Address) -> bytes | None:
     """The bytes from the first source that keeps them on a signed hop."""
     for holder in holders:
         if any(kept.digest != NO_DIGEST for kept in holder.signed_hops(address)):
@@ -201,7 +203,7 @@ def _first_raw(holders: Sequence[_Holder], address: Address) -> bytes | None:
 
 
 def _select_hops(
-    holder: _Holder, addresses: Sequence[Address], options: BuildOptions, remarks: list[str]
+    holder: Holder, addresses: Sequence[Address], options: BuildOptions, remarks: list[str]
 ) -> list[KeptHop]:
     """The hops to show, in order: below the checkpoint, and of the chosen counterparts."""
     selected: list[KeptHop] = []
@@ -217,9 +219,10 @@ def _select_hops(
     return sorted(selected, key=lambda kept: kept.hop.seq)
 
 
-def _record_journal(
-    holder: _Holder, kept: Sequence[KeptHop], messages: Sequence[ProvenMessage], options: BuildOptions
+def record_journal(
+    holder: Holder, kept: Sequence[KeptHop], messages: Sequence[ProvenMessage], options: BuildOptions
 ) -> JournalRecord:
+    """What one journal has to say of these messages, with the proofs."""
     source, signed = holder.source, holder.signed
     numbers: dict[bytes, int] = {}
     index_of: Mapping[Address, int] = {message.address: index for index, message in enumerate(messages)}

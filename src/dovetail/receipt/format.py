@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated
+from typing import Annotated, assert_never
 
 import msgspec
 
@@ -111,9 +111,83 @@ class Delivery(
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-Receipt = Delivery
+class Fork(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="fork/1",
+):
+    """Two messages that one author signed and that contradict each other, and the journals that have them."""
 
-_decoder = msgspec.json.Decoder(Receipt)
+    claim: Claim
+    contradiction: Annotated[str, msgspec.Meta(max_length=32)]
+    messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=2, max_length=2)]
+    journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
+
+
+class SplitView(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="split-view/1",
+):
+    """Two checkpoints of one server that cannot both be true.
+
+    Where the second has more hops, `root` is the root over as many of its hops as the first has, and `proof` shows it.
+    """
+
+    claim: Claim
+    first: NoteRecord
+    second: NoteRecord
+    root: Annotated[str, msgspec.Meta(max_length=44)] | None = None
+    proof: Annotated[str, msgspec.Meta(max_length=2816)] | None = None
+
+
+class RangeHop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A hop of a range; its position follows from its place in the list."""
+
+    at: Time
+    message: Hex32
+    stage: Annotated[str, msgspec.Meta(max_length=32)]
+    counterpart: Text | None = None
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    digest: Hex32 | None = None
+    size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)] | None = None
+
+
+class Completeness(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="completeness/1",
+    rename={"since": "from"},
+):
+    """All hops of one server in a stretch of time, with the last hop before it and the first behind it.
+
+    `hashes` are the roots of the subtrees beside the range, from left to right.
+    """
+
+    claim: Claim
+    journal: NoteRecord
+    first: Position
+    since: Time
+    until: Time
+    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
+    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
+
+
+Receipt = Delivery | Fork | SplitView | Completeness
+
+_decoder: msgspec.json.Decoder[Receipt] = msgspec.json.Decoder(Receipt)
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -133,6 +207,19 @@ def decode_receipt(data: bytes) -> Receipt:
     if encode_receipt(receipt) != data:
         raise ReceiptError("form: the file is not in its canonical spelling")
     return receipt
+
+
+def notes_of(receipt: Receipt) -> list[NoteRecord]:
+    """All checkpoints of a receipt."""
+    match receipt:
+        case Delivery() | Fork():
+            return list(receipt.journals)
+        case SplitView():
+            return [receipt.first, receipt.second]
+        case Completeness():
+            return [receipt.journal]
+        case _:
+            assert_never(receipt)
 
 
 def encode_base64(data: bytes) -> str:

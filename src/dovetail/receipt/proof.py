@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Fabric, Hop, Relation
+from dovetail.hop import Address, Fabric, Hop, Relation, fabric_of
 from dovetail.journal.checkpoint import Checkpoint, Verifier
 from dovetail.receipt.consistency import View
 from dovetail.receipt.note import CheckedNote, Cosignature
@@ -67,6 +67,12 @@ class Proof:
     views: tuple[View, ...] = ()
     messages: tuple[ProvenMessage, ...] = ()
     hops: tuple[Hop, ...] = field(default=(), repr=False)
+    growth: tuple[str, ...] = ()
+    """What was found by comparing with other receipts or checkpoints."""
+
+    def with_growth(self, growth: Iterable[str]) -> Proof:
+        """The same with what comparing has found."""
+        return replace(self, growth=tuple(growth))
 
     @property
     def subject(self) -> Address | None:
@@ -102,6 +108,14 @@ def check_clock(at_us: int, what: str, policy: Policy) -> None:
     if policy.now_us is not None and at_us > policy.now_us + policy.max_skew_us:
         ahead_s = (at_us - policy.now_us) // 1_000_000
         raise ReceiptError(f"time: {what} lies {ahead_s} seconds in the future")
+
+
+def server_fabric(server: str) -> Fabric:
+    """The fabric of a server, from its URI."""
+    try:
+        return fabric_of(server)
+    except ValueError as error:
+        raise ReceiptError(f"checkpoint: {error}") from None
 
 
 def check_order(names: Iterable[str], what: str) -> None:
