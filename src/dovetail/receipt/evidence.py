@@ -43,7 +43,7 @@ def build_split_view(
     if first.size != second.size:
         if node is None:
             raise ReceiptError(f"to compare {first.size} with {second.size} hops, the journal of the larger is needed")
-        root = _root_of_first(first.size, node)
+        root = root_of_first(first.size, node)
         proof = prove_consistency(first.size, second.size, node)
     if (root or second.root) == first.root:
         raise ReceiptError(f"the checkpoints of {first.size} and {second.size} hops do not contradict each other")
@@ -105,7 +105,7 @@ def _contradiction_of(messages: Sequence[ProvenMessage], trusted: frozenset[Veri
     raise failure
 
 
-def _root_of_first(size: int, node: NodeSource) -> bytes:
+def root_of_first(size: int, node: NodeSource) -> bytes:
     """The root over the first `size` leaves of a tree."""
     tree = Frontier()
     for start, level in aligned_ranges(0, size):
