@@ -219,4 +219,19 @@ def swarm_case(folder: Path, *, before: int = 0, after: int = 300) -> Case:
     return Case(address, journals)
 
 
+def create(text: str, key: SigningKey | None = None):
+    """A Create message of alice."""
+    key = key or SigningKey(address_of(ALICE.encode()))
+    content = compose.atom_content(ALICE, [f"{ALICE}#{text}"], key.public)
+    return compose.compose(
+        type=MessageType.CREATE,
+        direction=Direction.OWNER,
+        signer=ALICE,
+        key=key,
+        timestamp_ms=T0 // 1000,
+        envelope=[(compose.v.P_ATOM, f"<{ALICE}>")],
+        content=content,
+    )
+
+
 CASES = {"pcp": pcp_case, "won": won_case, "swarm": swarm_case}

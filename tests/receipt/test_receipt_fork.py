@@ -12,8 +12,8 @@ from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.won import compose
 from dovetail.won.signing import SigningKey
-from dovetail.won.vocabulary import Direction, MessageType
 from receipt import receipt_samples as samples
+from receipt.receipt_samples import create
 from receipt.tampering import alterations, encode
 
 NODE_KEY = SigningKey(address_of(samples.NODE_B.encode()))
@@ -32,20 +32,6 @@ def response(message, *, success: bool = True, previous=(), connection: str = "o
         sender_socket=f"{samples.BOB}#chat",
         recipient_socket=f"{samples.ALICE}#chat",
         previous=previous,
-    )
-
-
-def create(text: str, key: SigningKey | None = None):
-    key = key or SigningKey(address_of(samples.ALICE.encode()))
-    content = compose.atom_content(samples.ALICE, [f"{samples.ALICE}#{text}"], key.public)
-    return compose.compose(
-        type=MessageType.CREATE,
-        direction=Direction.OWNER,
-        signer=samples.ALICE,
-        key=key,
-        timestamp_ms=samples.T0 // 1000,
-        envelope=[(compose.v.P_ATOM, f"<{samples.ALICE}>")],
-        content=content,
     )
 
 

@@ -24,6 +24,7 @@ from dovetail.receipt.format import (
     HopRecord,
     RangeHop,
     decode_hashes,
+    decode_receipt,
     encode_hashes,
     encode_receipt,
 )
@@ -61,8 +62,10 @@ def build_completeness(
         hashes=encode_hashes(list(_beside(0, signed.size, first, end, source.node))),
         hops=[_record(each) for each in kept],
     )
+    data = encode_receipt(receipt)
+    decode_receipt(data)
     check_completeness(receipt, frozenset([source.verifier]), Policy())
-    return encode_receipt(receipt)
+    return data
 
 
 def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], policy: Policy) -> Proof:
