@@ -9,11 +9,14 @@ from typing import Self
 
 from dovetail.hop import Address, Fabric
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL
+from dovetail.journal.merkle import fold_perfect
 from dovetail.journal.reader import Identity, JournalReader
 from dovetail.journal.tree import JournalTree
 from dovetail.receipt.source import KeptHop
 
 MAX_MATCHES = 100
+_MAX_BLOCKS_KEPT = 256
 
 
 class JournalSource:
@@ -22,6 +25,7 @@ class JournalSource:
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
         self._tree = JournalTree(reader)
+        self._leaves: dict[int, list[bytes]] = {}
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -99,5 +103,13 @@ class JournalSource:
         return self._reader.seq_at(at_us)
 
     def node(self, level: int, number: int) -> bytes:
-        """The hash of a perfect subtree."""
-        return self._tree.node(level, number)
+        """The hash of a perfect subtree. Proofs ask for many inside one block of leaves, so the last few are kept."""
+        if level >= BLOCK_LEVEL:
+            return self._tree.node(level, number)
+        block, place = divmod(number << level, BLOCK_LEAVES)
+        if block not in self._leaves:
+            if len(self._leaves) >= _MAX_BLOCKS_KEPT:
+                self._leaves.clear()
+            first = block * BLOCK_LEAVES
+            self._leaves[block] = list(self._tree.leaf_hashes(first, first + BLOCK_LEAVES))
+        return fold_perfect(self._leaves[block][place : place + (1 << level)])
