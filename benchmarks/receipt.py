@@ -1,0 +1,224 @@
+"""How large receipts are and how many a second are verified, beside the floor: the signatures alone.
+
+    python -m benchmarks.receipt [--hops N] [--apart N] [--seconds S] [--dir DIR] [--json]
+
+Each journal has N hops; the hops of the measured message lie in its middle, `--apart` other hops from each other, as on
+a busy server. pcp: one broker, three recipients. won: m, s1 and s2 at two nodes. swarm: one message at three peers. The
+floor is the time that checking the Ed25519 signatures of the checkpoints takes, measured in turn with the receipts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dovetail.hop import Address, Observation, Stage, address_of
+from dovetail.journal.checkpoint import Signer, Verifier
+from dovetail.journal.writer import JournalWriter
+from dovetail.receipt.build import build_receipt
+from dovetail.receipt.journal_source import JournalSource
+from dovetail.receipt.verify import verify_receipt
+from dovetail.won import compose
+from dovetail.won.message import Message
+from dovetail.won.signing import SigningKey
+from dovetail.won.vocabulary import Direction, MessageType
+
+T0 = 1_763_236_800_000_000
+BROKER = "pcp://broker.example/server"
+NODE_A, NODE_B = "https://a.example/won/resource", "https://b.example/won/resource"
+ALICE, BOB = f"{NODE_A}/atom/5f0c2e7f9a", f"{NODE_B}/atom/c81d4e2b73"
+PEERS = ("swarm://harbour/amber", "swarm://harbour/birch", "swarm://harbour/coral")
+FILLERS = tuple(f"pcp://host{i:05d}.example.com/agent" for i in range(1000))
+
+World = dict[str, list[Observation]]
+
+
+def signer_of(server: str) -> Signer:
+    return Signer(server, Ed25519PrivateKey.from_private_bytes(address_of(server.encode())))
+
+
+def saw(stage: Stage, address: Address, raw: bytes, *counterparts: str) -> Observation:
+    return Observation(at_us=T0, stage=stage, message=address, counterparts=counterparts, raw=raw)
+
+
+def pcp_world() -> tuple[Address, World]:
+    raw = b'{"data":"' + b"x" * 400 + b'"}'
+    address = address_of(raw)
+    names = [f"pcp://agent{i}.example.com/agent" for i in range(3)]
+    return address, {
+        BROKER: [saw(Stage.ACCEPTED, address, raw, "pcp://control.example.com/controller")]
+        + [saw(Stage.DELIVERED, address, raw, name) for name in names]
+    }
+
+
+def won_chain() -> tuple[Message, Message, Message]:
+    keys = {name: SigningKey(address_of(name.encode())) for name in (ALICE, NODE_A, NODE_B)}
+    sockets = f"{ALICE}#chat", f"{BOB}#chat"
+    m = compose.compose(
+        type=MessageType.CONNECTION,
+        direction=Direction.OWNER,
+        signer=ALICE,
+        key=keys[ALICE],
+        timestamp_ms=T0 // 1000,
+        envelope=compose.socket_pair(*sockets),
+        content=compose.text_content("the ladder is yours on Friday, " * 8),
+    )
+
+    def respond(node: str, sender: str, previous: Sequence[str]) -> Message:
+        return compose.respond(
+            m,
+            success=True,
+            signer=node,
+            key=keys[node],
+            timestamp_ms=T0 // 1000,
+            connection=f"{sender.partition('#')[0]}/c/0a1b2c3d",
+            sender_socket=sender,
+            recipient_socket=sockets[0],
+            previous=previous,
+        )
+
+    s1 = respond(NODE_A, sockets[0], [m.uri])
+    return m, s1, respond(NODE_B, sockets[1], [s1.uri])
+
+
+def won_world() -> tuple[Address, World]:
+    m, s1, s2 = won_chain()
+    at_a = [
+        (Stage.ACCEPTED, m, ALICE),
+        (Stage.CREATED, s1),
+        (Stage.ECHOED, m, ALICE),
+        (Stage.DELIVERED, s1, ALICE),
+        (Stage.FORWARDED, m, NODE_B),
+        (Stage.FORWARDED, s1, NODE_B),
+        (Stage.ACCEPTED, s2, NODE_B),
+        (Stage.DELIVERED, s2, ALICE),
+    ]
+    at_b = [
+        (Stage.ACCEPTED, m, NODE_A),
+        (Stage.ACCEPTED, s1, NODE_A),
+        (Stage.CREATED, s2),
+        (Stage.DELIVERED, m, BOB),
+        (Stage.DELIVERED, s1, BOB),
+        (Stage.DELIVERED, s2, BOB),
+        (Stage.FORWARDED, s2, NODE_A),
+    ]
+    return m.address, {
+        node: [saw(stage, message.address, message.raw, *whom) for stage, message, *whom in seen]
+        for node, seen in ((NODE_A, at_a), (NODE_B, at_b))
+    }
+
+
+def swarm_world() -> tuple[Address, World]:
+    raw = b"\x01" + bytes(range(256)) * 2
+    address = address_of(raw)
+    amber, birch, coral = PEERS
+    return address, {
+        amber: [saw(Stage.CREATED, address, raw), saw(Stage.SERVED, address, raw, coral)],
+        birch: [saw(Stage.ACCEPTED, address, raw, amber), saw(Stage.DELIVERED, address, raw, "app")],
+        coral: [saw(Stage.PULLED, address, raw, amber), saw(Stage.ACCEPTED, address, raw, amber)],
+    }
+
+
+def fill(writer: JournalWriter, hops: int) -> None:
+    """Other traffic: fan-outs of one message to many."""
+    while hops > 0:
+        count = min(hops, len(FILLERS))
+        other = address_of(b"%d" % writer.size)
+        writer.append([Observation(at_us=T0, stage=Stage.DELIVERED, message=other, counterparts=FILLERS[:count])])
+        hops -= count
+
+
+def write_journal(path: Path, server: str, observations: list[Observation], hops: int, apart: int) -> None:
+    with JournalWriter.open(path, server=server, signer=signer_of(server), durability="relaxed") as writer:
+        fill(writer, hops // 2)
+        for observation in observations:
+            writer.append([observation])
+            fill(writer, apart)
+        fill(writer, hops - writer.size)
+        writer.index()
+        writer.checkpoint()
+
+
+def measure(data: bytes, trusted: list[Verifier], servers: int, seconds: float) -> tuple[float, float]:
+    """Receipts a second, and how many times a second their signatures alone are checked."""
+    note = b"x" * 150
+    signer = signer_of(BROKER)
+    signature = signer.sign(note)
+    spent, floor_spent, count = 0.0, 0.0, 0
+    while spent < seconds:
+        start = time.perf_counter()
+        verify_receipt(data, trusted)
+        middle = time.perf_counter()
+        for _ in range(servers):
+            signer.verifier.verify(signature, note)
+        floor_spent += time.perf_counter() - middle
+        spent += middle - start
+        count += 1
+    return count / spent, count / floor_spent
+
+
+def run(hops: int, apart: int, seconds: float, directory: Path) -> Iterator[dict[str, object]]:
+    for name, make in (("pcp", pcp_world), ("won", won_world), ("swarm", swarm_world)):
+        address, world = make()
+        start = time.perf_counter()
+        for number, (server, observations) in enumerate(world.items()):
+            write_journal(directory / f"{number}.journal", server, observations, hops, apart)
+        written_s = time.perf_counter() - start
+        paths = sorted(directory.glob("*.journal"))
+        sources = [JournalSource.open(path) for path in paths]
+        start = time.perf_counter()
+        data = build_receipt(sources, address).data
+        built_s = time.perf_counter() - start
+        trusted = [source.verifier for source in sources]
+        rate, floor = measure(data, trusted, len(sources), seconds)
+        proof = verify_receipt(data, trusted)
+        for source in sources:
+            source.__exit__(None, None, None)
+        for path in directory.iterdir():
+            path.unlink()
+        yield {
+            "fabric": name,
+            "journals": len(sources),
+            "hops in each": hops,
+            "hops shown": len(proof.hops),
+            "receipt bytes": len(data),
+            "verified/s": round(rate),
+            "signatures alone/s": round(floor),
+            "build s": round(built_s, 3),
+            "journals written and signed s": round(written_s, 1),
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hops", type=int, default=100_000, help="how many hops each journal has")
+    parser.add_argument("--apart", type=int, default=150, help="other hops between those of the message")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes")
+    parser.add_argument("--dir", type=Path, default=Path("bench-out"))
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    arguments = parser.parse_args()
+    arguments.dir.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(dir=arguments.dir))
+    try:
+        for row in run(arguments.hops, arguments.apart, arguments.seconds, directory):
+            if arguments.json:
+                print(json.dumps(row), flush=True)
+            else:
+                print(", ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""What `dovetail receipt` prints of a receipt: for people, or as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.cli.output import escape, print_json, print_text, say
+from dovetail.hop import address_text
+from dovetail.receipt.format import encode_base64
+
+if TYPE_CHECKING:
+    from dovetail.errors import ReceiptError
+    from dovetail.receipt.proof import Proof
+
+
+def print_broken(path: Path, error: ReceiptError, *, as_json: bool) -> None:
+    """That a receipt is not valid, and the first broken step."""
+    if as_json:
+        print_json({"file": str(path), "valid": False, "error": str(error)})
+    say(f"{path}: not valid: {error}")
+
+
+def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = False) -> None:
+    """What a receipt proves, by whom, and what it does not; with `show_bytes` the messages too."""
+    if as_json:
+        print_json(_describe(path, proof, show_bytes=show_bytes))
+        return
+    lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})", "proven:"]
+    lines += [f"  {claim}" for claim in (*proof.claims, *proof.growth)]
+    if proof.kind == "completeness":
+        lines.append("the hops:")
+        for hop in proof.hops:
+            whom = "" if hop.counterpart is None else f" {hop.counterpart}"
+            lines.append(f"  {hop.seq} {hop.stage} {address_text(hop.message, hop.fabric)}{whom}")
+    lines.append("signed by:")
+    for signatory in proof.signatories:
+        lines.append(f"  {signatory.server}, key {signatory.fingerprint}")
+        lines += [f"    cosigned by {c.witness.name}, which you trust" for c in signatory.witnesses]
+        lines += [f"    cosigned by {name}, which you did not name as trusted" for name in signatory.unknown_witnesses]
+    lines.append("not proven:")
+    lines += [f"  {limit}" for limit in proof.not_proven]
+    if show_bytes:
+        for message in proof.messages:
+            lines.append(f"{message.name}:")
+            text = "(its bytes are left out)" if message.raw is None else message.raw.decode(errors="backslashreplace")
+            lines += [f"  {line}" for line in text.split("\n")]
+    print_text("".join(f"{escape(line)}\n" for line in lines))
+
+
+def _describe(path: Path, proof: Proof, *, show_bytes: bool) -> dict[str, object]:
+    described: dict[str, object] = {
+        "file": str(path),
+        "valid": not show_bytes,
+        "kind": proof.kind,
+        "fabric": str(proof.fabric),
+        "message": None if proof.subject is None else address_text(proof.subject, proof.fabric),
+        "proven": proof.claims,
+        "growth": proof.growth,
+        "not_proven": proof.not_proven,
+        "servers": [
+            {
+                "server": signatory.server,
+                "key_sha256": signatory.fingerprint,
+                "hops": signatory.checkpoint.size,
+                "root": signatory.checkpoint.root.hex(),
+                "witnesses": [{"name": c.witness.name, "at": c.at_s} for c in signatory.witnesses],
+                "unknown_witnesses": signatory.unknown_witnesses,
+            }
+            for signatory in proof.signatories
+        ],
+        "hops": [
+            {
+                "server": hop.server,
+                "seq": hop.seq,
+                "at_us": hop.at_us,
+                "stage": str(hop.stage),
+                "message": address_text(hop.message, hop.fabric),
+                "counterpart": hop.counterpart,
+                "reason": hop.reason and str(hop.reason),
+            }
+            for hop in proof.hops
+        ],
+    }
+    if show_bytes:
+        described["messages"] = [
+            {
+                "address": address_text(message.address, proof.fabric),
+                "relation": message.relation and str(message.relation),
+                "bytes": None if message.raw is None else encode_base64(message.raw),
+            }
+            for message in proof.messages
+        ]
+    return described

@@ -1,0 +1,1 @@
+"""Receipts: one file that proves one delivery, checked offline with nothing but the signers' public keys."""

@@ -1,0 +1,51 @@
+"""What the bytes of a message say of themselves: its address, and the messages it names; one reader for each fabric.
+
+pcp and swarm: the address is the SHA-256 of the bytes, and messages do not name each other by address. won: the
+address is that of the message's canonical dataset, so the bytes are read as RDF; bytes that cannot be read as a message
+have the SHA-256 of the bytes as their address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Address, Fabric, Relation, address_of
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The address that bytes have, None where they contradict themselves, and the parents that they name."""
+
+    address: Address | None
+    parents: frozenset[tuple[Relation, Address]] = frozenset()
+
+
+def read_hashed(raw: bytes) -> Reading:
+    """A message whose address is the hash of its bytes."""
+    return Reading(address_of(raw))
+
+
+def read_won(raw: bytes) -> Reading:
+    """A won message, or bytes that are none."""
+    from dovetail.won.message import decode_message, uri_address, verify_address
+
+    try:
+        message = decode_message(raw)
+    except RemoteProtocolError:
+        return Reading(address_of(raw))
+    if not verify_address(message):
+        return Reading(None)
+    named = [(Relation.PREVIOUS, uri) for uri in message.previous]
+    if message.responding_to is not None:
+        named.append((Relation.RESPONDING_TO, message.responding_to))
+    parents = ((relation, uri_address(uri)) for relation, uri in named)
+    return Reading(message.address, frozenset((relation, parent) for relation, parent in parents if parent is not None))
+
+
+READERS: Mapping[Fabric, Callable[[bytes], Reading]] = {
+    Fabric.PCP: read_hashed,
+    Fabric.WON: read_won,
+    Fabric.SWARM: read_hashed,
+}

@@ -1,0 +1,256 @@
+"""Building a receipt from the journals or the lake of the servers that saw the message.
+
+Every receipt is verified before it is handed out, with the keys that the sources themselves carry: a journal that was
+tampered with gives an error, never a false receipt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.errors import ReceiptError
+from dovetail.hop import Address, Fabric, Relation, address_text
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Verifier
+from dovetail.journal.layout import NO_DIGEST
+from dovetail.journal.merkle import prove_inclusion
+from dovetail.receipt.address import READERS
+from dovetail.receipt.claims import name_messages
+from dovetail.receipt.consistency import check_since, prove_since
+from dovetail.receipt.delivery import state_delivery
+from dovetail.receipt.format import (
+    MAX_HOPS,
+    MAX_MESSAGES,
+    Delivery,
+    HopRecord,
+    JournalRecord,
+    encode_hashes,
+    encode_receipt,
+    record_message,
+)
+from dovetail.receipt.note import carry_note, check_note
+from dovetail.receipt.proof import ProvenMessage
+from dovetail.receipt.source import KeptHop, Source
+from dovetail.receipt.verify import verify_receipt
+
+SEARCH_HOPS = 100_000
+"""How many hops behind a message are searched for the responses to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """What a receipt is to hold.
+
+    `redact` leaves out the bytes of the subject. `counterparts` limits it to hops with these, and to each message's
+    first hop in a journal. `related` are the responses to show; without it they are looked for. `notes` are checkpoints
+    to use instead of the latest, for example cosigned ones, and `witnesses` the keys of their cosigners. `since` are
+    older checkpoints from which consistency is to be proven.
+    """
+
+    redact: bool = False
+    counterparts: frozenset[str] = frozenset()
+    related: Sequence[Address] | None = None
+    search_hops: int = SEARCH_HOPS
+    notes: Sequence[SignedCheckpoint] = ()
+    witnesses: Sequence[Verifier] = ()
+    since: Sequence[Checkpoint] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltReceipt:
+    """The bytes of a receipt file, and what a person should know about how it was built."""
+
+    data: bytes
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A source that has the message, with the checkpoint to prove against."""
+
+    source: Source
+    signed: SignedCheckpoint
+
+    def signed_hops(self, address: Address) -> list[KeptHop]:
+        """The hops of a message that the checkpoint covers."""
+        return [kept for kept in self.source.hops_of(address) if kept.hop.seq < self.signed.size]
+
+
+def find_address(sources: Iterable[Source], prefix: bytes) -> Address:
+    """The one address that begins with `prefix`."""
+    found = {address for source in sources for address in source.find(prefix)}
+    if not found:
+        raise ReceiptError(f"no journal here knows a message {prefix.hex()}")
+    if len(found) > 1:
+        examples = ", ".join(sorted(address.hex()[:16] for address in found)[:4])
+        raise ReceiptError(f"{len(found)} messages begin with {prefix.hex()}: {examples}")
+    return found.pop()
+
+
+def build_receipt(sources: Sequence[Source], address: Address, options: BuildOptions | None = None) -> BuiltReceipt:
+    """The receipt of one message from all sources that saw it; ReceiptError where nothing can be proven."""
+    options = options or BuildOptions()
+    remarks: list[str] = []
+    holders = pin_sources(sources, options)
+    fabric = _fabric_of(holders, address)
+    holders = [holder for holder in holders if holder.source.fabric is fabric]
+    children = _find_children(holders, address, fabric, options)
+    messages = _carry_messages(holders, address, children, fabric, options, remarks)
+    parts: list[tuple[Holder, list[KeptHop]]] = []
+    for holder in holders:
+        kept = _select_hops(holder, [message.address for message in messages], options, remarks)
+        if kept:
+            parts.append((holder, kept))
+    if sum(len(kept) for _, kept in parts) > MAX_HOPS:
+        raise ReceiptError(f"more than {MAX_HOPS} hops; choose counterparts")
+    journals = [record_journal(holder, kept, messages, options) for holder, kept in parts]
+    stated = []
+    for journal, (_, kept) in zip(journals, parts, strict=True):
+        note = check_note(journal)
+        stated.append((check_since(journal.since, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
+    receipt = Delivery(
+        claim=state_delivery(messages, stated, fabric),
+        messages=[
+            record_message(message.address, message.raw, message.relation and str(message.relation))
+            for message in messages
+        ],
+        journals=journals,
+    )
+    data = encode_receipt(receipt)
+    verify_receipt(data, [holder.source.verifier for holder in holders])
+    return BuiltReceipt(data, remarks)
+
+
+def pin_sources(sources: Sequence[Source], options: BuildOptions) -> list[Holder]:
+    """The sources by server, each with the checkpoint that was asked for, else its latest."""
+    holders = []
+    for source in sorted(sources, key=lambda source: source.server):
+        asked = [note for note in options.notes if note.checkpoint.origin == source.server]
+        signed = max(asked, key=lambda note: note.size) if asked else source.latest_checkpoint()
+        if signed is not None:
+            holders.append(Holder(source, signed))
+    return holders
+
+
+def _fabric_of(holders: Sequence[Holder], address: Address) -> Fabric:
+    fabrics = {holder.source.fabric for holder in holders if holder.signed_hops(address)}
+    if not fabrics:
+        raise ReceiptError(f"no signed checkpoint covers a hop of message {address.hex()}")
+    if len(fabrics) > 1:
+        raise ReceiptError(f"message {address.hex()} is known to several fabrics; name the journals of one")
+    return fabrics.pop()
+
+
+def _find_children(
+    holders: Sequence[Holder], address: Address, fabric: Fabric, options: BuildOptions
+) -> list[tuple[Address, Relation]]:
+    """Messages that respond to `address`: those that were named, or those found on the signed hops behind it."""
+    read, link = READERS[fabric], (Relation.RESPONDING_TO, address)
+    found: dict[Address, Relation] = {}
+    if options.related is not None:
+        for child in options.related:
+            raw = first_raw(holders, child)
+            if raw is None or link not in read(raw).parents:
+                raise ReceiptError(f"{address_text(child, fabric)} has no bytes here that respond to the message")
+            found[child] = Relation.RESPONDING_TO
+    elif fabric is Fabric.WON:
+        mark = address_text(address, fabric).encode()
+        for holder in holders:
+            hops = holder.signed_hops(address)
+            first = hops[0].hop.seq if hops else holder.signed.size
+            end = min(first + options.search_hops, holder.signed.size)
+            for child, raw in holder.source.bodies_between(first, end):
+                # the cheap look first: decoding every message would take minutes
+                if child not in found and mark in raw and link in read(raw).parents:
+                    found[child] = Relation.RESPONDING_TO
+    if len(found) >= MAX_MESSAGES:
+        raise ReceiptError(f"{len(found)} messages respond to it, expected fewer than {MAX_MESSAGES}")
+    return sorted(found.items())
+
+
+def _carry_messages(
+    holders: Sequence[Holder],
+    address: Address,
+    children: Sequence[tuple[Address, Relation]],
+    fabric: Fabric,
+    options: BuildOptions,
+    remarks: list[str],
+) -> list[ProvenMessage]:
+    """The subject and its responses, with their bytes."""
+    names = name_messages([None, *(relation for _, relation in children)])
+    raw = None if options.redact else first_raw(holders, address)
+    if raw is None and not options.redact:
+        remarks.append("the bytes of the message are not kept any more: the receipt has only its address")
+    elif raw is not None and READERS[fabric](raw).address != address:
+        remarks.append("the bytes kept of the message are not all of it: the receipt has only its address")
+        raw = None
+    messages = [ProvenMessage(address=address, name=names[0], raw=raw)]
+    for (child, relation), name in zip(children, names[1:], strict=True):
+        messages.append(
+            ProvenMessage(address=child, name=name, raw=first_raw(holders, child), relation=relation),
+        )
+    return messages
+
+
+def first_raw(holders: Sequence[Holder], address: Address) -> bytes | None:
+    """The bytes from the first source that keeps them on a signed hop."""
+    for holder in holders:
+        if any(kept.digest != NO_DIGEST for kept in holder.signed_hops(address)):
+            raw = holder.source.raw(address)
+            if raw is not None:
+                return raw
+    return None
+
+
+def _select_hops(
+    holder: Holder, addresses: Sequence[Address], options: BuildOptions, remarks: list[str]
+) -> list[KeptHop]:
+    """The hops to show, in order: below the checkpoint, and of the chosen counterparts."""
+    selected: list[KeptHop] = []
+    unsigned = 0
+    for address in addresses:
+        signed = holder.signed_hops(address)
+        unsigned += len(holder.source.hops_of(address)) - len(signed)
+        if options.counterparts:
+            signed = [kept for kept in signed if kept is signed[0] or kept.hop.counterpart in options.counterparts]
+        selected += signed
+    if unsigned:
+        remarks.append(f"{unsigned} hops of {holder.source.server} are not signed yet and left out")
+    return sorted(selected, key=lambda kept: kept.hop.seq)
+
+
+def record_journal(
+    holder: Holder, kept: Sequence[KeptHop], messages: Sequence[ProvenMessage], options: BuildOptions
+) -> JournalRecord:
+    """What one journal has to say of these messages, with the proofs."""
+    source, signed = holder.source, holder.signed
+    numbers: dict[bytes, int] = {}
+    index_of: Mapping[Address, int] = {message.address: index for index, message in enumerate(messages)}
+    hops = []
+    for each in kept:
+        path = prove_inclusion(each.hop.seq, signed.size, source.node)
+        hops.append(record_hop(each, index_of[each.hop.message], [numbers.setdefault(h, len(numbers)) for h in path]))
+    note = carry_note(signed.note, [*options.witnesses, source.verifier])
+    return JournalRecord(
+        checkpoint=note.checkpoint,
+        keys=note.keys,
+        hashes=encode_hashes(list(numbers)),
+        hops=hops,
+        since=prove_since(signed.checkpoint, options.since, source.node),
+    )
+
+
+def record_hop(kept: KeptHop, message: int, path: list[int]) -> HopRecord:
+    """A hop as a receipt has it."""
+    hop = kept.hop
+    return HopRecord(
+        at=hop.at_us,
+        seq=hop.seq,
+        stage=str(hop.stage),
+        message=message,
+        counterpart=hop.counterpart,
+        reason=None if hop.reason is None else str(hop.reason),
+        digest=None if kept.digest == NO_DIGEST else kept.digest.hex(),
+        size=hop.size or None,
+        path=path,
+    )

@@ -1,0 +1,118 @@
+"""The claim of a receipt in plain words, and what it does not prove.
+
+The claim is written into the file and computed again by whoever verifies it, so its words belong to the format: they
+never change for a version. Text that comes from peers stands in double quotes, escaped, so that it cannot pose as part
+of a sentence. What is not proven is said by the verifier and may get better words at any time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from dovetail.hop import Address, Fabric, Hop, Relation, Stage, address_text
+from dovetail.receipt.consistency import View
+from dovetail.receipt.note import Cosignature
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+_DEEDS: Mapping[Stage, tuple[str, str]] = {
+    Stage.CREATED: ("made {}", "for"),
+    Stage.ACCEPTED: ("accepted {}", "from"),
+    Stage.REJECTED: ("refused {}", "from"),
+    Stage.DELIVERED: ("delivered {}", "to"),
+    Stage.ECHOED: ("echoed {}", "to"),
+    Stage.FORWARDED: ("forwarded {}", "to"),
+    Stage.UNDELIVERABLE: ("could not deliver {}", "to"),
+    Stage.EXPIRED: ("let {} expire before delivery", "to"),
+    Stage.REDELIVERED: ("delivered {} again", "to"),
+    Stage.PULLED: ("asked for {}", "from"),
+    Stage.SERVED: ("served {}", "to"),
+    Stage.PURGED: ("purged the bytes of {}", "of"),
+}
+
+_RELATIONS: Mapping[Relation, tuple[str, str]] = {
+    Relation.RESPONDING_TO: ("response", "responds to the message"),
+    Relation.PREVIOUS: ("successor", "names the message as its predecessor"),
+    Relation.REFERS: ("reference", "refers to the message"),
+    Relation.IN_REPLY_TO: ("reply", "replies to the message"),
+}
+
+_LIMITS: Mapping[tuple[Fabric, Stage], str] = {
+    (Fabric.PCP, Stage.DELIVERED): "that a client processed it: the broker handed the frame to the client's connection",
+    (Fabric.PCP, Stage.REDELIVERED): "that a client processed it: the broker handed the frame to its connection",
+    (Fabric.PCP, Stage.ACCEPTED): "who wrote it: the broker says from which client's connection it came",
+    (Fabric.WON, Stage.DELIVERED): "that a person read it: the node handed it to a connection of the owner",
+    (Fabric.WON, Stage.FORWARDED): "that a forwarded message arrived, unless the other node's hop is here too",
+    (Fabric.WON, Stage.ACCEPTED): "who wrote it: the signature inside its bytes needs the author's key",
+    (Fabric.SWARM, Stage.ACCEPTED): "who wrote it, and that a peer still holds it: it held it at that time",
+    (Fabric.SWARM, Stage.DELIVERED): "that an application used it: the peer handed it over",
+    (Fabric.SWARM, Stage.SERVED): "that a served packet arrived, unless the other peer's hop is here too",
+}
+
+
+def time_text(at_us: int) -> str:
+    """A time as it stands in claims: UTC, always with six digits of a second."""
+    return (_EPOCH + dt.timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def quote(text: str) -> str:
+    """Text of a peer inside a sentence: a JSON string of ASCII characters."""
+    return json.dumps(text)
+
+
+def name_messages(relations: Iterable[Relation | None]) -> list[str]:
+    """What the messages of a receipt are called in its sentences."""
+    names = []
+    counts: dict[Relation, int] = {}
+    for relation in relations:
+        if relation is None:
+            names.append("the message")
+        else:
+            counts[relation] = counts.get(relation, 0) + 1
+            names.append(f"{_RELATIONS[relation][0]} {counts[relation]}")
+    return names
+
+
+def describe_message(name: str, address: Address, fabric: Fabric, relation: Relation | None, length: int | None) -> str:
+    """Which message it is."""
+    sentence = f"{name} is {address_text(address, fabric)}"
+    if relation is not None:
+        sentence += f", which {_RELATIONS[relation][1]}"
+    return f"{sentence}; its bytes are left out" if length is None else f"{sentence}; its {length} bytes are here"
+
+
+def describe_hop(name: str, hop: Hop) -> str:
+    """What one server did with it, and when."""
+    deed, preposition = _DEEDS[hop.stage]
+    sentence = f"{hop.server} {deed.format(name)}"
+    if hop.counterpart is not None:
+        sentence += f" {preposition} {quote(hop.counterpart)}"
+    sentence += f" at {time_text(hop.at_us)}"
+    return sentence if hop.reason is None else f"{sentence}, because: {hop.reason}"
+
+
+def describe_commitment(view: View, cosignatures: Iterable[Cosignature]) -> str:
+    """Who stands for it."""
+    checkpoint = view.checkpoint
+    sentence = f"{checkpoint.origin} commits to this: its signed journal of {checkpoint.size} hops contains it"
+    if view.grown_from is not None:
+        sentence += f", and begins with its journal of {view.grown_from.size} hops"
+    for cosignature in cosignatures:
+        sentence += f"; cosigned by {cosignature.witness.name} at {time_text(cosignature.at_s * 1_000_000)}"
+    return sentence
+
+
+def tell_limits(fabric: Fabric, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:
+    """What a valid receipt with these hops does not prove."""
+    limits = ["that nothing else happened to it: a receipt shows what was seen, not all that was seen"]
+    if is_redacted:
+        limits.append("what it says: its bytes are left out, only their address is here")
+    stages = {hop.stage for hop in hops}
+    limits += dict.fromkeys(text for (f, stage), text in _LIMITS.items() if f is fabric and stage in stages)
+    limits.append("that the times are right: they are those of each server's own clock")
+    limits += [
+        f"that {server} shows everybody the same journal: no trusted witness cosigned it" for server in unwitnessed
+    ]
+    return limits

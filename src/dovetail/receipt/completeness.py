@@ -1,0 +1,190 @@
+"""Completeness: these are all hops of a server in a stretch of time; nothing is missing, nothing was added.
+
+A journal's hops are numbered without a gap and their times never go back. So a run of consecutive hops that begins with
+a hop before the stretch (or with the journal) and ends with one behind it (or with the journal) holds all that lie in
+it. The whole run is proven by one proof: the roots of the subtrees beside it, from left to right, lead together with
+the leaves to the root of the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dovetail.errors import ReceiptError
+from dovetail.hop import Address, Hop
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Verifier
+from dovetail.journal.layout import NO_DIGEST, encode_entry
+from dovetail.journal.merkle import NodeSource, aligned_ranges, hash_children, hash_leaf
+from dovetail.receipt.claims import describe_commitment, time_text
+from dovetail.receipt.consistency import View
+from dovetail.receipt.delivery import read_hop
+from dovetail.receipt.format import (
+    MAX_HOPS,
+    Completeness,
+    HopRecord,
+    RangeHop,
+    decode_hashes,
+    decode_receipt,
+    encode_hashes,
+    encode_receipt,
+)
+from dovetail.receipt.note import CheckedNote, carry_note, check_note
+from dovetail.receipt.proof import Policy, Proof, check_clock, check_trust, server_fabric
+from dovetail.receipt.source import KeptHop, Source
+
+
+def build_completeness(
+    source: Source,
+    since_us: int,
+    until_us: int,
+    *,
+    signed: SignedCheckpoint | None = None,
+    witnesses: Sequence[Verifier] = (),
+) -> bytes:
+    """The statement for one server, from a checkpoint or its latest; ReceiptError where it has none."""
+    signed = signed or source.latest_checkpoint()
+    if signed is None or signed.size == 0:
+        raise ReceiptError(f"{source.server} has no signed checkpoint")
+    if not since_us < until_us:
+        raise ReceiptError("the stretch of time ends before it begins")
+    first = max(0, min(source.seq_at(since_us), signed.size) - 1)
+    end = min(source.seq_at(until_us) + 1, signed.size)
+    if end - first > MAX_HOPS:
+        raise ReceiptError(f"{end - first} hops in this time, expected at most {MAX_HOPS}")
+    kept = source.hops_between(first, end)
+    journal = carry_note(signed.note, [*witnesses, source.verifier])
+    receipt = Completeness(
+        claim=_state(check_note(journal), [each.hop for each in kept], since_us, until_us),
+        journal=journal,
+        first=first,
+        since=since_us,
+        until=until_us,
+        hashes=encode_hashes(list(_beside(0, signed.size, first, end, source.node))),
+        hops=[_record(each) for each in kept],
+    )
+    data = encode_receipt(receipt)
+    decode_receipt(data)
+    check_completeness(receipt, frozenset([source.verifier]), Policy())
+    return data
+
+
+def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], policy: Policy) -> Proof:
+    """That these are all hops of the stretch."""
+    note = check_note(receipt.journal)
+    signatory = check_trust(note, trusted, policy)
+    checkpoint = note.checkpoint
+    hops, leaves = [], []
+    fabric = server_fabric(checkpoint.origin)
+    for seq, record in enumerate(receipt.hops, receipt.first):
+        hop, digest = read_hop(
+            _numbered(record, seq), checkpoint.origin, fabric, Address(bytes.fromhex(record.message))
+        )
+        check_clock(hop.at_us, f"hop {seq} of {checkpoint.origin}", policy)
+        hops.append(hop)
+        leaves.append(hash_leaf(encode_entry(hop, digest)))
+    if receipt.first + len(hops) > checkpoint.size:
+        raise ReceiptError(f"inclusion: hops beyond the {checkpoint.size} of the checkpoint")
+    hashes = iter(decode_hashes(receipt.hashes, "the hashes"))
+    root = _root_of_range(0, checkpoint.size, receipt.first, leaves, hashes)
+    if next(hashes, None) is not None:
+        raise ReceiptError("inclusion: hashes that belong to no place beside the range")
+    if root != checkpoint.root:
+        raise ReceiptError(f"inclusion: these are not hops {receipt.first} and following of {checkpoint.origin}")
+    _check_borders(receipt, hops, checkpoint)
+    if receipt.claim != _state(note, hops, receipt.since, receipt.until):
+        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    inside = tuple(hop for hop in hops if receipt.since <= hop.at_us < receipt.until)
+    return Proof(
+        kind="completeness",
+        fabric=fabric,
+        claims=tuple(receipt.claim),
+        not_proven=tuple(_limits(receipt, hops, is_witnessed=bool(signatory.witnesses))),
+        signatories=(signatory,),
+        views=(View(checkpoint),),
+        hops=inside,
+    )
+
+
+def _check_borders(receipt: Completeness, hops: Sequence[Hop], checkpoint: Checkpoint) -> None:
+    """Exactly one hop before the stretch and one behind it, unless the journal begins or ends there."""
+    times = [hop.at_us for hop in hops]
+    if times != sorted(times):
+        raise ReceiptError("completeness: time goes back inside the range")
+    if not receipt.since < receipt.until:
+        raise ReceiptError("form: the stretch of time ends before it begins")
+    before = sum(at_us < receipt.since for at_us in times)
+    behind = sum(at_us >= receipt.until for at_us in times)
+    if before > 1 or (before == 0 and receipt.first > 0):
+        raise ReceiptError("completeness: nothing shows that no hop is missing at the beginning")
+    if behind > 1 or (behind == 0 and receipt.first + len(hops) < checkpoint.size):
+        raise ReceiptError("completeness: nothing shows that no hop is missing at the end")
+
+
+def _root_of_range(start: int, end: int, first: int, leaves: Sequence[bytes], hashes: Iterator[bytes]) -> bytes:
+    """The root over `[start, end)`, from the leaves at `first` and following and the roots beside them."""
+    if end <= first or start >= first + len(leaves):
+        beside = next(hashes, None)
+        if beside is None:
+            raise ReceiptError("inclusion: too few hashes beside the range")
+        return beside
+    if end - start == 1:
+        return leaves[start - first]
+    split = start + (1 << ((end - start - 1).bit_length() - 1))
+    left = _root_of_range(start, split, first, leaves, hashes)
+    return hash_children(left, _root_of_range(split, end, first, leaves, hashes))
+
+
+def _beside(start: int, end: int, first: int, stop: int, node: NodeSource) -> Iterator[bytes]:
+    """The hashes that `_root_of_range` asks for, in its order."""
+    if end <= first or start >= stop:
+        parts = [node(level, place >> level) for place, level in aligned_ranges(start, end)]
+        root = parts.pop()
+        while parts:
+            root = hash_children(parts.pop(), root)
+        yield root
+    elif end - start > 1:
+        split = start + (1 << ((end - start - 1).bit_length() - 1))
+        yield from _beside(start, split, first, stop, node)
+        yield from _beside(split, end, first, stop, node)
+
+
+def _record(kept: KeptHop) -> RangeHop:
+    hop = kept.hop
+    return RangeHop(
+        at=hop.at_us,
+        message=hop.message.hex(),
+        stage=str(hop.stage),
+        counterpart=hop.counterpart,
+        reason=None if hop.reason is None else str(hop.reason),
+        digest=None if kept.digest == NO_DIGEST else kept.digest.hex(),
+        size=hop.size or None,
+    )
+
+
+def _numbered(record: RangeHop, seq: int) -> HopRecord:
+    return HopRecord(
+        at=record.at,
+        seq=seq,
+        stage=record.stage,
+        counterpart=record.counterpart,
+        reason=record.reason,
+        digest=record.digest,
+        size=record.size,
+        path=[],
+    )
+
+
+def _state(note: CheckedNote, hops: Sequence[Hop], since_us: int, until_us: int) -> list[str]:
+    inside = [hop for hop in hops if since_us <= hop.at_us < until_us]
+    messages = len({hop.message for hop in inside})
+    saw = f"{note.checkpoint.origin} saw {len(inside)} hops of {messages} messages"
+    stretch = f"from {time_text(since_us)} up to and without {time_text(until_us)}"
+    return [f"{saw} {stretch}, and these are all", describe_commitment(View(note.checkpoint), note.cosignatures)]
+
+
+def _limits(receipt: Completeness, hops: Sequence[Hop], *, is_witnessed: bool) -> Iterator[str]:
+    if hops[-1].at_us < receipt.until:
+        yield "that no hop of this time came later: the checkpoint has no hop behind the end of the stretch"
+    yield "that the server noted everything it saw, and at the right time: its journal has what it wrote down"
+    if not is_witnessed:
+        yield "that the server shows everybody the same journal: no trusted witness cosigned it"

@@ -1,0 +1,222 @@
+"""Deliveries: what happened to one message at the servers that saw it, checked hop by hop."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dovetail.errors import CheckpointError, ReceiptError
+from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage
+from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.journal.layout import NO_DIGEST, encode_entry
+from dovetail.journal.merkle import hash_leaf, verify_inclusion
+from dovetail.receipt.address import READERS
+from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, tell_limits
+from dovetail.receipt.consistency import View, check_since
+from dovetail.receipt.format import (
+    MAX_HOPS,
+    Delivery,
+    HopRecord,
+    JournalRecord,
+    MessageRecord,
+    bytes_of,
+    decode_hashes,
+)
+from dovetail.receipt.note import Cosignature, check_note
+from dovetail.receipt.proof import (
+    Policy,
+    Proof,
+    ProvenMessage,
+    Signatory,
+    check_clock,
+    check_order,
+    check_trust,
+    server_fabric,
+)
+
+_STAGES: Mapping[str, Stage] = {str(stage): stage for stage in Stage}
+_REASONS: Mapping[str, Reason] = {str(reason): reason for reason in Reason}
+_RELATIONS: Mapping[str, Relation] = {str(relation): relation for relation in Relation}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedJournal:
+    """One journal's part of a receipt, its proofs and signatures checked."""
+
+    signatory: Signatory
+    view: View
+    cosignatures: tuple[Cosignature, ...]
+    hops: tuple[Hop, ...]
+    digests: tuple[bytes, ...]
+
+
+def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Policy) -> Proof:
+    """What a delivery proves."""
+    messages = read_messages(receipt.messages)
+    journals = [check_journal(record, messages, trusted, policy) for record in receipt.journals]
+    check_order((journal.signatory.server for journal in journals), "the journals")
+    if sum(len(journal.hops) for journal in journals) > MAX_HOPS:
+        raise ReceiptError(f"form: more than {MAX_HOPS} hops")
+    fabric = single_fabric(journals)
+    check_messages(messages, journals, fabric)
+    claims = state_delivery(messages, ((j.view, j.cosignatures, j.hops) for j in journals), fabric)
+    if claims != receipt.claim:
+        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    hops = tuple(hop for journal in journals for hop in journal.hops)
+    unwitnessed = [journal.signatory.server for journal in journals if not journal.signatory.witnesses]
+    return Proof(
+        kind="delivery",
+        fabric=fabric,
+        claims=tuple(claims),
+        not_proven=tuple(tell_limits(fabric, hops, is_redacted=messages[0].raw is None, unwitnessed=unwitnessed)),
+        signatories=tuple(journal.signatory for journal in journals),
+        views=tuple(journal.view for journal in journals),
+        messages=tuple(messages),
+        hops=hops,
+    )
+
+
+def state_delivery(
+    messages: Sequence[ProvenMessage],
+    journals: Iterable[tuple[View, Sequence[Cosignature], Sequence[Hop]]],
+    fabric: Fabric,
+) -> list[str]:
+    """The claim of a delivery: which messages, then for each journal its hops and what stands for them."""
+    names = {message.address: message.name for message in messages}
+    sentences = [
+        describe_message(m.name, m.address, fabric, m.relation, None if m.raw is None else len(m.raw)) for m in messages
+    ]
+    for view, cosignatures, hops in journals:
+        sentences += [describe_hop(names[hop.message], hop) for hop in hops]
+        sentences.append(describe_commitment(view, cosignatures))
+    return sentences
+
+
+def read_messages(records: Sequence[MessageRecord]) -> list[ProvenMessage]:
+    """The messages of a receipt with their names; the first is the subject."""
+    if records[0].relation is not None:
+        raise ReceiptError("form: the first message is the subject and has no relation")
+    relations: list[Relation | None] = [None]
+    for record in records[1:]:
+        if record.relation is None or record.relation not in _RELATIONS:
+            raise ReceiptError(f"form: unknown relation {record.relation!r}")
+        relations.append(_RELATIONS[record.relation])
+    check_order((record.address for record in records[1:]), "the related messages")
+    if records[0].address in {record.address for record in records[1:]}:
+        raise ReceiptError("form: the subject stands among the related messages")
+    return [
+        ProvenMessage(
+            address=Address(bytes.fromhex(record.address)),
+            name=name,
+            raw=bytes_of(record),
+            relation=relation,
+        )
+        for record, relation, name in zip(records, relations, name_messages(relations), strict=True)
+    ]
+
+
+def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal], fabric: Fabric) -> None:
+    """That bytes lead to addresses, that related messages name the subject, and that each has a hop."""
+    digests: dict[Address, set[bytes]] = {message.address: set() for message in messages}
+    for journal in journals:
+        for hop, digest in zip(journal.hops, journal.digests, strict=True):
+            digests[hop.message].add(digest)
+    subject = messages[0].address
+    for message in messages:
+        if not digests[message.address]:
+            raise ReceiptError(f"form: no hop is of {message.name}")
+        reading = None if message.raw is None else READERS[fabric](message.raw)
+        if message.raw is not None and reading is not None:
+            if reading.address != message.address:
+                raise ReceiptError(f"address: the bytes of {message.name} do not have its address")
+            if fabric is Fabric.WON and hashlib.sha256(message.raw).digest() not in digests[message.address]:
+                raise ReceiptError(f"address: no journal here kept these bytes of {message.name}")
+        if message.relation is not None and (reading is None or (message.relation, subject) not in reading.parents):
+            raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
+
+
+def check_journal(
+    record: JournalRecord, messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
+) -> CheckedJournal:
+    """That a trusted server has signed for these hops."""
+    note = check_note(record)
+    signatory = check_trust(note, trusted, policy)
+    server = note.checkpoint.origin
+    fabric = server_fabric(server)
+    paths = _read_paths(record, server)
+    hops, digests = [], []
+    for hop_record, path in zip(record.hops, paths, strict=True):
+        if hop_record.message >= len(messages):
+            raise ReceiptError(f"form: hop {hop_record.seq} of {server} is of no message here")
+        hop, digest = read_hop(hop_record, server, fabric, messages[hop_record.message].address)
+        check_inclusion(hop, digest, path, note.checkpoint)
+        check_clock(hop.at_us, f"hop {hop.seq} of {server}", policy)
+        hops.append(hop)
+        digests.append(digest)
+    view = check_since(record.since, note.checkpoint)
+    return CheckedJournal(signatory, view, note.cosignatures, tuple(hops), tuple(digests))
+
+
+def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -> tuple[Hop, bytes]:
+    """A hop of `server` and its digest, from what a receipt says of it."""
+    if record.stage not in _STAGES:
+        raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown stage {record.stage!r}")
+    if record.reason is not None and record.reason not in _REASONS:
+        raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown reason {record.reason!r}")
+    hop = Hop(
+        server=server,
+        seq=record.seq,
+        at_us=record.at,
+        fabric=fabric,
+        stage=_STAGES[record.stage],
+        message=address,
+        counterpart=record.counterpart,
+        reason=None if record.reason is None else _REASONS[record.reason],
+        size=record.size,
+    )
+    digest = NO_DIGEST if record.digest is None else bytes.fromhex(record.digest)
+    if record.digest is not None and digest == NO_DIGEST:
+        raise ReceiptError(f"form: hop {record.seq} of {server} has a digest of zeros")
+    if len((record.counterpart or "").encode()) > 0xFFFF:
+        raise ReceiptError(f"form: the counterpart of hop {record.seq} of {server} is too long")
+    return hop, digest
+
+
+def check_inclusion(hop: Hop, digest: bytes, path: Sequence[bytes], checkpoint: Checkpoint) -> None:
+    """That the hop's leaf is in the tree of the checkpoint."""
+    leaf = hash_leaf(encode_entry(hop, digest))
+    try:
+        verify_inclusion(leaf, hop.seq, checkpoint.size, path, checkpoint.root)
+    except CheckpointError as error:
+        raise ReceiptError(f"inclusion: hop {hop.seq} of {hop.server}: {error}") from None
+
+
+def _read_paths(record: JournalRecord, server: str) -> list[list[bytes]]:
+    """The paths of all hops; each hash stands once, in the order of its first use, and none is unused."""
+    hashes = decode_hashes(record.hashes, f"the hashes of {server}")
+    if len(set(hashes)) != len(hashes):
+        raise ReceiptError(f"form: a hash of {server} stands twice")
+    used = 0
+    previous_seq = -1
+    paths = []
+    for hop in record.hops:
+        if hop.seq <= previous_seq:
+            raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
+        previous_seq = hop.seq
+        for number in hop.path:
+            if number > used or number >= len(hashes):
+                raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
+            used = max(used, number + 1)
+        paths.append([hashes[number] for number in hop.path])
+    if used != len(hashes):
+        raise ReceiptError(f"form: {len(hashes) - used} hashes of {server} are used by no path")
+    return paths
+
+
+def single_fabric(journals: Sequence[CheckedJournal]) -> Fabric:
+    """The fabric of all journals."""
+    fabrics = {hop.fabric for journal in journals for hop in journal.hops}
+    if len(fabrics) != 1:
+        raise ReceiptError(f"form: journals of {len(fabrics)} fabrics, expected one")
+    return fabrics.pop()

@@ -1,0 +1,121 @@
+"""Building evidence: split views of servers, and forks of authors. Like receipts, it is verified before it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.errors import ReceiptError
+from dovetail.hop import Address, Fabric, address_text
+from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+from dovetail.journal.merkle import Frontier, NodeSource, aligned_ranges, prove_consistency
+from dovetail.receipt.build import BuildOptions, first_raw, pin_sources, record_journal
+from dovetail.receipt.consistency import check_since
+from dovetail.receipt.fork import CONTRADICTIONS, NAMES, find_contradiction, state_fork
+from dovetail.receipt.format import (
+    Fork,
+    NoteRecord,
+    SplitView,
+    encode_base64,
+    encode_hashes,
+    encode_receipt,
+    record_message,
+)
+from dovetail.receipt.note import carry_note, check_note
+from dovetail.receipt.proof import ProvenMessage
+from dovetail.receipt.source import Source
+from dovetail.receipt.split_view import state_split_view
+from dovetail.receipt.verify import verify_receipt
+
+
+def build_split_view(
+    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], node: NodeSource | None = None
+) -> bytes:
+    """Evidence against a server that signed both; ReceiptError where they do not contradict each other.
+
+    For two sizes `node` must be the tree of the larger one, which its journal has.
+    """
+    first, second = sorted((one, other), key=lambda each: (each.size, each.note))
+    origin = first.checkpoint.origin
+    if origin != second.checkpoint.origin:
+        raise ReceiptError(f"{origin} and {second.checkpoint.origin} are two servers")
+    root: bytes | None = None
+    proof: list[bytes] | None = None
+    if first.size != second.size:
+        if node is None:
+            raise ReceiptError(f"to compare {first.size} with {second.size} hops, the journal of the larger is needed")
+        root = root_of_first(first.size, node)
+        proof = prove_consistency(first.size, second.size, node)
+    if (root or second.root) == first.root:
+        raise ReceiptError(f"the checkpoints of {first.size} and {second.size} hops do not contradict each other")
+    own = [key for key in keys if key.name == origin]
+    receipt = SplitView(
+        claim=[state_split_view(first.checkpoint, second.checkpoint, root)],
+        first=_without_witnesses(first, own),
+        second=_without_witnesses(second, own),
+        root=None if root is None else encode_base64(root),
+        proof=None if proof is None else encode_hashes(proof),
+    )
+    data = encode_receipt(receipt)
+    verify_receipt(data, own)
+    return data
+
+
+def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
+    """Evidence against the author of two won messages, whose key must be in `keys` unless both are Create messages."""
+    options = BuildOptions()
+    holders = [holder for holder in pin_sources(sources, options) if holder.source.fabric is Fabric.WON]
+    messages = [
+        ProvenMessage(address=address, name=name, raw=first_raw(holders, address))
+        for address, name in zip(sorted(addresses), NAMES, strict=True)
+    ]
+    for message in messages:
+        if message.raw is None:
+            raise ReceiptError(f"no journal here has signed bytes of {address_text(message.address, Fabric.WON)}")
+    trusted = frozenset([*keys, *(holder.source.verifier for holder in holders)])
+    contradiction, author = _contradiction_of(messages, trusted)
+    journals, stated = [], []
+    for holder in holders:
+        kept = [each for message in messages for each in holder.signed_hops(message.address)]
+        if kept:
+            kept.sort(key=lambda each: each.hop.seq)
+            record = record_journal(holder, kept, messages, options)
+            note = check_note(record)
+            journals.append(record)
+            stated.append((check_since(None, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
+    receipt = Fork(
+        claim=state_fork(contradiction, author, messages, stated),
+        contradiction=contradiction,
+        messages=[record_message(message.address, message.raw, None) for message in messages],
+        journals=journals,
+    )
+    data = encode_receipt(receipt)
+    verify_receipt(data, trusted)
+    return data
+
+
+def _contradiction_of(messages: Sequence[ProvenMessage], trusted: frozenset[Verifier]) -> tuple[str, str]:
+    """Which contradiction it is, and whose."""
+    failure = ReceiptError("the messages do not contradict each other")
+    for kind in CONTRADICTIONS:
+        try:
+            return kind, find_contradiction(kind, messages, trusted)
+        except ReceiptError as error:
+            if str(error).startswith("signature: "):
+                failure = error
+    raise failure
+
+
+def root_of_first(size: int, node: NodeSource) -> bytes:
+    """The root over the first `size` leaves of a tree."""
+    tree = Frontier()
+    for start, level in aligned_ranges(0, size):
+        tree.append(node(level, start >> level), level)
+    return tree.root()
+
+
+def _without_witnesses(signed: SignedCheckpoint, own: Sequence[Verifier]) -> NoteRecord:
+    """A note with the server's own signature alone."""
+    note = carry_note(signed.note, own)
+    body = signed.checkpoint.body()
+    first = note.checkpoint[len(body) + 1 :].partition("\n")[0]
+    return NoteRecord(checkpoint=f"{body}\n{first}\n", keys=note.keys[:1])

@@ -1,0 +1,273 @@
+"""What lies in a receipt file: its records, their limits, and the only way to write them.
+
+A receipt is JSON in one canonical spelling: keys sorted, no white space, no escape that is not needed, one line feed at
+the end. `decode_receipt` refuses every other spelling, so that no byte of a file is without meaning. Addresses and
+digests are lower-case hex; message bytes, hashes and keys are base64 with padding. What is absent is left out, never
+null. The kinds of receipt differ in the field `receipt`, which also carries the version.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, assert_never
+
+import msgspec
+
+from dovetail.errors import ReceiptError
+from dovetail.journal.checkpoint import MAX_NOTE_BYTES, MAX_SIGNATURES
+from dovetail.journal.layout import MAX_COUNTERPART_BYTES
+from dovetail.journal.merkle import HASH_BYTES, MAX_LEVEL
+
+MAX_RECEIPT_BYTES = 16 << 20
+MAX_MESSAGES = 64
+MAX_JOURNALS = 1024
+MAX_HOPS = 16_384
+MAX_CLAIMS = MAX_MESSAGES + MAX_JOURNALS + MAX_HOPS + 8
+MAX_TIME_US = 253_402_300_800_000_000
+"""The end of the year 9999, which is as far as times can be written."""
+_MAX_KEY_CHARS = 1200
+_MAX_SEQ = (1 << 63) - 1
+_MAX_HASHES_CHARS = 4 * ((MAX_HOPS * HASH_BYTES * MAX_LEVEL + 2) // 3)
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_COUNTERPART_BYTES)]
+Sentence = Annotated[str, msgspec.Meta(min_length=1, max_length=8 * MAX_COUNTERPART_BYTES)]
+Claim = Annotated[list[Sentence], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
+# the lengths too, since `$` would let a line feed pass behind the digits
+Hex32 = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
+Note = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NOTE_BYTES)]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_KEY_CHARS)]
+Keys = Annotated[list[Key], msgspec.Meta(min_length=1, max_length=MAX_SIGNATURES)]
+Hashes = Annotated[str, msgspec.Meta(max_length=_MAX_HASHES_CHARS)]
+Body = Annotated[str, msgspec.Meta(max_length=MAX_RECEIPT_BYTES)]
+Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SEQ)]
+Time = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME_US)]
+
+
+class MessageRecord(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
+    """A message. The first of a receipt is its subject; any other names the subject by `relation`.
+
+    Bytes that are UTF-8 stand in `text`, others in `bytes`; neither where they are left out.
+    """
+
+    address: Hex32
+    text: Body | None = None
+    bytes: Body | None = None
+    relation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
+
+
+class HopRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A hop as its leaf has it, without the server. `path` are the numbers of its proof's hashes, leaf to root."""
+
+    at: Time
+    seq: Position
+    stage: Annotated[str, msgspec.Meta(max_length=32)]
+    message: Annotated[int, msgspec.Meta(ge=0, lt=MAX_MESSAGES)] = 0
+    counterpart: Text | None = None
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    digest: Hex32 | None = None
+    size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)] | None = None
+    path: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_LEVEL)]
+
+
+class SinceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """That the tree of the checkpoint begins with the tree of `size` leaves and this root (RFC 9162, 2.1.4)."""
+
+    size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
+    root: Annotated[str, msgspec.Meta(max_length=44)]
+    proof: Annotated[str, msgspec.Meta(max_length=2816)]
+
+
+class NoteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A signed checkpoint with the public key of each of its signatures, in the same order."""
+
+    checkpoint: Note
+    keys: Keys
+
+
+class JournalRecord(NoteRecord, frozen=True, kw_only=True, gc=False):
+    """What one journal has to say. `hashes` are the different hashes of all paths in the order of their first use."""
+
+    hashes: Hashes
+    hops: Annotated[list[HopRecord], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
+    since: SinceRecord | None = None
+
+
+class Delivery(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="delivery/1",
+):
+    """What happened to one message."""
+
+    claim: Claim
+    messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
+    journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
+
+
+class Fork(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="fork/1",
+):
+    """Two messages that one author signed and that contradict each other, and the journals that have them."""
+
+    claim: Claim
+    contradiction: Annotated[str, msgspec.Meta(max_length=32)]
+    messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=2, max_length=2)]
+    journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
+
+
+class SplitView(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="split-view/1",
+):
+    """Two checkpoints of one server that cannot both be true.
+
+    Where the second has more hops, `root` is the root over as many of its hops as the first has, and `proof` shows it.
+    """
+
+    claim: Claim
+    first: NoteRecord
+    second: NoteRecord
+    root: Annotated[str, msgspec.Meta(max_length=44)] | None = None
+    proof: Annotated[str, msgspec.Meta(max_length=2816)] | None = None
+
+
+class RangeHop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A hop of a range; its position follows from its place in the list."""
+
+    at: Time
+    message: Hex32
+    stage: Annotated[str, msgspec.Meta(max_length=32)]
+    counterpart: Text | None = None
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    digest: Hex32 | None = None
+    size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)] | None = None
+
+
+class Completeness(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="completeness/1",
+    rename={"since": "from"},
+):
+    """All hops of one server in a stretch of time, with the last hop before it and the first behind it.
+
+    `hashes` are the roots of the subtrees beside the range, from left to right.
+    """
+
+    claim: Claim
+    journal: NoteRecord
+    first: Position
+    since: Time
+    until: Time
+    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
+    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
+
+
+Receipt = Delivery | Fork | SplitView | Completeness
+
+_decoder: msgspec.json.Decoder[Receipt] = msgspec.json.Decoder(Receipt)
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def encode_receipt(receipt: Receipt) -> bytes:
+    """The bytes of a receipt file."""
+    return _encoder.encode(receipt) + b"\n"
+
+
+def decode_receipt(data: bytes) -> Receipt:
+    """The receipt in a file's bytes, its form checked and nothing else; ReceiptError says what is wrong."""
+    if len(data) > MAX_RECEIPT_BYTES:
+        raise ReceiptError(f"file: {len(data)} bytes, expected at most {MAX_RECEIPT_BYTES}")
+    try:
+        receipt = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ReceiptError(f"form: {error}") from None
+    if encode_receipt(receipt) != data:
+        raise ReceiptError("form: the file is not in its canonical spelling")
+    return receipt
+
+
+def notes_of(receipt: Receipt) -> list[NoteRecord]:
+    """All checkpoints of a receipt."""
+    match receipt:
+        case Delivery() | Fork():
+            return list(receipt.journals)
+        case SplitView():
+            return [receipt.first, receipt.second]
+        case Completeness():
+            return [receipt.journal]
+        case _:
+            assert_never(receipt)
+
+
+def encode_base64(data: bytes) -> str:
+    """The one spelling of bytes."""
+    return base64.b64encode(data).decode()
+
+
+def decode_base64(text: str, what: str) -> bytes:
+    """Bytes from their one spelling."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ReceiptError(f"form: {what} is not base64") from None
+    if encode_base64(data) != text:
+        raise ReceiptError(f"form: {what} is not in canonical base64")
+    return data
+
+
+def record_message(address: bytes, raw: bytes | None, relation: str | None) -> MessageRecord:
+    """A message as a receipt has it."""
+    if raw is None:
+        return MessageRecord(address=address.hex(), relation=relation)
+    try:
+        return MessageRecord(address=address.hex(), text=raw.decode(), relation=relation)
+    except UnicodeDecodeError:
+        return MessageRecord(address=address.hex(), bytes=encode_base64(raw), relation=relation)
+
+
+def bytes_of(record: MessageRecord) -> bytes | None:
+    """The bytes of a message, where they are in the receipt."""
+    raw = None
+    if record.text is not None:
+        raw = record.text.encode()
+    elif record.bytes is not None:
+        raw = decode_base64(record.bytes, f"the bytes of {record.address}")
+    if record_message(bytes.fromhex(record.address), raw, record.relation) != record:
+        raise ReceiptError(f"form: the bytes of {record.address} are not spelled as they must be")
+    return raw
+
+
+def encode_hashes(hashes: list[bytes]) -> str:
+    """Hashes one after the other, in base64."""
+    return encode_base64(b"".join(hashes))
+
+
+def decode_hashes(text: str, what: str) -> list[bytes]:
+    """Hashes of 32 bytes each."""
+    data = decode_base64(text, what)
+    if len(data) % HASH_BYTES:
+        raise ReceiptError(f"form: {what} has {len(data)} bytes, expected a multiple of {HASH_BYTES}")
+    return [data[start : start + HASH_BYTES] for start in range(0, len(data), HASH_BYTES)]

@@ -1,0 +1,127 @@
+"""What a verified receipt proves, and the rules by which it was judged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from dovetail.errors import ReceiptError
+from dovetail.hop import Address, Fabric, Hop, Relation, fabric_of
+from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.receipt.consistency import View
+from dovetail.receipt.note import CheckedNote, Cosignature
+
+MAX_SKEW_US = 300_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What else is asked of a receipt. Without `now_us` no time is compared with the clock."""
+
+    now_us: int | None = None
+    max_skew_us: int = MAX_SKEW_US
+    witnesses: int = 0
+    max_age_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signatory:
+    """A server whose signature was checked with a trusted key, and the trusted witnesses of its checkpoint."""
+
+    checkpoint: Checkpoint
+    verifier: Verifier
+    witnesses: tuple[Cosignature, ...]
+    unknown_witnesses: tuple[str, ...]
+
+    @property
+    def server(self) -> str:
+        """The server's URI, which is its key's name."""
+        return self.checkpoint.origin
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the public key, in hex."""
+        return hashlib.sha256(self.verifier.public_key).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenMessage:
+    """A message of a receipt; `relation` is how it names the subject, None for the subject itself."""
+
+    address: Address
+    name: str
+    raw: bytes | None
+    relation: Relation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What is proven, by whom, and what is not."""
+
+    kind: str
+    fabric: Fabric
+    claims: tuple[str, ...]
+    not_proven: tuple[str, ...]
+    signatories: tuple[Signatory, ...]
+    views: tuple[View, ...] = ()
+    messages: tuple[ProvenMessage, ...] = ()
+    hops: tuple[Hop, ...] = field(default=(), repr=False)
+    growth: tuple[str, ...] = ()
+    """What was found by comparing with other receipts or checkpoints."""
+
+    def with_growth(self, growth: Iterable[str]) -> Proof:
+        """The same with what comparing has found."""
+        return replace(self, growth=tuple(growth))
+
+    @property
+    def subject(self) -> Address | None:
+        """The message it is about, where it is about one."""
+        return self.messages[0].address if self.messages else None
+
+
+def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy) -> Signatory:
+    """That the server's key is trusted, and that enough trusted witnesses saw its checkpoint, lately enough."""
+    origin = note.checkpoint.origin
+    if note.verifier not in trusted:
+        raise ReceiptError(f"trust: no trusted key of {origin} has signed this checkpoint")
+    known = tuple(c for c in note.cosignatures if c.witness in trusted and c.witness.name != origin)
+    unknown = tuple(c.witness.name for c in note.cosignatures if c not in known)
+    for cosignature in known:
+        check_clock(cosignature.at_s * 1_000_000, f"the cosignature of {cosignature.witness.name}", policy)
+    if len(known) < policy.witnesses:
+        raise ReceiptError(
+            f"witnesses: {len(known)} trusted witnesses cosigned the checkpoint of {origin}, "
+            f"expected at least {policy.witnesses}"
+        )
+    if policy.max_age_s is not None and policy.now_us is not None:
+        newest_s = max((c.at_s for c in known), default=0)
+        if policy.now_us // 1_000_000 - newest_s > policy.max_age_s:
+            raise ReceiptError(
+                f"time: no trusted witness saw the checkpoint of {origin} in the last {policy.max_age_s} seconds"
+            )
+    return Signatory(checkpoint=note.checkpoint, verifier=note.verifier, witnesses=known, unknown_witnesses=unknown)
+
+
+def check_clock(at_us: int, what: str, policy: Policy) -> None:
+    """That a time does not lie in the future."""
+    if policy.now_us is not None and at_us > policy.now_us + policy.max_skew_us:
+        ahead_s = (at_us - policy.now_us) // 1_000_000
+        raise ReceiptError(f"time: {what} lies {ahead_s} seconds in the future")
+
+
+def server_fabric(server: str) -> Fabric:
+    """The fabric of a server, from its URI."""
+    try:
+        return fabric_of(server)
+    except ValueError as error:
+        raise ReceiptError(f"checkpoint: {error}") from None
+
+
+def check_order(names: Iterable[str], what: str) -> None:
+    """That there is no second one and only one order."""
+    previous: str | None = None
+    for name in names:
+        if previous is not None and name <= previous:
+            raise ReceiptError(f"form: {what} are not in order, or one stands twice")
+        previous = name

@@ -1,0 +1,58 @@
+"""Where a receipt's facts come from: a journal (`journal_source`) or the lake (`lake_source`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dovetail.hop import Address, Fabric, Hop
+from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHop:
+    """A hop with the digest that its leaf commits to."""
+
+    hop: Hop
+    digest: bytes
+
+
+class Source(Protocol):
+    """The hops of one server, and the tree that commits to them."""
+
+    @property
+    def server(self) -> str:
+        """The server's URI."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """The server's fabric."""
+
+    @property
+    def verifier(self) -> Verifier:
+        """The key it signs with, as the source itself has it."""
+
+    def latest_checkpoint(self) -> SignedCheckpoint | None:
+        """The checkpoint over the most hops."""
+
+    def find(self, prefix: bytes) -> set[Address]:
+        """Addresses that begin with `prefix`; more than one or two need not be told."""
+
+    def hops_of(self, address: Address) -> list[KeptHop]:
+        """All hops of one message, in order."""
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message, where they are kept."""
+
+    def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
+        """Messages whose bytes lie on hops from `first` up to and without `end`."""
+
+    def hops_between(self, first: int, end: int) -> Sequence[KeptHop]:
+        """Hops from `first` up to and without `end`."""
+
+    def seq_at(self, at_us: int) -> int:
+        """The position of the first hop whose time is `at_us` or later."""
+
+    def node(self, level: int, number: int) -> bytes:
+        """The hash of a perfect subtree, as `merkle.NodeSource` has it."""

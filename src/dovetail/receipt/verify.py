@@ -1,0 +1,56 @@
+"""Verifying a receipt: one pure function, from the bytes of a file to what they prove.
+
+The steps, in order; an error begins with the name of the first that is broken:
+
+    file, form   size, JSON, canonical spelling, limits, order
+    then for each journal
+    checkpoint   it is well formed
+    key, signature   the server's, and those of all witnesses, with the keys that the receipt carries
+    trust        the server's key is one of the trusted keys, with the server's URI as its name
+    witnesses, time   what the caller asked for beyond that
+    inclusion    each hop's leaf entry leads by its path to the root of the checkpoint (RFC 9162, 2.1.3.2)
+    consistency  the journal has grown from an older state, where the receipt says so (RFC 9162, 2.1.4.2)
+    then for all together
+    address      the bytes of each message lead to its address; related messages name the subject
+    claim        the words in the file are those that follow from all of it
+
+Who said something follows from keys alone: no field of a receipt names a server. No file, network, clock or database is
+touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from dovetail.journal.checkpoint import Verifier
+from dovetail.receipt.completeness import check_completeness
+from dovetail.receipt.consistency import View, compare_views
+from dovetail.receipt.delivery import check_delivery
+from dovetail.receipt.fork import check_fork
+from dovetail.receipt.format import Completeness, Delivery, Fork, SplitView, decode_receipt
+from dovetail.receipt.proof import Policy, Proof
+from dovetail.receipt.split_view import check_split_view
+
+
+def verify_receipt(
+    data: bytes, trusted: Iterable[Verifier], policy: Policy | None = None, against: Iterable[View] = ()
+) -> Proof:
+    """What the receipt in `data` proves to somebody who trusts these keys; ReceiptError names the first broken step.
+
+    `against` are views of the same journals from other receipts or checkpoints, with which it must be consistent.
+    """
+    keys, rules, others = frozenset(trusted), policy or Policy(), list(against)
+    receipt = decode_receipt(data)
+    match receipt:
+        case Delivery():
+            proof = check_delivery(receipt, keys, rules)
+        case Completeness():
+            proof = check_completeness(receipt, keys, rules)
+        case Fork():
+            proof = check_fork(receipt, keys, rules)
+        case SplitView():
+            proof = check_split_view(receipt, keys, rules)
+        case _:
+            assert_never(receipt)
+    return proof.with_growth(compare_views(proof.views, others)) if others else proof

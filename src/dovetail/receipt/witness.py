@@ -1,0 +1,126 @@
+"""Witnesses: a server that cosigns another's checkpoint after making sure that its journal only grew.
+
+A witness remembers the last checkpoint it cosigned of each server. It signs a newer one only with a proof that it
+begins with the remembered one, so whoever wants to show two people two journals needs every witness they trust to help.
+The caller must make what `cosign` remembers durable before it hands out the note.
+
+A request, as C2SP tlog-witness has it: a line `old SIZE`, the proof's hashes in base64, one to a line, an empty line,
+and the checkpoint's note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dovetail.errors import CheckpointError, ReceiptError
+from dovetail.journal.checkpoint import (
+    MAX_NOTE_BYTES,
+    Checkpoint,
+    SignedCheckpoint,
+    Signer,
+    Verifier,
+    parse_checkpoint,
+    verify_checkpoint,
+)
+from dovetail.journal.merkle import HASH_BYTES, MAX_LEVEL, verify_consistency
+from dovetail.receipt.format import decode_base64, encode_base64
+from dovetail.receipt.note import carry_note, cosign
+
+MAX_REQUEST_BYTES = MAX_NOTE_BYTES + 64 * (MAX_LEVEL + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class CosignRequest:
+    """What a witness is asked: to cosign `note`, which grew from a checkpoint of `old_size` hops by this proof."""
+
+    old_size: int
+    proof: tuple[bytes, ...]
+    note: str
+
+
+def encode_request(request: CosignRequest) -> bytes:
+    """The bytes of a request."""
+    lines = [f"old {request.old_size}", *(encode_base64(each) for each in request.proof)]
+    return ("\n".join(lines) + "\n\n" + request.note).encode()
+
+
+def decode_request(data: bytes) -> CosignRequest:
+    """A request from its bytes; ReceiptError where they are none."""
+    if len(data) > MAX_REQUEST_BYTES:
+        raise ReceiptError(f"request: {len(data)} bytes, expected at most {MAX_REQUEST_BYTES}")
+    try:
+        head, separator, note = data.decode().partition("\n\n")
+    except UnicodeDecodeError:
+        raise ReceiptError("request: not UTF-8 text") from None
+    first, *hashes = head.split("\n")
+    size = first.removeprefix("old ")
+    if not separator or first == size or not (size.isascii() and size.isdigit()) or len(size) > 19:
+        raise ReceiptError("request: it does not begin with a line 'old SIZE'")
+    if len(hashes) > MAX_LEVEL + 1:
+        raise ReceiptError(f"request: {len(hashes)} hashes, expected at most {MAX_LEVEL + 1}")
+    proof = tuple(decode_base64(line, "a hash of the request") for line in hashes)
+    if any(len(each) != HASH_BYTES for each in proof):
+        raise ReceiptError(f"request: a hash does not have {HASH_BYTES} bytes")
+    return CosignRequest(int(size), proof, note)
+
+
+class Witness:
+    """One witness: its key, the servers' keys it knows, and the last checkpoint it cosigned of each."""
+
+    def __init__(self, signer: Signer, known: Iterable[Verifier], remembered: Iterable[Checkpoint] = ()) -> None:
+        self._signer = signer
+        self._known = list(known)
+        self._remembered = {checkpoint.origin: checkpoint for checkpoint in remembered}
+
+    def remembered(self, origin: str) -> Checkpoint | None:
+        """The last checkpoint of this server that was cosigned."""
+        return self._remembered.get(origin)
+
+    def cosign(self, request: CosignRequest, now_s: int) -> str:
+        """The note with this witness's cosignature; ReceiptError, and nothing is remembered, where it may not be."""
+        signed = self._check(request.note)
+        checkpoint = signed.checkpoint
+        if checkpoint.origin == self._signer.name:
+            raise ReceiptError(f"witness: {checkpoint.origin} cannot witness itself")
+        last = self._remembered.get(checkpoint.origin)
+        last_size = 0 if last is None else last.size
+        if request.old_size != last_size:
+            raise ReceiptError(
+                f"witness: the request proves growth from {request.old_size} hops of {checkpoint.origin}, "
+                f"the last cosigned checkpoint has {last_size}"
+            )
+        if last is not None:
+            self._check_growth(last, checkpoint, request.proof)
+        elif request.proof:
+            raise ReceiptError("witness: a first checkpoint needs no proof")
+        self._remembered[checkpoint.origin] = checkpoint
+        return request.note + cosign(checkpoint, self._signer, now_s)
+
+    def _check(self, note: str) -> SignedCheckpoint:
+        try:
+            return verify_checkpoint(note, self._known)
+        except CheckpointError as error:
+            raise ReceiptError(f"witness: {error}") from None
+
+    def _check_growth(self, last: Checkpoint, checkpoint: Checkpoint, proof: Sequence[bytes]) -> None:
+        if checkpoint.size < last.size:
+            raise ReceiptError(f"witness: a journal of {last.size} hops cannot shrink to {checkpoint.size}")
+        try:
+            verify_consistency(last.size, last.root, checkpoint.size, checkpoint.root, proof)
+        except CheckpointError as error:
+            raise ReceiptError(f"witness: {checkpoint.origin} did not only grow: {error}") from None
+
+
+def merge_notes(notes: Sequence[str], keys: Iterable[Verifier]) -> SignedCheckpoint:
+    """One note with the signatures of several over the same checkpoint, of those whose keys are known."""
+    verifiers = list(keys)
+    bodies = {parse_checkpoint(note).checkpoint for note in notes}
+    if len(bodies) != 1:
+        raise ReceiptError(f"{len(bodies)} different checkpoints, expected one that all of them cosigned")
+    lines: dict[str, None] = {}
+    for note in notes:
+        checkpoint = parse_checkpoint(note).checkpoint
+        lines |= dict.fromkeys(note[len(checkpoint.body()) + 1 :].splitlines(keepends=True))
+    merged = bodies.pop().body() + "\n" + "".join(lines)
+    return parse_checkpoint(carry_note(merged, verifiers).checkpoint)

@@ -1,0 +1,83 @@
+"""Any single-bit change anywhere in a receipt makes it invalid; the independent checker says the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.errors import ReceiptError
+from dovetail.receipt.verify import verify_receipt
+from receipt import receipt_samples as samples
+from receipt.independent_checker import check
+from receipt.tampering import alterations
+
+TRUSTED = samples.verifiers()
+PAIRS = {(verifier.name, verifier.public_key) for verifier in TRUSTED}
+
+
+@pytest.fixture(scope="module")
+def receipts(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    return [make(tmp_path_factory.mktemp(name)).build() for name, make in samples.CASES.items()]
+
+
+def is_accepted(data: bytes) -> bool:
+    try:
+        verify_receipt(data, TRUSTED)
+    except ReceiptError:
+        return False
+    return True
+
+
+def is_accepted_independently(data: bytes) -> bool:
+    try:
+        check(data, PAIRS)
+    except Exception:
+        return False
+    return True
+
+
+@settings(max_examples=600, deadline=None)
+@given(which=st.integers(0, 2), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_any_flipped_bit_makes_it_invalid(receipts, which, place, bit):
+    data = bytearray(receipts[which])
+    data[int(place * len(data))] ^= 1 << bit
+    assert not is_accepted(bytes(data))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    which=st.integers(0, 2),
+    place=st.floats(0, 1, exclude_max=True),
+    inserted=st.binary(max_size=3),
+    cut=st.integers(0, 3),
+)
+def test_any_insertion_or_cut_makes_it_invalid(receipts, which, place, inserted, cut):
+    data = receipts[which]
+    at = int(place * len(data))
+    changed = data[:at] + inserted + data[at + cut :]
+    assert is_accepted(changed) == (changed == data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+def test_arbitrary_bytes_are_refused_in_words(data):
+    with pytest.raises(ReceiptError):
+        verify_receipt(data, TRUSTED)
+
+
+def test_the_independent_checker_agrees_on_thousands_of_receipts(receipts):
+    chance = random.Random(20251115)
+    checked = 0
+    for number, data in enumerate(receipts):
+        damaged = [changed for _, changed in alterations(data, receipts[number - 1])]
+        for _ in range(500):
+            flipped = bytearray(data)
+            flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+            damaged.append(bytes(flipped))
+        for changed in [data, *chance.sample(damaged, 1000)]:
+            assert is_accepted(changed) == is_accepted_independently(changed) == (changed == data)
+            checked += 1
+    assert checked == 3003

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from dovetail.hop import Fabric, Relation, address_of
+from dovetail.receipt.address import READERS
+from receipt import receipt_samples as samples
+
+
+def test_pcp_and_swarm_addresses_are_hashes_of_bytes():
+    for fabric in (Fabric.PCP, Fabric.SWARM):
+        reading = READERS[fabric](b"bytes")
+        assert reading.address == address_of(b"bytes")
+        assert reading.parents == frozenset()
+
+
+def test_a_won_message_has_the_address_of_its_content_and_names_its_parents():
+    message, first, second = samples.won_chain()
+    assert READERS[Fabric.WON](message.raw).address == message.address != address_of(message.raw)
+    assert READERS[Fabric.WON](second.raw).parents == {
+        (Relation.RESPONDING_TO, message.address),
+        (Relation.PREVIOUS, first.address),
+    }
+
+
+def test_a_won_message_under_a_false_name_has_no_address():
+    message, first, _ = samples.won_chain()
+    assert READERS[Fabric.WON](message.raw.replace(message.uri.encode(), first.uri.encode())).address is None
+
+
+def test_unreadable_won_bytes_have_the_hash_of_the_bytes():
+    assert READERS[Fabric.WON](b"not rdf").address == address_of(b"not rdf")

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from dovetail.cli.main import Noun, load_noun, report
+from dovetail.hop import Observation, Stage, won_uri
+from dovetail.journal.seal import seal_journal
+from dovetail.journal.writer import JournalWriter
+from dovetail.keys import create_signing_key
+from receipt import receipt_samples as samples
+from receipt.receipt_samples import create
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def receipt(capsys) -> Callable[..., Ran]:
+    """Runs `dovetail receipt ARGUMENTS` in this process."""
+    command = load_noun(Noun("receipt", ""))
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        try:
+            code = command.main([str(argument) for argument in arguments], standalone_mode=False) or 0
+        except Exception as error:
+            code = report(error)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def trust(tmp_path):
+    """A trust file with all keys."""
+    path = tmp_path / "trusted.keys"
+    path.write_text("# ours\n" + "".join(f"{verifier.text()}\n" for verifier in samples.verifiers()))
+    return path
+
+
+@pytest.mark.parametrize("fabric", samples.CASES)
+def test_build_then_verify(receipt, trust, tmp_path, fabric):
+    case = samples.CASES[fabric](tmp_path / "journals")
+    journals = [part for path in case.journals for part in ("--journal", path)]
+    built = receipt("build", case.address.hex()[:12], *journals, "-o", tmp_path / "receipt.json")
+    assert (built.code, built.out, built.err) == (0, "", "")
+    verified = receipt("verify", tmp_path / "receipt.json", "--trust", trust)
+    assert verified.code == 0
+    assert "commits to this" in verified.out
+    assert "not proven:" in verified.out
+    described = json.loads(receipt("verify", tmp_path / "receipt.json", "--trust", trust, "--json").out)
+    assert described["valid"] is True
+    assert described["fabric"] == fabric
+
+
+def test_build_writes_the_same_to_stdout(receipt, tmp_path):
+    case = samples.pcp_case(tmp_path)
+    assert receipt("build", case.address.hex(), "--journal", case.journals[0]).out.encode() == case.build()
+
+
+def test_verify_tells_the_first_broken_step_of_each_file(receipt, trust, tmp_path):
+    data = samples.pcp_case(tmp_path).build()
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_bytes(data)
+    bad.write_bytes(data.replace(b"20:00:00.000009Z", b"20:00:00.000008Z"))
+    ran = receipt("verify", bad, good, "--trust", trust)
+    assert ran.code == 1
+    assert "bad.json: not valid: claim: " in ran.err
+    assert f"{good}: valid" in ran.out
+
+
+def test_terminal_escapes_of_peers_are_made_visible(receipt, trust, tmp_path):
+    case = samples.pcp_case(tmp_path)
+    (tmp_path / "r.json").write_bytes(case.build())
+    out = receipt("verify", tmp_path / "r.json", "--trust", trust).out
+    assert r"agent\"3\n" in out
+
+
+def test_show_prints_the_message_and_says_that_nobody_is_trusted(receipt, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_bytes(samples.pcp_case(tmp_path).build())
+    ran = receipt("show", path)
+    assert ran.code == 0
+    assert "restart the pump" in ran.out
+    assert "not verified" in ran.err
+    assert json.loads(receipt("show", path, "--json").out)["valid"] is False
+
+
+@pytest.mark.parametrize("arguments", [("build", "zz", "--journal", "x"), ("build", "00"), ("build", "00" * 33)])
+def test_misuse_is_exit_code_2(receipt, tmp_path, arguments):
+    journal = samples.pcp_case(tmp_path).journals[0]
+    ran = receipt(*[journal if argument == "x" else argument for argument in arguments])
+    assert ran.code == 2
+
+
+def test_unknown_messages_and_journals_are_one_line(receipt, tmp_path):
+    journal = samples.pcp_case(tmp_path).journals[0]
+    ran = receipt("build", "00" * 32, "--journal", journal)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    ran = receipt("build", "00" * 32, "--journal", tmp_path / "none.journal")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+
+
+def test_build_from_the_lake(receipt, trust, tmp_path):
+    case = samples.won_case(tmp_path / "journals")
+    for path in case.journals:
+        seal_journal(path, tmp_path / "lake")
+    out = tmp_path / "r.json"
+    assert (
+        receipt("build", won_uri(case.address), "--lake", tmp_path / "lake", "--date", "2025-11-15", "-o", out).code
+        == 0
+    )
+    assert out.read_bytes() == case.build()
+    ran = receipt("build", won_uri(case.address), "--lake", tmp_path / "lake", "--date", "2025-11-16")
+    assert (ran.code, "knows no" in ran.err or "knows a message" in ran.err) == (1, True)
+
+
+def test_growth_between_two_receipts(receipt, trust, tmp_path):
+    case = samples.pcp_case(tmp_path / "j")
+    older, newer = tmp_path / "older.json", tmp_path / "newer.json"
+    older.write_bytes(case.build())
+    grow(case.journals[0])
+    arguments = ("build", case.address.hex(), "--journal", case.journals[0], "-o", newer)
+    assert receipt(*arguments).code == 0
+    ran = receipt("verify", newer, "--trust", trust, "--against", older)
+    assert (ran.code, "--since" in ran.err) == (1, True)
+    assert receipt(*arguments, "--since", older).code == 0
+    ran = receipt("verify", newer, "--trust", trust, "--against", older)
+    assert (ran.code, "only grew from 11 to 31 hops" in ran.out) == (0, True)
+
+
+def test_witnessing_by_files(receipt, trust, tmp_path):
+    case = samples.pcp_case(tmp_path / "j")
+    create_signing_key(tmp_path / "keys", samples.WITNESSES[1])
+    skey = next((tmp_path / "keys").glob("*.skey"))
+    request, note, out = tmp_path / "request", tmp_path / "cosigned.note", tmp_path / "r.json"
+    assert receipt("ask", "--journal", case.journals[0], "-o", request).code == 0
+    cosign = ("cosign", request, "--key", skey, "--trust", trust, "--seen", tmp_path / "seen", "-o", note)
+    assert receipt(*cosign).code == 0
+    built = receipt(
+        "build", case.address.hex(), "--journal", case.journals[0],
+        "--checkpoint", note, "--witness", tmp_path / "keys", "-o", out,
+    )  # fmt: skip
+    assert built.code == 0
+    both = ("--trust", trust, "--trust", tmp_path / "keys")
+    ran = receipt("verify", out, *both, "--witnesses", "1", "--max-age", "600")
+    assert (ran.code, "which you trust" in ran.out) == (0, True)
+    ran = receipt("verify", out, "--trust", trust, "--witnesses", "1")
+    assert (ran.code, "witnesses: 0 trusted witnesses" in ran.err) == (1, True)
+    grow(case.journals[0])
+    assert receipt("ask", "--journal", case.journals[0], "--old", note, "-o", request).code == 0
+    assert receipt(*cosign).code == 0
+    assert receipt(*cosign).code == 1
+
+
+def test_accusing_a_server(receipt, trust, tmp_path):
+    one = samples.pcp_case(tmp_path / "1")
+    other = samples.pcp_case(tmp_path / "2", before=9)
+    for name, case in (("1.json", one), ("2.json", other)):
+        (tmp_path / name).write_bytes(case.build())
+    evidence = tmp_path / "evidence.json"
+    files = (tmp_path / "1.json", tmp_path / "2.json")
+    assert receipt("accuse", *files, "--trust", trust, "-o", evidence).code == 1
+    ran = receipt("accuse", *files, "--trust", trust, "--journal", other.journals[0], "-o", evidence)
+    assert ran.code == 0
+    ran = receipt("verify", evidence, "--trust", trust)
+    assert (ran.code, "whose first 11 have the root" in ran.out) == (0, True)
+    assert receipt("accuse", files[0], files[0], "--trust", trust).code == 1
+    assert receipt("accuse", files[0], "--trust", trust).code == 2
+
+
+def test_evidence_of_a_fork(receipt, tmp_path):
+    one, other = create("chat"), create("other")
+    observations = [
+        Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=message.address, raw=message.raw)
+        for message in (one, other)
+    ]
+    journal = samples.write(tmp_path / "a.journal", samples.NODE_A, observations)
+    trust = tmp_path / "keys"
+    trust.write_text(samples.verifiers(samples.NODE_A)[0].text())
+    out = tmp_path / "fork.json"
+    ran = receipt("fork", one.uri, other.uri, "--journal", journal, "--trust", trust, "-o", out)
+    assert ran.code == 0
+    ran = receipt("verify", out, "--trust", trust)
+    assert (ran.code, "signed both" in ran.out) == (0, True)
+    assert receipt("show", out).code == 0
+
+
+def test_completeness_of_a_minute(receipt, trust, tmp_path):
+    case = samples.pcp_case(tmp_path)
+    out = tmp_path / "all.json"
+    stretch = ("--from", "2025-11-15T20:00:00", "--until", "2025-11-15T20:00:01Z")
+    assert receipt("complete", "--journal", case.journals[0], *stretch, "-o", out).code == 0
+    ran = receipt("verify", out, "--trust", trust)
+    assert (ran.code, "saw 7 hops of 4 messages" in ran.out) == (0, True)
+    assert receipt("complete", "--journal", case.journals[0], "--from", "x", "--until", "y").code == 2
+    ran = receipt("complete", "--journal", case.journals[0], *stretch, "--server", "pcp://other/server")
+    assert ran.code == 2
+
+
+def grow(path) -> None:
+    signer = samples.signer_of(samples.BROKER)
+    with JournalWriter.open(path, server=samples.BROKER, signer=signer, durability="relaxed") as writer:
+        writer.append([samples.noise(3_000_000 + number) for number in range(20)])
+        writer.checkpoint()

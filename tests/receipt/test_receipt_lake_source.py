@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from dovetail.errors import DovetailError, JournalDamaged
+from dovetail.hop import Observation, Stage, address_of
+from dovetail.journal.merkle import prove_consistency, prove_inclusion
+from dovetail.journal.seal import seal_journal
+from dovetail.journal.writer import JournalWriter
+from dovetail.receipt.build import build_receipt, find_address
+from dovetail.receipt.journal_source import JournalSource
+from dovetail.receipt.lake_source import open_lake
+from dovetail.receipt.verify import verify_receipt
+from receipt import receipt_samples as samples
+
+TRUSTED = samples.verifiers()
+
+
+@pytest.mark.parametrize("fabric", samples.CASES)
+@pytest.mark.parametrize("target_bytes", [3000, 128 << 20])
+def test_the_lake_gives_the_same_receipt_as_the_journals(tmp_path, fabric, target_bytes):
+    case = samples.CASES[fabric](tmp_path / "journals")
+    for path in case.journals:
+        seal_journal(path, tmp_path / "lake", target_bytes=target_bytes)
+    sources = open_lake(tmp_path / "lake")
+    assert find_address(sources, case.address[:5]) == case.address
+    assert build_receipt(sources, case.address).data == case.build()
+
+
+@pytest.fixture
+def grown(tmp_path):
+    """A journal sealed three times, with a message in the middle of it."""
+    raw = samples.pcp_message()
+    path, lake = tmp_path / "broker.journal", tmp_path / "lake"
+    signer = samples.signer_of(samples.BROKER)
+    with JournalWriter.open(path, server=samples.BROKER, signer=signer, durability="relaxed") as writer:
+        for part in range(3):
+            writer.append([samples.noise(part * 1000 + number) for number in range(333)])
+            if part == 1:
+                seen = Observation(at_us=samples.T0 + 1500, stage=Stage.ACCEPTED, message=address_of(raw), raw=raw)
+                writer.append([seen])
+            writer.checkpoint()
+            seal_journal(path, lake, target_bytes=20_000)
+    return path, lake, address_of(raw)
+
+
+def test_nodes_of_the_tree_are_those_of_the_journal(grown):
+    path, lake, _ = grown
+    (source,) = open_lake(lake)
+    with JournalSource.open(path) as journal:
+        for seq in (0, 1, 332, 333, 666, 667, 999):
+            assert prove_inclusion(seq, 1000, source.node) == prove_inclusion(seq, 1000, journal.node)
+        for size in (1, 333, 667, 999):
+            assert prove_consistency(size, 1000, source.node) == prove_consistency(size, 1000, journal.node)
+        assert source.hops_between(330, 670) == journal.hops_between(330, 670)
+        for at_us in (samples.T0 - 1, samples.T0 + 100, samples.T0 + 1500, samples.T0 + 9_999_999):
+            assert source.seq_at(at_us) == journal.seq_at(at_us)
+        assert source.latest_checkpoint() == journal.latest_checkpoint()
+        assert source.verifier == journal.verifier
+
+
+def test_only_files_of_the_searched_time_are_searched(grown):
+    _, lake, address = grown
+    (source,) = open_lake(lake, (samples.T0 + 1500, samples.T0 + 1501))
+    assert len(verify_receipt(build_receipt([source], address).data, TRUSTED).hops) == 1
+    (elsewhere,) = open_lake(lake, (samples.T0 + 2100, samples.T0 + 2200))
+    assert elsewhere.find(address) == set()
+
+
+def test_a_changed_file_gives_no_receipt(grown, tmp_path):
+    _, lake, address = grown
+    (source,) = open_lake(lake)
+    seq = source.hops_of(address)[0].hop.seq
+    victim = next(p for p in lake.glob("fabric=*/date=*/*.parquet") if _holds(p, seq))
+    other = next(p for p in lake.glob("fabric=*/date=*/*.parquet") if p.stat().st_size != victim.stat().st_size)
+    victim.write_bytes(other.read_bytes())
+    with pytest.raises(DovetailError):
+        build_receipt(open_lake(lake), address)
+
+
+def test_a_folder_without_manifests_is_no_lake(tmp_path):
+    with pytest.raises(JournalDamaged, match="not a lake"):
+        open_lake(tmp_path)
+
+
+def test_a_missing_sealing_is_noticed(grown):
+    _, lake, _ = grown
+    min(lake.glob("_manifests/*/0*.json")).unlink()
+    with pytest.raises(JournalDamaged, match="hops 0 to 332"):
+        open_lake(lake)
+
+
+def _holds(path, seq: int) -> bool:
+    first, last = path.name.removesuffix(".parquet").rpartition(".")[2].split("-")
+    return int(first) <= seq <= int(last)

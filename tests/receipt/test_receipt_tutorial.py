@@ -1,0 +1,60 @@
+"""The tutorial runs as it is written, and prints what it says it prints."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import shutil
+from pathlib import Path
+
+from dovetail.cli.main import Noun, load_noun, main, report
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "prove-it.md"
+_COMMAND = re.compile(r"^    (dovetail|python|mkdir|cp|sed) (.+)$", re.MULTILINE)
+_SCRIPT = re.compile(r"```python\n(.*?)```", re.DOTALL)
+_OUTPUT = re.compile(r"```text\n(.*?)```", re.DOTALL)
+
+
+def run_receipt(arguments: list[str]) -> int:
+    try:
+        return load_noun(Noun("receipt", "")).main(arguments, standalone_mode=False) or 0
+    except Exception as error:
+        return report(error)
+
+
+def run(program: str, arguments: list[str]) -> int:
+    match program:
+        case "python":
+            runpy.run_path(arguments[0])
+        case "mkdir":
+            Path(arguments[0]).mkdir()
+        case "cp":
+            for name in arguments[:-1]:
+                shutil.copy(name, arguments[-1])
+        case "sed":
+            _, old, new, _ = arguments[0].split("/")
+            Path(arguments[3]).write_text(Path(arguments[1]).read_text().replace(old, new))
+        case _ if arguments[0] == "receipt":
+            return run_receipt(arguments[1:])
+        case _:
+            return main(arguments)
+    return 0
+
+
+def test_the_tutorial_runs_as_written(tmp_path, monkeypatch, capsys):
+    text = PAGE.read_text()
+    monkeypatch.chdir(tmp_path)
+    (script,) = _SCRIPT.findall(text)
+    Path("deliver.py").write_text(script)
+    commands = _COMMAND.findall(text)
+    assert len(commands) == 17
+    for program, line in commands:
+        words = shlex.split(line, comments=True)
+        assert run(program, words) == (1 if "exits 1" in line else 0), line
+    captured = capsys.readouterr()
+    printed = set(captured.out.splitlines()) | set(captured.err.splitlines())
+    for output in _OUTPUT.findall(text):
+        for line in output.splitlines():
+            assert line in printed
+    assert 1500 < Path("receipt.json").stat().st_size < 2600
