@@ -69,9 +69,7 @@ def write_lake(root: Path, *worlds: World) -> Path:
 
 def append_and_seal(root: Path, lake: Path, server: str, observations: list[Observation]) -> None:
     path = root / f"{address_of(server.encode()).hex()[:8]}.journal"
-    journal = Journal.open(
-        path, server=server, signer=signer_of(server), options=JournalOptions(durability="relaxed")
-    )
+    journal = Journal.open(path, server=server, signer=signer_of(server), options=JournalOptions(durability="relaxed"))
     if observations:
         journal.append(observations)
     journal.close()
@@ -92,7 +90,19 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
     for number in range(first, first + count):
         at = start_us + (number - first) * SECOND
         kind = rng.choice(
-            ["delivered", "wildcard", "missing", "expired", "denied", "garbage", "silent", "again", "answered", "v2", "twin"]
+            [
+                "delivered",
+                "wildcard",
+                "missing",
+                "expired",
+                "denied",
+                "garbage",
+                "silent",
+                "again",
+                "answered",
+                "v2",
+                "twin",
+            ]
         )
         targets = {"wildcard": ["pcp://*/agent"], "missing": [B, C]}.get(kind, [B])
         expires = at + 10 if kind == "silent" else at + 3600 * SECOND
@@ -136,7 +146,13 @@ def swarm_message(rng: random.Random, at_us: int, parents: list[bytes], ttl=60) 
     references = tuple(Reference(parent[:8], 0) for parent in parents)
     payload = rng.randbytes(rng.randrange(0, 40))
     return encode_content(
-        Content(timestamp_ms=at_us // 1000, ttl_epochs=ttl, references=references, payload=payload, pow_nonce=rng.getrandbits(64))
+        Content(
+            timestamp_ms=at_us // 1000,
+            ttl_epochs=ttl,
+            references=references,
+            payload=payload,
+            pow_nonce=rng.getrandbits(64),
+        )
     )
 
 

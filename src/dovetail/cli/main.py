@@ -39,12 +39,17 @@ class Noun:
 
 
 NOUNS = (
+    Noun("audit", "The pipeline on Spark over the lake: what arrived, and what is wrong."),
     Noun("config", "Check, show and write configuration files."),
     Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
     Noun("doctor", "Check this machine and say what to do.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
+    Noun("pcp", "The broker and its clients."),
+    Noun("receipt", "Prove one delivery to anybody; check a proof offline."),
     Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
+    Noun("swarm", "Peers that keep one DAG of messages complete."),
+    Noun("won", "Nodes and owners: signed messages in delivery chains."),
 )
 
 
