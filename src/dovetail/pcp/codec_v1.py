@@ -123,20 +123,19 @@ def decode_envelope(document: bytes) -> Envelope:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"envelope: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(Reason.MALFORMED, f"envelope: {error}") from None
-    targets = envelope.targets
-    values = len(envelope.id) + len(envelope.message_type) + len(envelope.expires) + len(envelope.sender)
-    strings = 9 + len(targets)
+    targets, report, answered = envelope.targets, envelope.destination_report, envelope.in_reply_to
+    needed = _BARE + len(envelope.id) + len(envelope.message_type) + len(envelope.expires) + len(envelope.sender)
     if len(targets) == 1:
-        values += len(targets[0]) + 2
-    if envelope.destination_report is not UNSET:
-        strings += 1
-        values += 26 if envelope.destination_report else 27
-    if envelope.in_reply_to is not UNSET:
-        strings += 2
-        values += 17 + len(envelope.in_reply_to)
+        needed += len(targets[0]) + 2
+    if report is not UNSET:
+        needed += 26 if report else 27
+    if answered is not UNSET:
+        needed += 17 + len(answered)
     # A document just as long as its values need has neither spaces, escapes nor a key twice: no need to look again.
-    if len(document) != _BARE + values and has_duplicate_key(document, strings):
-        raise RemoteProtocolError(Reason.MALFORMED, "envelope: a key stands twice")
+    if len(document) != needed:
+        strings = 9 + len(targets) + (report is not UNSET) + 2 * (answered is not UNSET)
+        if has_duplicate_key(document, strings):
+            raise RemoteProtocolError(Reason.MALFORMED, "envelope: a key stands twice")
     return envelope
 
 

@@ -27,6 +27,7 @@ from dovetail.pcp.translation import Renderer
 
 SLICE_BYTES = 256 * 1024
 _SLACK = 1_000
+_DELIVERED = Stage.DELIVERED
 
 
 class Failure(NamedTuple):
@@ -71,6 +72,11 @@ class Delivery:
 
     def deliver(self, message: Message, sessions: list[Session], now: int) -> int:
         """Give the message to each session; returns how many of them must wait for it."""
+        if len(sessions) == 1 and sessions[0].is_direct:  # the usual message, without any loop
+            session = sessions[0]
+            payload = self._renderer.render(message, 1, session.uri or "", _DELIVERED, now)
+            self._outbound.put(session, self._outbound.parcel(Parcel(payload, message, _DELIVERED, [])))
+            return 0
         direct = [session for session in sessions if session.is_direct]
         if direct:
             payload = self._renderer.render(message, 1, direct[0].uri or "", Stage.DELIVERED, now)
@@ -149,7 +155,7 @@ class Delivery:
             bool(session.outbox) and session.outbox_bytes + held.size > self._queue_bytes
         )
         self._account(held, session)
-        session.outbox.append(held)
+        session.open_outbox().append(held)
         session.refresh_direct()
         if is_over:
             self.slow[session] = None
@@ -181,7 +187,7 @@ class Delivery:
         for parcel in reversed(parcels):
             held = Held(parcel.message, session.address_for_replies, is_retry=True)
             self._account(held, session)
-            session.outbox.appendleft(held)
+            session.open_outbox().appendleft(held)
         session.refresh_direct()
 
     def wait_for(self, message: Message, uri: str, now: int) -> None:
@@ -222,7 +228,7 @@ class Delivery:
             for held in waiting.queue:
                 held.session = session
             session.outbox_bytes += waiting.size
-            session.outbox.extend(waiting.queue)
+            session.open_outbox().extend(waiting.queue)
         self._drain(session, now)
 
     # Lifetimes

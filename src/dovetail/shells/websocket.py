@@ -296,5 +296,6 @@ async def listen(
     )
 
 
-_quiet = logging.getLogger("dovetail.websocket.picows")
-_quiet.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
+_quiet_logger = logging.getLogger("dovetail.websocket.picows")
+_quiet_logger.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
+_quiet = logging.LoggerAdapter(_quiet_logger)  # of a Logger it would make one more for each connection
