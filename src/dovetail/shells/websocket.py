@@ -290,7 +290,7 @@ async def listen(
         enable_auto_pong=False,
         max_frame_size=max_bytes,
         read_buffer_init_size=READ_BUFFER_BYTES,
-        logger_name=_quiet,
+        logger_name=quiet_log,
         backlog=BACKLOG,
         **more,
     )
@@ -298,4 +298,4 @@ async def listen(
 
 _quiet_logger = logging.getLogger("dovetail.websocket.picows")
 _quiet_logger.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
-_quiet = logging.LoggerAdapter(_quiet_logger)  # of a Logger it would make one more for each connection
+quiet_log = logging.LoggerAdapter(_quiet_logger)  # of a Logger it would make one more for each connection
