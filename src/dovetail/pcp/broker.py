@@ -275,7 +275,8 @@ class Broker:
         is_expired = message.expires_us is not None and message.expires_us + self._skew_us <= now
         if receiver is not None and not is_expired and not wants_report:
             queued = self._delivery.deliver(message, [receiver], now)
-            self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
+            if self._outbound.tells_messages:
+                self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
             return
         route = find_route(targets, self.registry)
         if is_expired:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason, Stage
-from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.codec_v1 import Frame
+from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Held, Session
 from dovetail.pcp.settings import PcpSettings
@@ -74,13 +75,16 @@ class Delivery:
         """Give the message to each session; returns how many of them must wait for it."""
         if len(sessions) == 1 and sessions[0].is_direct:  # the usual message, without any loop
             session = sessions[0]
-            payload = self._renderer.render(message, 1, session.uri or "", _DELIVERED, now)
-            self._outbound.put(session, self._outbound.parcel(Parcel(payload, message, _DELIVERED, [])))
+            if self._renderer.is_plain and message.origin.__class__ is Frame:
+                payload = message.payload
+            else:
+                payload = self._renderer.render(message, 1, session.uri or "", _DELIVERED, now)
+            self._outbound.put(session, message, payload, _DELIVERED)
             return 0
         direct = [session for session in sessions if session.is_direct]
         if direct:
             payload = self._renderer.render(message, 1, direct[0].uri or "", Stage.DELIVERED, now)
-            self._outbound.put_all(direct, self._outbound.parcel(Parcel(payload, message, Stage.DELIVERED, [])))
+            self._outbound.put_all(direct, message, payload)
             if len(direct) == len(sessions):
                 return 0
         return sum(self._deliver_indirect(message, session, now) for session in sessions if not session.is_direct)
@@ -107,7 +111,7 @@ class Delivery:
             self._outbound.observe(Stage.UNDELIVERABLE, message.address, (uri,), now, error.reason)
             self.failures.append(Failure(message, uri, error.reason, error.detail))
         else:
-            self._outbound.put(session, self._outbound.parcel(Parcel(payload, message, stage, [])))
+            self._outbound.put(session, message, payload, stage)
 
     # Queues of connections
 
