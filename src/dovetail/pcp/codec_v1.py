@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
-from dovetail.pcp.envelope import Envelope, check_envelope, is_uuid
+from dovetail.pcp.envelope import Envelope, Salvage, check_envelope, salvage
 from dovetail.pcp.strict_json import has_duplicate_key
 
 VERSION_1 = 1
@@ -159,12 +159,10 @@ def append_debug(message: bytes, content: bytes) -> bytes:
     return b"".join((message, _CHUNK.pack(CHUNK_DEBUG, len(content)), content))
 
 
-def salvage_id(message: bytes) -> str | None:
-    """The id of a message that was refused, where it can still be read, so that the error can name it."""
+def salvage_frame(message: bytes) -> Salvage:
+    """What can still be read of a message that was refused, so that the error can name it."""
     try:
         length = _HEAD.unpack_from(message)[2]
-        read = msgspec.json.decode(message[6 : 6 + min(length, MAX_ENVELOPE_BYTES)], type=dict[str, msgspec.Raw])
-        found = msgspec.json.decode(read["id"], type=str)
-    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
-        return None
-    return found if is_uuid(found) else None
+    except struct.error:
+        return Salvage()
+    return salvage(message[6 : 6 + min(length, MAX_ENVELOPE_BYTES)])

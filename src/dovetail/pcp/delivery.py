@@ -147,7 +147,10 @@ class Delivery:
                 continue
             session.outbox.popleft()
             self._release(held)
-            self._hand_over(session, message, Stage.REDELIVERED if held.is_retry else Stage.DELIVERED, now)
+            stage = Stage.REDELIVERED if held.is_retry else Stage.DELIVERED
+            self._hand_over(session, message, stage, now)
+            if not message.is_own:
+                self._outbound.tell(stage.value, message, (held.uri,), 1)
         if session.outbox:
             self._draining[session] = None
         else:

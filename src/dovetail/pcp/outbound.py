@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.hop import Address, Observation, Reason, Stage
+from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, Parcel
 from dovetail.pcp.session import ConnectionId, Session
@@ -88,7 +89,7 @@ class Outbound:
             )
 
     def tell_rejected(
-        self, address: Address, message_id: str | None, sender: str, size: int, reason: Reason, detail: str
+        self, address: Address, salvaged: Salvage, sender: str, size: int, reason: Reason, detail: str
     ) -> None:
         """Add a refusal to the access log, if there is one."""
         if self.tells_messages:
@@ -96,10 +97,10 @@ class Outbound:
                 MessageHandled(
                     outcome="rejected",
                     address=address,
-                    id=message_id or "",
-                    message_type="",
+                    id=salvaged.id or "",
+                    message_type=salvaged.message_type,
                     sender=sender,
-                    targets=(),
+                    targets=salvaged.targets,
                     recipients=0,
                     size=size,
                     reason=reason,
