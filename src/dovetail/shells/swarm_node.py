@@ -38,6 +38,7 @@ from dovetail.swarm.events import (
     GapFound,
     GapGivenUp,
     MessageAccepted,
+    PeerLinked,
 )
 from dovetail.swarm.exchange import Endpoint, PeerAddress
 from dovetail.swarm.peer import Peer
@@ -134,6 +135,7 @@ class SwarmNode:
         self._threads = threads
         self._solver: WorkSolver | None = None
         self._subscriptions: set[_Subscription] = set()
+        self._linked = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
@@ -199,7 +201,13 @@ class SwarmNode:
         """The peer in numbers."""
         return self.peer.status()
 
+    async def linked(self) -> None:
+        """Wait until the first peer is there that we relay to."""
+        await self._linked.wait()
+
     def _hear(self, events: list[Event]) -> None:
+        if not self._linked.is_set() and any(isinstance(event, PeerLinked) and event.is_forward for event in events):
+            self._linked.set()
         if not self._subscriptions:
             return
         for event in events:

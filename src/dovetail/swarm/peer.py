@@ -30,7 +30,7 @@ from dovetail.swarm.content import (
     latest_referee_expiration_ms,
     message_address,
 )
-from dovetail.swarm.dag import Added, Dag, Entry, make_entry
+from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry, make_entry
 from dovetail.swarm.events import (
     CollisionFound,
     CycleFound,
@@ -68,6 +68,8 @@ RELAY_EPOCHS: Final = 2
 """A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
 past: whoever joins does not repeat it."""
 PUSH_AGAIN_PEERS: Final = 2
+CLOCK_STEP_US: Final = 2_000_000
+"""A clock that goes back by less than this only delays what is due."""
 
 
 class Peer:
@@ -110,6 +112,7 @@ class Peer:
         self._received_datagrams = 0
         self._accepted = 0
         self._duplicates = 0
+        self._latest_us = now
         for endpoint in bootstrap:
             self._neighbours.bootstrap(endpoint, now)
 
@@ -117,6 +120,9 @@ class Peer:
 
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
         """One datagram came from an endpoint."""
+        if now < self._latest_us:
+            self._notice_clock(now)
+        self._latest_us = now
         size = len(data)
         self._received_datagrams += 1
         self._received_bytes += size
@@ -148,6 +154,9 @@ class Peer:
 
     def handle_timer(self, now: int) -> None:
         """Do what has become due."""
+        if now < self._latest_us:
+            self._notice_clock(now)
+        self._latest_us = now
         self._expire(now)
         self._neighbours.handle_timer(now)
         for contact in self._neighbours.returned:
@@ -258,6 +267,19 @@ class Peer:
             sent_datagrams=self._outbox.datagrams_sent,
         )
 
+    def _notice_clock(self, now: int) -> None:
+        """The clock was set back: what was planned for a time that is now far away is planned anew, and all is asked for.
+
+        Messages may have expired by the wrong clock; asking for everything brings them back.
+        """
+        if self._latest_us - now < CLOCK_STEP_US:
+            return
+        self._neighbours.turn_back(now)
+        self._gossip.turn_back(now)
+        self._wants.turn_back(now)
+        self._own.turn_back(now)
+        self._assembler = Assembler()
+
     # -- receiving
 
     def _open(self, data: bytes, endpoint: Endpoint, now: int) -> bytes | None:
@@ -308,7 +330,8 @@ class Peer:
             self._neighbours.note_accepted(contact)
             self._gossip.note_accepted(now // 1000 - content.timestamp_ms, now)
         events.append(MessageAccepted(address, content, source, now))
-        self._follow(entry, added, contact, now)
+        if added is not NOTHING_SPECIAL or len(self._own):
+            self._follow(entry, added, contact, now)
         age_ms = now // 1000 - content.timestamp_ms
         if want is None or not want.attempts or (not want.is_history and age_ms <= RELAY_EPOCHS * self.rules.epoch_ms):
             self._relay(message, address, contact, now)
