@@ -128,6 +128,7 @@ class SwarmNode:
         self.journal = Journal.open(
             directory / JOURNAL_FILE, server=self.peer.uri, signer=Signer(self.peer.uri, key), options=options
         )
+        self.peer.has_application = False
         self.restored = self.peer.restore(self.journal.hops(), now)
         self.endpoints: list[Endpoint] = []
         self._listen = listen
@@ -172,6 +173,7 @@ class SwarmNode:
         """Everything that joins the flow from now on, with its gaps; ends when the node closes."""
         subscription = _Subscription()
         self._subscriptions.add(subscription)
+        self.peer.has_application = True
         try:
             while (item := await subscription.items.get()) is not None:
                 if subscription.missed:
@@ -180,6 +182,7 @@ class SwarmNode:
                 yield item
         finally:
             self._subscriptions.discard(subscription)
+            self.peer.has_application = bool(self._subscriptions)
 
     def query(self, start_ms: int, end_ms: int) -> list[Message]:
         """Unexpired messages of this time, both ends included, by time."""

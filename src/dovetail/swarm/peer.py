@@ -82,6 +82,8 @@ class Peer:
         self.swarm = swarm
         self.rules = swarm.rules
         self.address = address
+        self.has_application = True
+        """Whether somebody takes messages: only then are they told and observed as delivered."""
         self.uri = f"swarm://{swarm.name}/{address.hex()}"
         self._chance = chance
         self._address_of = address_of_message
@@ -307,10 +309,12 @@ class Peer:
         repair = self._repair
         want = repair.note_arrival(entry, now)
         if contact is not None:
-            events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
+            if self.has_application:
+                events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
             self._neighbours.note_accepted(contact)
             repair.gossip.note_accepted(now // 1000 - content.timestamp_ms, now)
-        events.append(MessageAccepted(address, content, source, now))
+        if self.has_application:
+            events.append(MessageAccepted(address, content, source, now))
         if added is not NOTHING_SPECIAL:
             self._report(entry, added)
         if contact is not None:

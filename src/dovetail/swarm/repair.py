@@ -23,6 +23,8 @@ from dovetail.swarm.serving import Serving
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 PUSH_AGAIN_PEERS: Final = 2
+OTHER_PEERS: Final = 8
+"""Among so many, chosen anew each time, are those asked for what its namer did not send."""
 
 
 class Repair:
@@ -133,7 +135,16 @@ class Repair:
         return len(self.wants) < MAX_WANTED // 2
 
     def _pull(self, now: int) -> None:
-        asks, given_up = self.wants.collect(now, self._other_peer, self._chance.random)
+        due = self.wants.next_due_us
+        if due is None or due > now:
+            return
+        others = [contact.endpoint for contact in self._contacts.pick(OTHER_PEERS, _is_validated)]
+
+        def other_peer(want: Want) -> Endpoint:
+            fit = [endpoint for endpoint in others if endpoint != want.asked] or [want.named_by]
+            return fit[(want.msg_hash[0] + want.attempts) % len(fit)]
+
+        asks, given_up = self.wants.collect(now, other_peer, self._chance.random)
         for endpoint, wants in asks.items():
             contact = self._contacts.find(endpoint)
             if contact is None:
@@ -145,10 +156,6 @@ class Repair:
                     self._events.append(GapFound(want.msg_hash, want.referrer))
         for want in given_up:
             self._note_given_up(want, now)
-
-    def _other_peer(self, want: Want) -> Endpoint | None:
-        fit = self._contacts.pick(1, lambda contact: contact.is_validated and contact.endpoint != want.asked)
-        return fit[0].endpoint if fit else want.named_by
 
     def _note_given_up(self, want: Want, now: int) -> None:
         namer = self._contacts.find(want.named_by)
@@ -186,9 +193,13 @@ class Repair:
     def _push_again(self, now: int) -> None:
         for address in self.own.collect(now):
             entry = self._dag.get(address)
-            receivers = self._contacts.pick(PUSH_AGAIN_PEERS, lambda contact: contact.is_validated)
+            receivers = self._contacts.pick(PUSH_AGAIN_PEERS, _is_validated)
             if entry is None or not receivers:
                 continue
             self._outbox.send(entry.raw, receivers, Purpose.REPAIR, now)
             uris = tuple([contact.uri for contact in receivers])
             self._events.append(Observation(at_us=now, stage=Stage.FORWARDED, message=address, counterparts=uris))
+
+
+def _is_validated(contact: Contact) -> bool:
+    return contact.is_validated
