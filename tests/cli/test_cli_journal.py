@@ -1,6 +1,7 @@
 import json
 import sqlite3
 import time
+import zlib
 
 import pytest
 
@@ -70,7 +71,9 @@ def test_verify_says_intact_and_names_the_first_bad_row(site, capsys):
     assert (code, "intact; 10 hops" in out) == (0, True)
     connection = sqlite3.connect(journal)
     with connection:
-        connection.execute("UPDATE messages SET raw = x'6d58' WHERE id = 5")
+        (rows,) = connection.execute("SELECT rows FROM messages WHERE first_id = 5").fetchone()
+        forged = rows.replace(b"m4", b"mX")
+        connection.execute("UPDATE messages SET rows = ?, crc = ? WHERE first_id = 5", (forged, zlib.crc32(forged)))
     connection.close()
     code, out, _ = run(capsys, "journal", "verify", journal)
     assert (code, "NOT intact; hop 4: the bytes of message" in out) == (1, True)
