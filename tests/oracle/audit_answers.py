@@ -11,7 +11,17 @@ from pipeline.audit_worlds import EPOCH_MS, NODE_A, NODE_B, SETTINGS
 from won.won_samples import KEYS
 
 COLUMNS = {
-    "deliveries": ("fabric", "message", "recipient", "outcome", "failed_stage", "failed_at", "reason", "latency_us", "attempts"),
+    "deliveries": (
+        "fabric",
+        "message",
+        "recipient",
+        "outcome",
+        "failed_stage",
+        "failed_at",
+        "reason",
+        "latency_us",
+        "attempts",
+    ),
     "chains": ("fabric", "message", "kind", "state", "first_response", "second_response", "failure", "only_at"),
     "gaps": ("fabric", "child", "parent", "relation", "server", "holders", "unexpired"),
     "forks": ("fabric", "kind", "subject", "evidence"),
@@ -40,7 +50,9 @@ def ask_tables(out: Path) -> dict[str, set[tuple]]:
     """What the audit's tables say; a row that stands twice is an error."""
     answers = {}
     for name, columns in COLUMNS.items():
-        rows = [tuple(_plain(row[column]) for column in columns) for row in open_table(out, name).to_table().to_pylist()]
+        rows = [
+            tuple(_plain(row[column]) for column in columns) for row in open_table(out, name).to_table().to_pylist()
+        ]
         assert len(rows) == len(set(rows)), f"{name} repeats rows"
         answers[name] = set(rows)
     messages = open_table(out, "messages").to_table().to_pylist()

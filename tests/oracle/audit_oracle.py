@@ -73,14 +73,21 @@ class Oracle:
             frame = decode_frame(hop.raw)
             e = frame.envelope
             ident, kind, sender, targets, reply, expires = (
-                e.id, e.message_type, e.sender, e.targets, e.in_reply_to, frame.expires_us,
+                e.id,
+                e.message_type,
+                e.sender,
+                e.targets,
+                e.in_reply_to,
+                frame.expires_us,
             )
         else:
             e = decode_v2(hop.raw)
             ident, kind, sender, reply, expires = e.id, e.message_type, e.sender, e.in_reply_to, None
             targets = [e.target]
         links = [] if reply is UNSET else [(uuid.UUID(reply).bytes, "in_reply_to", None)]
-        return Known("pcp", bytes(hop.message), uuid.UUID(ident).bytes, kind, sender, list(targets), None, expires, links)
+        return Known(
+            "pcp", bytes(hop.message), uuid.UUID(ident).bytes, kind, sender, list(targets), None, expires, links
+        )
 
     def _swarm(self, hop: Hop) -> Known:
         content = decode_content(hop.raw)
@@ -90,7 +97,15 @@ class Oracle:
             latest = latest_referee_expiration_ms(expires, edge.epoch_diff, self.epoch_ms)
             links.append((bytes(edge.msg_hash), "refers", None if latest is None else latest * 1000))
         return Known(
-            "swarm", bytes(hop.message), bytes(hop.message[:8]), "content", None, [], content.timestamp_ms * 1000, expires * 1000, links
+            "swarm",
+            bytes(hop.message),
+            bytes(hop.message[:8]),
+            "content",
+            None,
+            [],
+            content.timestamp_ms * 1000,
+            expires * 1000,
+            links,
         )
 
     def _won(self, hop: Hop) -> Known:
@@ -98,7 +113,16 @@ class Oracle:
         links = [(uri_address(m.responding_to), "responding_to", None)] if m.responding_to else []
         links += [(uri_address(uri), "previous", None) for uri in m.previous]
         return Known(
-            "won", bytes(m.address), bytes(m.address), m.type.value, m.sender, [m.recipient], m.timestamp_ms * 1000, None, links, m
+            "won",
+            bytes(m.address),
+            bytes(m.address),
+            m.type.value,
+            m.sender,
+            [m.recipient],
+            m.timestamp_ms * 1000,
+            None,
+            links,
+            m,
         )
 
     def holders(self, fabric: str, address: bytes) -> dict[str, int]:
@@ -203,8 +227,14 @@ class Oracle:
     def _legs(self, source: str, target: str) -> list[int]:
         times = []
         for hops in self.of.values():
-            left = [h.at_us for h in hops if h.server == source and h.stage in (Stage.FORWARDED, Stage.SERVED) and h.counterpart == target]
-            came = [h.at_us for h in hops if h.server == target and h.stage is Stage.ACCEPTED and h.counterpart == source]
+            left = [
+                h.at_us
+                for h in hops
+                if h.server == source and h.stage in (Stage.FORWARDED, Stage.SERVED) and h.counterpart == target
+            ]
+            came = [
+                h.at_us for h in hops if h.server == target and h.stage is Stage.ACCEPTED and h.counterpart == source
+            ]
             if left and came:
                 times.append(min(came) - min(left))
         return times
@@ -242,7 +272,11 @@ class Oracle:
         return rows
 
     def _responses(self, fabric: str, key: bytes, relation: str) -> list[Known]:
-        found = [m for m in self.known.values() if m.fabric == fabric and any(l[:2] == (key, relation) for l in m.links)]
+        found = [
+            m
+            for m in self.known.values()
+            if m.fabric == fabric and any(link[:2] == (key, relation) for link in m.links)
+        ]
         return sorted(found, key=lambda m: (self.first(fabric, m.address) or 0, m.address))
 
     def _won_chain(self, message: Known) -> set[tuple]:
@@ -268,7 +302,11 @@ class Oracle:
             else "complete" if is_atom or second
             else "awaiting_recipient"
         )  # fmt: skip
-        copies = [set(self.holders("won", m.address)) for m in (message, first, second) if m and self.holders("won", m.address)]
+        copies = [
+            set(self.holders("won", m.address))
+            for m in (message, first, second)
+            if m and self.holders("won", m.address)
+        ]
         everyone = set().union(*copies) if copies else set()
         only = set().union(*([held for held in copies if held != everyone] or [set()]))
         return {
@@ -287,7 +325,9 @@ class Oracle:
     def _pcp_chain(self, message: Known) -> set[tuple]:
         rows = set()
         for parent, relation, _ in message.links:
-            if relation == "in_reply_to" and not any(m.fabric == "pcp" and m.key == parent for m in self.known.values()):
+            if relation == "in_reply_to" and not any(
+                m.fabric == "pcp" and m.key == parent for m in self.known.values()
+            ):
                 rows.add(("pcp", message.address, "orphan", "orphan_response", None, None, None, ()))
         answers = self._responses("pcp", message.key, "in_reply_to")
         errors = [m for m in answers if m.type.rpartition("/")[2] in PCP_ERRORS]

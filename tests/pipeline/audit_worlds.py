@@ -18,7 +18,7 @@ from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pipeline.session import SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, SwarmRules
-from dovetail.swarm.content import Content, Reference, encode_content, expiration_ms
+from dovetail.swarm.content import Content, Reference, encode_content
 from dovetail.won import compose as c
 from dovetail.won.vocabulary import Direction, MessageType
 from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
@@ -69,9 +69,7 @@ def write_lake(root: Path, *worlds: World) -> Path:
 
 def append_and_seal(root: Path, lake: Path, server: str, observations: list[Observation]) -> None:
     path = root / f"{address_of(server.encode()).hex()[:8]}.journal"
-    journal = Journal.open(
-        path, server=server, signer=signer_of(server), options=JournalOptions(durability="relaxed")
-    )
+    journal = Journal.open(path, server=server, signer=signer_of(server), options=JournalOptions(durability="relaxed"))
     if observations:
         journal.append(observations)
     journal.close()
@@ -92,7 +90,19 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
     for number in range(first, first + count):
         at = start_us + (number - first) * SECOND
         kind = rng.choice(
-            ["delivered", "wildcard", "missing", "expired", "denied", "garbage", "silent", "again", "answered", "v2", "twin"]
+            [
+                "delivered",
+                "wildcard",
+                "missing",
+                "expired",
+                "denied",
+                "garbage",
+                "silent",
+                "again",
+                "answered",
+                "v2",
+                "twin",
+            ]
         )
         targets = {"wildcard": ["pcp://*/agent"], "missing": [B, C]}.get(kind, [B])
         expires = at + 10 if kind == "silent" else at + 3600 * SECOND
@@ -136,7 +146,13 @@ def swarm_message(rng: random.Random, at_us: int, parents: list[bytes], ttl=60) 
     references = tuple(Reference(parent[:8], 0) for parent in parents)
     payload = rng.randbytes(rng.randrange(0, 40))
     return encode_content(
-        Content(timestamp_ms=at_us // 1000, ttl_epochs=ttl, references=references, payload=payload, pow_nonce=rng.getrandbits(64))
+        Content(
+            timestamp_ms=at_us // 1000,
+            ttl_epochs=ttl,
+            references=references,
+            payload=payload,
+            pow_nonce=rng.getrandbits(64),
+        )
     )
 
 
@@ -206,11 +222,12 @@ def won_response(message, node: str, at_ms: int, *, first: bool, ok=True, previo
     )
 
 
-def won_world(rng: random.Random, count: int, start_us: int = T0_US, skew_us: int = 0) -> World:
-    """Two nodes: both atoms are created, then alice writes to bob; node B's clock is `skew_us` ahead."""
+def won_world(rng: random.Random, count: int, start_us: int = T0_US, skew_us: int = 0, creates: bool = True) -> World:
+    """Two nodes: both atoms are created, then alice writes to bob; the clock of node B is `skew_us` ahead."""
     at_a: list[Observation] = []
     at_b: list[Observation] = []
-    for node, log, atom, chat in ((NODE_A, at_a, ALICE, ALICE_CHAT), (NODE_B, at_b, BOB, BOB_CHAT)):
+    atoms = ((NODE_A, at_a, ALICE, ALICE_CHAT), (NODE_B, at_b, BOB, BOB_CHAT)) if creates else ()
+    for node, log, atom, chat in atoms:
         create = won_create(atom, chat, start_us // 1000)
         answer = c.respond(
             create, success=True, signer=node, key=KEYS[node], timestamp_ms=start_us // 1000 + 1, atom=atom
@@ -265,8 +282,8 @@ def whole_world(seed: int, count: int = 12, start_us: int = T0_US) -> World:
     """All fabrics."""
     rng = random.Random(seed)
     pcp = pcp_world(rng, count, first=1 + seed * 1000 + (start_us - T0_US) // SECOND, start_us=start_us)
-    return {**pcp, **swarm_world(rng, count, start_us), **won_world(rng, count, start_us)}
-
-
-def expires_us(raw_created_us: int, ttl: int) -> int:
-    return expiration_ms(raw_created_us // 1000, ttl, EPOCH_MS) * 1000
+    return {
+        **pcp,
+        **swarm_world(rng, count, start_us),
+        **won_world(rng, count, start_us, skew_us=250_000, creates=start_us == T0_US),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pipeline.audit_worlds import open_test_session
 
 
