@@ -1,4 +1,4 @@
-"""The audit's tables equal those of the slow, separate implementation, however the work is cut into runs and partitions."""
+"""The tables equal those of the slow, separate implementation, however the work is cut into runs and partitions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,8 @@ from dovetail.pipeline.store import Store
 from oracle.audit_answers import ask_oracle, ask_tables
 from pipeline.audit_worlds import SECOND, SETTINGS, T0_US, open_test_session, whole_world, write_lake
 
-LARGE = {
-    "spark.sql.shuffle.partitions": "7",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-}
+ADAPTIVE = {"spark.sql.shuffle.partitions": "3", "spark.sql.adaptive.enabled": "true"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
 def audit(spark, root: Path, out: str) -> Audit:
@@ -32,14 +28,14 @@ def rows_of(out: Path, table: str) -> list[str]:
     return sorted(repr(sorted(row.items())) for row in open_table(out, table).to_table().to_pylist())
 
 
-def check(spark, root: Path, seed: int, monkeypatch) -> None:
+def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -> None:
     parts = [whole_world(seed, 8, T0_US + day * 100 * SECOND) for day in range(3)]
     write_lake(root, *parts)
     expected = ask_oracle(root)
     assert all(expected.values()), "the world must have something of everything"
 
     # in three runs, of which the first sees only the latest manifests and the last the earliest ones
-    paths = [path for path in manifest_paths(root / "lake")]
+    paths = manifest_paths(root / "lake")
     hidden = root / "hidden"
     steps = audit(spark, root, "steps")
     for number in (2, 1, 0):
@@ -56,9 +52,9 @@ def check(spark, root: Path, seed: int, monkeypatch) -> None:
     assert len(steps.store.batch_ids()) == 3
     assert ask_tables(root / "steps") == expected
 
-    # in one run, compiled, adaptive, with several partitions
+    # in one run, with other partitions
     with monkeypatch.context() as patch:
-        for key, value in LARGE.items():
+        for key, value in settings.items():
             spark.conf.set(key, value)
         patch.setattr("dovetail.pipeline.jobs.run.tune", lambda spark, rows: None)
         audit(spark, root, "once").run()
@@ -69,10 +65,13 @@ def check(spark, root: Path, seed: int, monkeypatch) -> None:
 
 @pytest.mark.timeout(400)
 def test_spark_agrees_with_the_oracle(tmp_path, monkeypatch):
-    check(open_test_session(), tmp_path, 3, monkeypatch)
+    check(open_test_session(), tmp_path, 3, monkeypatch, ADAPTIVE)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_spark_agrees_with_the_oracle_on_many_worlds(tmp_path, monkeypatch, seed):
-    check(open_test_session(), tmp_path, seed, monkeypatch)
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("partitions", [1, 2, 8, 200])
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_spark_agrees_with_the_oracle_on_many_worlds(tmp_path, monkeypatch, seed, partitions, adaptive):
+    settings = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}
+    check(open_test_session(), tmp_path, seed, monkeypatch, {**settings, **COMPILED})
