@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.output import escape, print_json, say
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from dovetail.shells.won_client import OwnerHome
+    from dovetail.shells.won_server import NodeOptions
+    from dovetail.won.message import Message
+    from dovetail.won.owner import Owner
+    from dovetail.won.vocabulary import MessageType
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,7 +42,7 @@ def _read_inputs(files: list[Path] | None) -> Iterator[tuple[str, bytes]]:
 
 def _print_lines(records: Iterable[dict[str, object]]) -> None:
     for record in records:
-        sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+        print_json(record)
 
 
 @app.callback()
@@ -62,10 +71,333 @@ def decode(
         for record in records:
             for name, value in record.items():
                 shown = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-                sys.stdout.write(f"{name + ':':26}{_escape(shown)}\n")
+                sys.stdout.write(f"{name + ':':26}{escape(shown)}\n")
             sys.stdout.write("\n")
 
 
-def _escape(text: str) -> str:
-    """Peers' text without control characters, so that it cannot drive the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+@app.command()
+def chains(
+    files: _FILES = None,
+    as_json: _JSON = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="With --json: a last object with counts and findings.")
+    ] = False,
+) -> None:
+    """Rebuild the delivery chains in dataset dumps of any origin, and say what is wrong with them."""
+    from collections import Counter
+
+    from dovetail.won.dump import read_dumps
+
+    dump = read_dumps(_read_inputs(files))
+    states = Counter(str(m.state.value) for m in dump.messages.values() if m.state is not None)
+    verdicts = Counter(m.address for m in dump.messages.values())
+    counts = {"messages": len(dump.messages), "states": dict(states), "addresses": dict(verdicts)}
+    findings = dump.findings
+    if as_json:
+        _print_lines(
+            {
+                "uri": m.uri,
+                "type": m.type,
+                "from": m.sender,
+                "to": m.recipient,
+                "timestamp": m.timestamp,
+                "connection": m.connection,
+                "respondingTo": list(m.responding_to),
+                "responses": [{"uri": uri, "role": role.value} for uri, role in m.responses],
+                "state": m.state.value if m.state else None,
+                "previousMessage": list(m.previous),
+                "address": m.address,
+                "findings": m.findings,
+            }
+            for m in dump.messages.values()
+        )
+        if summary:
+            _print_lines([{"summary": counts, "findings": findings}])
+    else:
+        for m in dump.messages.values():
+            state = m.state.value if m.state else "response"
+            sys.stdout.write(escape(f"{m.uri}  {m.type}  {state}  {m.address}") + "\n")
+            sys.stdout.write(escape(f"    from {m.sender}  to {m.recipient}") + "\n")
+            for uri, role in m.responses:
+                sys.stdout.write(escape(f"    {role.value:8}{uri}") + "\n")
+            for uri in m.previous:
+                sys.stdout.write(escape(f"    previous {uri}") + "\n")
+            for text in m.findings:
+                sys.stdout.write(escape(f"    ! {text}") + "\n")
+    talk = f"{len(dump.messages)} messages"
+    talk += "".join(f", {count} {name}" for name, count in sorted((states + verdicts).items()))
+    say(f"{talk}; {len(findings)} findings")
+    for text in dump.damages if as_json else findings:
+        say(text)
+    if dump.damages:
+        raise typer.Exit(1)
+
+
+_HOME = Annotated[Path, typer.Option("--home", help="The owner's directory: key, journal, keys of others.")]
+_TIMEOUT = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the responses.", min=0.1)]
+_SOCKET = Annotated[str, typer.Option("--socket", help="The name of the own socket.")]
+_TARGET = Annotated[str, typer.Argument(help="The other atom's socket: NODE/atom/ID#name.")]
+_DEFAULT_HOME = Path("won-owner")
+
+
+@app.command()
+def serve(
+    uri: Annotated[str, typer.Option(help="The node's URI: https://HOST[:PORT]/won/resource.")],
+    signing_key: Annotated[
+        Path, typer.Option(help="The node's Ed25519 key (PEM), as `keys issue --kind signing` makes.")
+    ],
+    journal: Annotated[Path, typer.Option(help="The node's journal; made if it is not there.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes any free one.")] = "127.0.0.1:8443",
+    certificate: Annotated[Path | None, typer.Option(help="The node's TLS certificate (PEM).")] = None,
+    certificate_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    authority: Annotated[
+        Path | None, typer.Option(help="The CA that certifies other nodes; else the system's.")
+    ] = None,
+) -> None:
+    """Run a node until it is interrupted. The first line on stdout is its URI and port."""
+    import asyncio
+
+    from dovetail.config.sections import parse_listen
+    from dovetail.errors import UsageError
+    from dovetail.keys import load_signing_key
+    from dovetail.shells.won_server import NodeOptions
+
+    try:
+        host, port = parse_listen(listen)
+    except ValueError as error:
+        raise UsageError(f"listen: {error}") from None
+    if (certificate is None) is not (certificate_key is None):
+        raise UsageError("certificate and certificate-key belong together")
+    options = NodeOptions(
+        uri=uri,
+        host=host,
+        port=port,
+        journal=journal,
+        certificate=str(certificate) if certificate else None,
+        certificate_key=str(certificate_key) if certificate_key else None,
+        authority=str(authority) if authority else None,
+    )
+    key = load_signing_key(signing_key, uri)
+    asyncio.run(_serve(options, key.private_key))
+
+
+async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
+    import asyncio
+    import signal
+
+    from dovetail.errors import JournalError
+    from dovetail.shells.won_server import NodeServer
+
+    server = NodeServer(options, key)
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_log_loop_error)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    try:
+        port = await server.start()
+        print_json({"uri": options.uri, "port": port})
+        sys.stdout.flush()
+        while not stopping.is_set():
+            try:
+                await asyncio.wait_for(stopping.wait(), 1)
+            except TimeoutError:
+                if not server.driver.is_alive:
+                    raise JournalError(f"{options.journal} can no longer be written") from None
+    finally:
+        await server.stop()
+
+
+def _log_loop_error(_: object, context: dict[str, object]) -> None:
+    """A peer that breaks off its TLS handshake is worth a line at most; anything else is a fault of ours."""
+    import logging
+    import ssl
+
+    error = context.get("exception")
+    level = logging.DEBUG if isinstance(error, OSError | ssl.SSLError) else logging.ERROR
+    logging.getLogger("dovetail.won").log(level, "%s: %r", context.get("message"), error)
+
+
+@app.command()
+def create(
+    node: Annotated[str, typer.Option(help="The node's URI: https://HOST/won/resource.")],
+    home: _HOME = _DEFAULT_HOME,
+    name: Annotated[str | None, typer.Option(help="The atom's id below NODE/atom/; random if not given.")] = None,
+    socket: Annotated[list[str] | None, typer.Option(help="A socket's name; may be repeated.")] = None,
+    content: Annotated[Path | None, typer.Option(help="A Turtle file that describes the atom (base: its URI).")] = None,
+    authority: Annotated[Path | None, typer.Option(help="The CA that certifies nodes; else the system's.")] = None,
+    further: Annotated[
+        Path | None, typer.Option("--further-client-of", help="Another owner's directory: speak for the same atom.")
+    ] = None,
+    timeout: _TIMEOUT = 20.0,
+    as_json: _JSON = False,
+) -> None:
+    """Create an atom with a key of its own, or a further client for an atom that exists."""
+    import secrets
+
+    from dovetail.shells.won_client import AtomFile, OwnerHome
+    from dovetail.shells.won_server import check_node_uri
+    from dovetail.won.compose import read_description
+
+    ca = str(authority.absolute()) if authority else None
+    if further is not None:
+        first = OwnerHome(further)
+        made = OwnerHome.create(home, first.file, first.private_key)
+        _run_action(made, None, timeout, as_json=as_json)
+        return
+    atom = f"{check_node_uri(node)}/atom/{name or secrets.token_hex(10)}"
+    sockets = tuple(f"{atom}#{each}" for each in socket or ["chat"])
+    description = read_description(content.read_bytes(), atom) if content else ()
+    made = OwnerHome.create(home, AtomFile(atom, sockets, ca))
+    _run_action(
+        made, lambda owner, now: owner.create(sockets, now, description), timeout, as_json=as_json, is_created=False
+    )
+
+
+@app.command("connect")
+def connect_atoms(
+    target: _TARGET,
+    text: Annotated[str | None, typer.Option(help="A message to go with the request.")] = None,
+    home: _HOME = _DEFAULT_HOME,
+    socket: _SOCKET = "chat",
+    timeout: _TIMEOUT = 20.0,
+    as_json: _JSON = False,
+) -> None:
+    """Ask for, or accept, a connection with another atom."""
+    from dovetail.won.vocabulary import MessageType
+
+    _speak(MessageType.CONNECT, target, text, home, socket, timeout, as_json=as_json)
+
+
+@app.command()
+def send(
+    target: _TARGET,
+    text: Annotated[str, typer.Argument(help="What to say.")],
+    home: _HOME = _DEFAULT_HOME,
+    socket: _SOCKET = "chat",
+    timeout: _TIMEOUT = 20.0,
+    as_json: _JSON = False,
+) -> None:
+    """Send a message on a connection, and wait until both nodes have stored it."""
+    from dovetail.won.vocabulary import MessageType
+
+    _speak(MessageType.CONNECTION, target, text, home, socket, timeout, as_json=as_json)
+
+
+@app.command()
+def close(
+    target: _TARGET,
+    text: Annotated[str | None, typer.Option(help="A last message.")] = None,
+    home: _HOME = _DEFAULT_HOME,
+    socket: _SOCKET = "chat",
+    timeout: _TIMEOUT = 20.0,
+    as_json: _JSON = False,
+) -> None:
+    """Close a connection."""
+    from dovetail.won.vocabulary import MessageType
+
+    _speak(MessageType.CLOSE, target, text, home, socket, timeout, as_json=as_json)
+
+
+def _speak(
+    kind: MessageType, target: str, text: str | None, home: Path, socket: str, timeout: float, *, as_json: bool
+) -> None:
+    from dovetail.errors import RemoteProtocolError, UsageError
+    from dovetail.shells.won_client import OwnerHome
+    from dovetail.won.vocabulary import check_socket_uri
+
+    try:
+        check_socket_uri(target)
+    except RemoteProtocolError as error:
+        raise UsageError(error.detail) from None
+    owned = OwnerHome(home)
+    own = f"{owned.file.atom}#{socket}"
+    _run_action(owned, lambda owner, now: owner.speak(kind, own, target, now, text), timeout, as_json=as_json)
+
+
+def _run_action(
+    home: OwnerHome,
+    action: Callable[[Owner, int], Message] | None,
+    timeout: float,
+    *,
+    as_json: bool,
+    is_created: bool = True,
+) -> None:
+    """Catch up, say one thing, wait for its responses, print how far it got; exit 1 unless it got there."""
+    import asyncio
+
+    from dovetail.errors import DovetailError
+    from dovetail.shells.won_client import OwnerClient
+    from dovetail.won.chain import ChainState
+
+    async def run() -> dict[str, object]:
+        async with OwnerClient(home, is_created=is_created) as client:
+            if is_created and not await client.wait_registered(timeout):
+                raise DovetailError(f"node {client.owner.node} did not answer within {timeout} s")
+            if action is None:
+                return {"atom": home.file.atom, "state": "registered", "entries": client.owner.position}
+            message = client.say(action)
+            state = await client.wait_settled(message.uri, timeout)
+            thread = client.owner.conversations.threads[message.uri]
+            is_done = state is ChainState.COMPLETE or (state is ChainState.ATOM and thread.chain.first is not None)
+            record = {
+                "uri": message.uri,
+                "type": message.type.value,
+                "atom": home.file.atom,
+                "sockets": list(home.file.sockets) if not is_created else None,
+                "state": state.value if state else None,
+                "stored_by_my_node": thread.chain.first,
+                "stored_by_their_node": thread.chain.second,
+                "failed": thread.detail,
+                "is_done": is_done,
+            }
+            return {name: value for name, value in record.items() if value is not None}
+
+    record = asyncio.run(run())
+    is_done = record.pop("is_done", True)
+    if as_json:
+        print_json(record)
+    else:
+        for name, value in record.items():
+            sys.stdout.write(escape(f"{name + ':':24}{value}") + "\n")
+    if not is_done:
+        raise typer.Exit(1)
+
+
+@app.command("log")
+def show_log(
+    target: Annotated[str | None, typer.Argument(help="Only the conversation with this socket.")] = None,
+    home: _HOME = _DEFAULT_HOME,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the node for news, nor for keys.")] = False,
+    timeout: _TIMEOUT = 10.0,
+    as_json: _JSON = False,
+) -> None:
+    """Show the atom's conversations with their chain states, and whether the log is intact. Exit 1 if it is not."""
+    import asyncio
+
+    from dovetail.shells.won_client import OwnerClient, OwnerHome
+    from dovetail.won.transcript import write_transcript
+
+    owned = OwnerHome(home)
+
+    async def catch_up() -> None:
+        async with OwnerClient(owned) as client:
+            if not await client.wait_registered(timeout):
+                say(f"node {client.owner.node} did not answer within {timeout} s; this is what is here")
+
+    if not offline:
+        asyncio.run(catch_up())
+    raws = owned.read_messages()
+    transcript = write_transcript(owned.file.atom, raws, target)
+    if not offline:
+        asyncio.run(owned.fetch_keys(transcript.signers))
+    findings = transcript.check(owned.find_keys(transcript.signers))
+    if as_json:
+        _print_lines(transcript.records())
+    else:
+        for line in transcript.lines():
+            sys.stdout.write(escape(line) + "\n")
+    for finding in findings:
+        say(f"{finding.kind.value}: {finding.uri}: {finding.detail}")
+    say(f"{len(raws)} messages, " + ("the log is intact" if not findings else f"{len(findings)} findings"))
+    if findings:
+        raise typer.Exit(1)
