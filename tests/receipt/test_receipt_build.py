@@ -66,6 +66,12 @@ def test_responses_can_be_named(tmp_path):
         other.build(related=[s2.address])
 
 
+def test_responses_are_searched_only_so_far(tmp_path):
+    case = samples.won_case(tmp_path)
+    assert len(verify_receipt(case.build(search_hops=1), TRUSTED).messages) == 1
+    assert len(verify_receipt(case.build(search_hops=2), TRUSTED).messages) == 2
+
+
 def test_receipts_of_responses_are_receipts_too(tmp_path):
     case = samples.won_case(tmp_path)
     _, s1, _ = samples.won_chain()

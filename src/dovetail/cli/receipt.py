@@ -55,6 +55,9 @@ def build(
         list[str] | None,
         typer.Option("--related", help="A response to show (won); found by itself where left out.", metavar="ADDRESS"),
     ] = None,
+    search: Annotated[
+        int, typer.Option("--search", help="How many hops behind it to search for responses (won).", min=0)
+    ] = 100_000,
     since: Annotated[
         list[Path] | None,
         typer.Option("--since", help="An older receipt or checkpoint to prove growth from.", metavar="FILE"),
@@ -73,6 +76,7 @@ def build(
             redact=redact,
             counterparts=frozenset(counterpart or ()),
             related=None if related is None else [_parse_address(text) for text in related],
+            search_hops=search,
             since=[signed.checkpoint for path in since or () for signed in _read_checkpoints(path)],
             notes=_merge_notes(checkpoint or (), known),
             witnesses=witnesses,

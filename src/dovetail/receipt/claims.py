@@ -55,7 +55,8 @@ _LIMITS: Mapping[tuple[Fabric, Stage], str] = {
 
 def time_text(at_us: int) -> str:
     """A time as it stands in claims: UTC, always with six digits of a second."""
-    return (_EPOCH + dt.timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    at = _EPOCH + dt.timedelta(microseconds=at_us)
+    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def quote(text: str) -> str:
