@@ -121,13 +121,15 @@ def test_arbitrary_bytes_are_refused_in_words(data):
 def test_the_independent_checker_agrees_on_thousands_of_receipts(receipts):
     chance = random.Random(20251115)
     checked = 0
-    for number, data in enumerate(receipts):
+    # most of them small ones, which are checked quickly
+    for number, (data, flips, altered) in enumerate(zip(receipts, (1500, 100, 400), (300, 200, 500), strict=True)):
         damaged = [changed for _, changed in alterations(data, receipts[number - 1])]
-        for _ in range(500):
+        damaged = chance.sample(damaged, altered)
+        for _ in range(flips):
             flipped = bytearray(data)
             flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
             damaged.append(bytes(flipped))
-        for changed in [data, *chance.sample(damaged, 1000)]:
+        for changed in [data, *damaged]:
             assert is_accepted(changed) == is_accepted_independently(changed) == (changed == data)
             checked += 1
     assert checked == 3003
