@@ -49,6 +49,7 @@ _LIMITS: Mapping[tuple[Fabric, Stage], str] = {
     (Fabric.WON, Stage.ACCEPTED): "who wrote it: the signature inside its bytes needs the author's key",
     (Fabric.SWARM, Stage.ACCEPTED): "who wrote it, and that a peer still holds it: it held it at that time",
     (Fabric.SWARM, Stage.DELIVERED): "that an application used it: the peer handed it over",
+    (Fabric.SWARM, Stage.FORWARDED): "that a forwarded packet arrived, unless the other peer's hop is here too",
     (Fabric.SWARM, Stage.SERVED): "that a served packet arrived, unless the other peer's hop is here too",
 }
 
