@@ -56,7 +56,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
         return [
             cosigned,
             build_completeness(source, samples.T0 + 2, samples.T0 + 10),
-            build_split_view(signed, other.latest_checkpoint(), TRUSTED, other.node),
+            build_split_view(signed, other.latest_checkpoint(), TRUSTED, other),
             build_fork([node], (messages[0].address, messages[1].address), TRUSTED),
         ]
 

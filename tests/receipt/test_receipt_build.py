@@ -162,6 +162,15 @@ def test_a_beginning_of_the_address_is_enough_if_it_is_the_only_one(tmp_path):
             find_address([source], b"\0" * 32)
 
 
+def test_a_checkpoint_beyond_the_journal_is_refused(tmp_path):
+    case = samples.pcp_case(tmp_path / "1")
+    longer = samples.pcp_case(tmp_path / "2", after=50)
+    with JournalSource.open(longer.journals[0]) as source:
+        note = source.latest_checkpoint()
+    with pytest.raises(ReceiptError, match=r"a checkpoint of 57 hops of .*, of which 11 are signed here"):
+        case.build(notes=[note])
+
+
 def test_building_is_deterministic(tmp_path):
     case = samples.swarm_case(tmp_path)
     assert case.build() == case.build()

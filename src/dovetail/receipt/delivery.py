@@ -211,9 +211,10 @@ def _read_paths(record: JournalRecord, server: str) -> list[list[bytes]]:
             raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
         previous_seq = hop.seq
         for number in hop.path:
-            if number > used or number >= len(hashes):
-                raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
-            used = max(used, number + 1)
+            if number >= used:
+                if number > used or number >= len(hashes):
+                    raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
+                used += 1
         paths.append([hashes[number] for number in hop.path])
     if used != len(hashes):
         raise ReceiptError(f"form: {len(hashes) - used} hashes of {server} are used by no path")
