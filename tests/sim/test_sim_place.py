@@ -76,6 +76,27 @@ def test_turn_is_feed_journal_tell_send_arm():
     assert order == ["feed", "journal", "tell", "send", "arm"]
 
 
+def test_place_that_its_observer_crashes_sends_nothing_more():
+    world = World(1, link=LINK)
+    add(world, "a")
+    place = add(world, "b", observer=lambda name, event, now: world.crash(name, restart_after_us=1))
+    world.command("b", lambda core, now: (core.tell(note("x", now), "event"), core.send(("a", b""))))
+    world.run(SECOND_US)
+    assert (place.journal.size, place.counts.crashes) == (1, 1)
+    assert world.places["a"].core.received == []
+
+
+def test_inputs_behind_a_command_that_crashes_the_place_are_gone():
+    world = World(1, link=LINK)
+    add(world, "a")
+    place = add(world, "b")
+    world.pause("b", SECOND_US)
+    world.command("b", lambda core, now: (world.crash("b"), world.restart("b")))
+    send(world, "a", ("b", b"behind"))
+    world.run(2 * SECOND_US)
+    assert (place.life, place.core.received) == (1, [])
+
+
 def test_all_observations_of_a_turn_are_one_append():
     world = World(1)
     place = add(world, "a")

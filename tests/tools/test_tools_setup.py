@@ -1,4 +1,7 @@
+import importlib.util
+import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -118,3 +121,103 @@ def test_the_locks_agree_with_each_other():
                 package, version = line.split(" ")[0].split("==")
                 pins.setdefault(package, set()).add(version)
     assert {package: found for package, found in pins.items() if len(found) > 1} == {}
+
+
+@pytest.fixture(scope="module")
+def setup():
+    spec = importlib.util.spec_from_file_location("tools_setup", ROOT / "tools" / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def environment(setup, tmp_path, monkeypatch):
+    """An environment whose record says that all is done; its Python says what pip would be asked for."""
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\n')
+    python.chmod(0o755)
+    record = {
+        "python": platform.python_version(),
+        "packages": setup.digest(setup.LOCKS / "build.lock", setup.LOCKS / "all.lock"),
+        "project": setup.digest(ROOT / "pyproject.toml"),
+        "java": {"key": setup.digest(setup.LOCKS / "java.lock"), "home": str(tmp_path)},
+    }
+    (tmp_path / "bin" / "java").write_text("")
+    (tmp_path / "ready.json").write_text(json.dumps(record))
+
+    def change(**changes: object):
+        (tmp_path / "ready.json").write_text(json.dumps({**record, **changes}))
+        return setup.Environment(tmp_path)
+
+    return change
+
+
+def asked(path: Path) -> list[str]:
+    file = path / "asked"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_a_ready_environment_is_left_alone(environment, tmp_path):
+    ready = environment()
+    assert not ready.prepare_packages()
+    assert not ready.prepare_java()
+    assert asked(tmp_path) == []
+
+
+def test_a_changed_lock_is_installed_with_hashes_and_remembered(environment, tmp_path, capsys):
+    assert environment(packages="old").prepare_packages()
+    build, everything = asked(tmp_path)
+    assert "--require-hashes -r " in build
+    assert "--require-hashes --no-build-isolation -r " in everything
+    assert not environment_again(tmp_path).prepare_packages()
+
+
+def environment_again(path: Path):
+    return sys.modules["tools_setup"].Environment(path)
+
+
+def test_a_changed_project_is_installed_without_its_dependencies(environment, tmp_path):
+    assert environment(project="old").prepare_packages()
+    (command,) = asked(tmp_path)
+    assert f"--no-deps --no-build-isolation --editable {ROOT}" in command
+
+
+def test_pip_that_fails_is_shown_and_not_remembered(environment, tmp_path, capsys):
+    stale = environment(project="old")
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\necho no such thing\nexit 1\n")
+    with pytest.raises(SystemExit):
+        stale.prepare_packages()
+    assert "  no such thing\nsetup: pip failed; everything it said is in " in capsys.readouterr().err
+    assert json.loads((tmp_path / "ready.json").read_text())["project"] == "old"
+
+
+def test_another_python_makes_it_anew_only_if_asked_for(environment, monkeypatch):
+    assert environment(python="3.0.0")._is_usable()
+    monkeypatch.setenv("PYTHON", "python3")
+    assert not environment(python="3.0.0")._is_usable()
+    assert environment()._is_usable()
+
+
+def test_an_environment_without_record_or_python_is_made_anew(environment, tmp_path):
+    assert not environment(python=None)._is_usable()
+    (tmp_path / "ready.json").write_text("[1")
+    assert not environment_again(tmp_path)._is_usable()
+    usable = environment()
+    (tmp_path / "bin" / "python").unlink()
+    assert not usable._is_usable()
+
+
+def test_java_is_looked_for_again_when_it_is_gone_or_java_home_changed(environment, tmp_path, monkeypatch, capsys):
+    home = tmp_path / "jdk"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n")
+    (home / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert environment().prepare_java()
+    assert f"Spark will use Java 21.0.1 in {home} (JAVA_HOME)" in capsys.readouterr().err
+    assert not environment_again(tmp_path).prepare_java()

@@ -46,7 +46,7 @@ def list_journals(paths: Journals, as_json: AsJson = False) -> None:
                     "server": reader.identity.server,
                     "fabric": str(reader.identity.fabric),
                     "hops": reader.size,
-                    "messages": reader.one("SELECT count(*) FROM messages")[0],
+                    "messages": reader.message_count,
                     "signed": checkpoint.size if checkpoint else 0,
                     "last": _format_time(last.at_us) if last else None,
                     "bytes": path.stat().st_size,

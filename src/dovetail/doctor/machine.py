@@ -18,7 +18,7 @@ from dovetail.doctor.finding import Finding, fail, ok, warn
 from dovetail.java import Java, Rejected, find_java
 
 MIN_PYTHON = (3, 11)
-MIN_SQLITE = (3, 35)
+MIN_SQLITE = (3, 37)
 NEWEST_KNOWN_JAVA = 25
 MIN_DESCRIPTORS = 256
 GOOD_DESCRIPTORS = 4096

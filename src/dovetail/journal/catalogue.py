@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import JournalError
-from dovetail.hop import ADDRESS_BYTES, Address, Observation
+from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Observation
 from dovetail.journal.database import index_prefix
 from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
+from dovetail.journal.messages import MessageTuple
 from dovetail.journal.reader import JournalReader
 
 _SQL_VARIABLES = 500
 
 RunRow = tuple[int, int, int, int, Counterparts]
-MessageRow = tuple[int, bytes, int | None, int | None, bytes | None, int | None, bytes | None]
-BodyRow = tuple[int | None, int | None, bytes | None, int | None, bytes | None, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +44,23 @@ class Batch:
         self.body_bytes = 0
         self.runs: list[RunRow] = []
         self.names: dict[str, int] = {}
-        self.messages: list[MessageRow] = []
-        self.bodies: list[BodyRow] = []
+        self.messages: list[MessageTuple] = []
+        self.bodies: dict[int, MessageTuple] = {}
         self.seen: dict[bytes, int] = {}
+
+    def add_body(self, message_id: int, stored: MessageTuple, next_message: int) -> None:
+        """The bytes of a message that was seen without them: in this batch, or earlier."""
+        if message_id >= next_message:
+            self.messages[message_id - next_message] = stored
+        else:
+            self.bodies[message_id] = stored
 
 
 class Catalogue:
     """Numbers of names and messages. A message without bytes so far is kept as a negative number."""
 
     __slots__ = (
+        "_is_address_hash_of_bytes",
         "_limits",
         "_messages",
         "_names",
@@ -67,14 +74,14 @@ class Catalogue:
     def __init__(self, reader: JournalReader, indexed_message: int, limits: Limits) -> None:
         self._reader = reader
         self._limits = limits
-        self.next_message: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM messages")[0]
+        # pcp and swarm define the address as the SHA-256 of the bytes: hashing them again would tell nothing new
+        self._is_address_hash_of_bytes = reader.identity.fabric is not Fabric.WON
+        self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
-        self._messages: dict[bytes, int] = dict(
-            reader.all(
-                "SELECT address, CASE WHEN body_seq IS NULL THEN -id ELSE id END FROM messages WHERE id > ?",
-                (indexed_message,),
-            )
-        )
+        self._messages: dict[bytes, int] = {}
+        for block in reader.message_blocks(indexed_message + 1):
+            for message_id, message in enumerate(block.messages, block.first_id):
+                self._messages[message.address] = message_id if message.body_seq is not None else -message_id
         self._names: dict[str, int] = {}
         self.has_older_messages = indexed_message > 0
         self.has_older_names = self.next_name > 1
@@ -84,25 +91,40 @@ class Catalogue:
         batch = Batch(size)
         if self.has_older_messages:
             self._recall(observations)
-        names = self._names
+        names, known, seen = self._names, self._messages, batch.seen
+        runs, messages, next_message = batch.runs, batch.messages, self.next_message
+        is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
+        body_bytes = 0
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
+        end = batch.end
         for observation in observations:
-            before_us, at_us = at_us, max(at_us, observation.at_us)
-            message_id = self._encode_message(observation, batch)
-            reason = observation.reason
-            counterparts: Counterparts = None
-            count = 1
-            if observation.counterparts:
-                count = len(observation.counterparts)
-                try:
-                    ids = [names[name] for name in observation.counterparts]
-                except KeyError:
-                    ids = self._intern(observation.counterparts, batch)
-                counterparts = pack_names(ids)
-            batch.runs.append(
-                (message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, counterparts)
-            )
-            batch.end += count
+            before_us = at_us
+            if observation.at_us > at_us:
+                at_us = observation.at_us
+            address, raw, reason = observation.message, observation.raw, observation.reason
+            message_id = seen.get(address) or known.get(address)
+            if message_id is None and raw is not None and observation.size is None and len(address) == ADDRESS_BYTES:
+                # a new message with all of its bytes, which is what most are
+                message_id = seen[address] = next_message + len(messages)
+                digest = b"" if is_hash or sha256(raw).digest() == address else sha256(raw).digest()
+                messages.append((address, end, len(raw), digest, observation.expires_us, raw))
+                body_bytes += len(raw)
+            elif message_id is None or message_id < 0:
+                batch.end = end
+                message_id = self._encode_message(observation, message_id, batch)
+            counterparts = observation.counterparts
+            packed: Counterparts = None
+            if not counterparts:
+                end += 1
+            elif len(counterparts) == 1 and counterparts[0] in names:
+                packed = names[counterparts[0]]
+                end += 1
+            else:
+                packed = pack_names(self._number_names(counterparts, batch))
+                end += len(counterparts)
+            runs.append((message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, packed))
+        batch.end = end
+        batch.body_bytes += body_bytes
         batch.last_at_us = at_us
         return batch
 
@@ -124,41 +146,46 @@ class Catalogue:
                 del self._messages[address]
         self.has_older_messages = True
 
-    def _encode_message(self, observation: Observation, batch: Batch) -> int:
+    def _encode_message(self, observation: Observation, message_id: int | None, batch: Batch) -> int:
+        """The number of a message that is new, or that had no bytes so far."""
         address, raw = observation.message, observation.raw
-        message_id = batch.seen.get(address) or self._messages.get(address)
-        has_body = raw is not None or observation.size is not None
-        if message_id is not None and (message_id > 0 or not has_body):
-            return abs(message_id)
-        digest: bytes | None = None
         size = observation.size
-        if raw is not None:
+        has_body = raw is not None or size is not None
+        if message_id is not None and not has_body:
+            return -message_id
+        if not has_body:
+            stored: MessageTuple = (address, None, None, None, None, None)
+        elif raw is None:
+            stored = (address, batch.end, size, None, None, None)
+        else:
             size = len(raw) if size is None else size
             digest = hashlib.sha256(raw).digest()
             digest = b"" if digest == address else digest
+            stored = (address, batch.end, size, digest, observation.expires_us, raw)
         batch.body_bytes += size or 0
-        expires_us = observation.expires_us if raw is not None else None
-        body = (batch.end if has_body else None, size, digest, expires_us, raw)
         if message_id is not None:
-            batch.bodies.append((*body, -message_id))
-            batch.seen[address] = -message_id
-            return -message_id
-        if len(address) != ADDRESS_BYTES:
-            raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
-        message_id = self.next_message + len(batch.messages)
-        batch.messages.append((message_id, address, *body))
+            message_id = -message_id
+            batch.add_body(message_id, stored, self.next_message)
+        else:
+            if len(address) != ADDRESS_BYTES:
+                raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
+            message_id = self.next_message + len(batch.messages)
+            batch.messages.append(stored)
         batch.seen[address] = message_id if has_body else -message_id
         return message_id
 
-    def _intern(self, counterparts: tuple[str, ...], batch: Batch) -> list[int]:
-        """Numbers of counterparts, some of which are not in memory."""
+    def _number_names(self, counterparts: tuple[str, ...], batch: Batch) -> list[int]:
+        """Numbers of counterparts; new ones get theirs."""
+        names = self._names
+        try:
+            return [names[name] for name in counterparts]
+        except KeyError:
+            pass
         if len(counterparts) > MAX_COUNTERPARTS:
             raise JournalError(f"{len(counterparts)} counterparts, expected at most {MAX_COUNTERPARTS}")
         ids = []
         for name in counterparts:
-            number = self._names.get(name) or batch.names.get(name)
-            if number is None:
-                number = self._recall_name(name)
+            number = names.get(name) or batch.names.get(name) or self._recall_name(name)
             if number is None:
                 number = batch.names[name] = self.next_name + len(batch.names)
             ids.append(number)
@@ -184,8 +211,8 @@ class Catalogue:
     def _recall_part(self, addresses: list[Address]) -> None:
         marks = ",".join("?" * len(addresses))
         rows = self._reader.all(
-            "SELECT m.address, CASE WHEN m.body_seq IS NULL THEN -m.id ELSE m.id END "
-            f"FROM address_index a JOIN messages m ON m.id = a.message_id WHERE a.prefix IN ({marks})",
+            f"SELECT message_id FROM address_index WHERE prefix IN ({marks})",
             [index_prefix(address) for address in addresses],
         )
-        self._messages.update(rows)
+        for row in self._reader.messages_by_id(message_id for (message_id,) in rows).values():
+            self._messages[row.address] = row.id if row.body_seq is not None else -row.id

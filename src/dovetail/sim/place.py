@@ -72,6 +72,7 @@ class Place:
         observer: Observer | None,
         timeline: Timeline,
         network: Network,
+        exchange: Streams,
         randomness: Randomness,
         journal_factory: JournalFactory,
     ) -> None:
@@ -91,7 +92,7 @@ class Place:
         self._network = network
         self._randomness = randomness
         self._journal_factory = journal_factory
-        self._exchange: Streams | None = None
+        self._exchange = exchange
         self._datagram_core: DatagramCore | None = None
         self._stream_core: StreamCore | None = None
         self._is_ready = False
@@ -130,10 +131,6 @@ class Place:
         finally:
             journal.close()
 
-    def join(self, exchange: Streams) -> None:
-        """Know through whom streams go."""
-        self._exchange = exchange
-
     def start(self) -> None:
         """Begin a life: build the core from the journal; its first turn comes with the next event."""
         if self.core is not None:
@@ -162,8 +159,7 @@ class Place:
         self._waiting_datagrams = 0
         self._wake_us = None
         self.journal.close()
-        if self._exchange is not None:
-            self._exchange.break_all_of(self)
+        self._exchange.break_all_of(self)
 
     def pause(self, until_us: int) -> None:
         """Take no input and fire no timer until then."""
@@ -256,6 +252,8 @@ class Place:
 
     def _save(self, events: Sequence[object]) -> bool:
         """Journal the observations and tell the rest; False if the turn ends here."""
+        core = self.core
+        assert core is not None, "a place that saves is up"
         observations = [event for event in events if isinstance(event, Observation)]
         point, crash = None, None
         if observations:
@@ -276,10 +274,11 @@ class Place:
             for event in events:
                 if not isinstance(event, Observation):
                     self._observer(self.name, event, now)
+                if core is not self.core:
+                    return False  # the observer crashed this place
         if crash is None:
             return True
-        assert self.core is not None, "a place that saves is up"
-        outgoing = self.core.to_send()
+        outgoing = core.to_send()
         self._send(outgoing[: len(outgoing) // 2] if point is CrashPoint.MID_SEND else outgoing)
         crash()
         return False
@@ -290,7 +289,7 @@ class Place:
         for item in outgoing:
             if isinstance(item, tuple):
                 send_datagram(name, item[0], item[1])
-            elif self._exchange is not None:
+            else:
                 self._exchange.send(self, item)
 
     def _arm(self) -> None:
@@ -358,7 +357,10 @@ class Place:
         self._is_ready = True
         inbox, self._inbox = self._inbox, deque()
         self._waiting_datagrams = 0
+        life = self.life
         for feed, a, b in inbox:
+            if self.core is None or self.life != life:
+                return  # a command crashed this place
             self.counts.received += 1
             feed(a, b)
         self._settle()

@@ -72,12 +72,12 @@ class World:
             observer=observer,
             timeline=self.timeline,
             network=self.network,
+            exchange=self.streams,
             randomness=self.randomness,
             journal_factory=self._journal_factory,
         )
         self.places[name] = place
         self.network.attach(name, place.take_datagram)
-        place.join(self.streams)
         place.start()
         return place
 
