@@ -30,7 +30,7 @@ from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 SETTINGS = SwarmSettings(name="bench", work=1)
-UNDER_WAY = 200
+UNDER_WAY = 400
 STALLED_S = 1.0
 
 
