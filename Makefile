@@ -16,7 +16,7 @@ test: setup ## everything that must be green: lint, types and all tests but the 
 	@$(VENV)/bin/python tools/check.py
 
 unit: setup ## the quick tests: no processes, no sockets
-	@$(PYTEST) -m "not system and not soak"
+	@$(PYTEST) -n auto -m "not system and not soak"
 
 lint: setup ## style and likely mistakes
 	@$(VENV)/bin/python tools/check.py lint format

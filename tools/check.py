@@ -71,20 +71,20 @@ def run(part: Part) -> Outcome:
     environment = dict(os.environ)
     if sys.stdout.isatty():
         environment["FORCE_COLOR"] = "1"
-    process = subprocess.Popen(
+    printed = bytearray()
+    with subprocess.Popen(
         [sys.executable, "-m", *part.command],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-    )
-    assert process.stdout is not None
-    printed = bytearray()
-    while chunk := os.read(process.stdout.fileno(), _READ_BYTES):
-        sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
-        printed += chunk
-    passed = process.wait() == 0
+    ) as process:
+        assert process.stdout is not None
+        while chunk := os.read(process.stdout.fileno(), _READ_BYTES):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+            printed += chunk
+    passed = process.returncode == 0
     text = _ANSI.sub("", printed.decode(errors="replace"))
     results = part.result.findall(text)
     summary = results[-1] if results else f"said nothing of its result, exit {process.returncode}"

@@ -7,15 +7,19 @@ hashes of the lock files, so that a second run only compares them.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import time
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -32,14 +36,27 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make the environment")
     parser.add_argument("--no-java", action="store_true", help="do not look for Java")
     options = parser.parse_args()
-    environment = Environment(options.venv)
     started = time.monotonic()
-    worked = environment.prepare_packages()
-    if not options.no_java:
-        worked |= environment.prepare_java()
+    with one_at_a_time():
+        environment = Environment(options.venv)
+        worked = environment.prepare_packages()
+        if not options.no_java:
+            worked |= environment.prepare_java()
     if worked:
         say(f"ready after {time.monotonic() - started:.0f} s")
     return 0
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Two targets started side by side must not install into one environment at once."""
+    with (LOCKS / "all.lock").open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another set-up to end")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Environment:
@@ -54,12 +71,11 @@ class Environment:
 
     def prepare_packages(self) -> bool:
         """Makes the environment and installs what the locks name; True if there was anything to do."""
-        version = ".".join(map(str, sys.version_info[:3]))
-        if not self.python.exists() or "packages" not in self._record:
-            say(f"making {show(self.path)} with Python {version}")
+        if not self._is_usable():
+            say(f"making {show(self.path)} with Python {platform.python_version()}")
             self._record = {}
-            venv.EnvBuilder(with_pip=True, clear=self.path.exists(), symlinks=os.name != "nt").create(self.path)
-            self._save(packages="", project="", java="")
+            venv.EnvBuilder(with_pip=True, clear=self.path.exists(), symlinks=True).create(self.path)
+            self._save(python=platform.python_version(), packages="", project="", java={})
         worked = False
         packages = digest(LOCKS / "build.lock", LOCKS / "all.lock")
         if self._record["packages"] != packages:
@@ -75,6 +91,13 @@ class Environment:
             self._save(project=project)
             worked = True
         return worked
+
+    def _is_usable(self) -> bool:
+        """Whether the environment was made to its end, by a Python that is still there and is the one asked for."""
+        made_with = self._record.get("python")
+        if made_with is None or not self.python.exists():
+            return False
+        return "PYTHON" not in os.environ or made_with == platform.python_version()
 
     def prepare_java(self) -> bool:
         """Finds a Java for Spark, or gets one; True if there was anything to do."""
@@ -104,21 +127,30 @@ class Environment:
         command = [str(self.python), *PIP_INSTALL, *arguments]
         show_progress = sys.stderr.isatty()
         width = shutil.get_terminal_size().columns - 1
-        with self._log_path.open("a") as log:
+        tail: list[str] = []
+        with (
+            self._log_path.open("a") as log,
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                cwd=ROOT,
+                # `user = true` in somebody's pip.conf cannot work inside an environment.
+                env={**os.environ, "PIP_USER": "0"},
+            ) as process,
+        ):
             log.write(f"$ {' '.join(command)}\n")
-            process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=ROOT
-            )
             assert process.stdout is not None
-            tail: list[str] = []
             for line in process.stdout:
                 log.write(line)
                 tail = [*tail[1 - LOG_TAIL_LINES :], line.rstrip()]
                 if show_progress:
-                    print(f"\r\x1b[K{'  ' + line.strip()[: width - 2]}", end="", file=sys.stderr, flush=True)
+                    print(f"\r\x1b[K  {line.strip()[: width - 2]}", end="", file=sys.stderr, flush=True)
             if show_progress:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        if process.wait() != 0:
+        if process.returncode != 0:
             for line in tail:
                 print(f"  {line}", file=sys.stderr)
             fail(f"pip failed; everything it said is in {show(self._log_path)}")

@@ -107,6 +107,15 @@ def test_mistyped_words_are_misuse_and_suggest_the_near_one(dovetail, arguments,
     assert ran.err.count("\n") == 1
 
 
+def test_a_bad_value_is_misuse_and_names_what_is_allowed(dovetail):
+    ran = dovetail("--log-level", "loud", "version")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "dovetail: invalid value for '--log-level': 'loud' is not one of 'debug', 'info', 'warning', 'error'"
+        " (see dovetail --help)\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [

@@ -35,20 +35,20 @@ def problems(load, tmp_path):
     return run
 
 
-class RuleSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RuleSection(Section, frozen=True, kw_only=True):
     """One of several."""
 
     name: str
     weight: Annotated[int, Meta(ge=0)] = 1
 
 
-class InnerSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InnerSection(Section, frozen=True, kw_only=True):
     """A table in a table."""
 
     port: int = 1
 
 
-class TrialSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrialSection(Section, frozen=True, kw_only=True):
     """What sections of fabrics may hold."""
 
     listen: ListenTcp = "127.0.0.1:0"
@@ -65,7 +65,7 @@ class TrialSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"low {self.low} is above high {self.high}")
 
 
-class TrialConfig(Config, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrialConfig(Config, frozen=True, kw_only=True):
     """A configuration with one more section."""
 
     trial: TrialSection = msgspec.field(default_factory=TrialSection)

@@ -18,7 +18,7 @@ from dovetail.won.message import (
     literal_value,
     verify_address,
 )
-from dovetail.won.trig import encode_bundle, encode_document
+from dovetail.won.trig import encode_bundle, encode_document, encode_position
 from dovetail.won.vocabulary import MessageType
 from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NOW_MS, build, success
 
@@ -65,8 +65,11 @@ def test_several_messages_travel_in_one_dataset_m_first_then_s1():
 
 
 def test_frame_position_is_read_and_belongs_to_no_message():
-    bundle = decode_bundle(encode_bundle([build()], log=f"{ALICE}/msg", position=7))
-    assert (bundle.position, bundle.log, len(bundle.messages)) == (7, f"{ALICE}/msg", 1)
+    log = f"{ALICE}/msg"
+    trig = decode_bundle(encode_bundle([build()]) + encode_position(log, 7, 9, trig=True))
+    nquads = decode_bundle(build().raw + encode_position(log, 7, 9, trig=False))
+    assert trig == nquads
+    assert (trig.position, trig.size, trig.log, len(trig.messages)) == (7, 9, log, 1)
 
 
 def test_response_carries_references_in_sorted_order():

@@ -40,7 +40,11 @@ class Noun:
 
 NOUNS = (
     Noun("config", "Check, show and write configuration files."),
+    Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
+    Noun("doctor", "Check this machine and say what to do.", verbless=True),
+    Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
+    Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
 )
 
 
@@ -104,11 +108,13 @@ def _print_version(wanted: bool) -> None:
 def start(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="The least urgent level that is logged.")
-    ] = "info",
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(help="The least urgent level that is logged; `info` if nothing else says so."),
+    ] = None,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Logs for people, or one JSON object per line.")
-    ] = "text",
+        Literal["text", "json"] | None,
+        typer.Option(help="Logs for people, or one JSON object per line; `text` if nothing else says so."),
+    ] = None,
     version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
@@ -116,7 +122,7 @@ def start(
     """Message delivery you can prove: deliver, keep a tamper-evident journal of every hop, audit it."""
     from dovetail import logs
 
-    logs.configure(level=log_level, form=log_format)
+    logs.configure(level=log_level or "info", form=log_format or "text")
 
 
 @root.command("version")
@@ -187,6 +193,7 @@ def _report_misuse(error: typer.TyperException) -> int:
         # Asked for nothing: the help is the answer.
         sys.stderr.write(text + "\n")
         return error.exit_code
+    text = text.replace("Value error, ", "")  # the validator's own words say nothing to a user
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     say(f"dovetail: {text[:1].lower()}{text[1:].rstrip('.')}{hint}")
     return error.exit_code

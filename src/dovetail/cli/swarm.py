@@ -8,7 +8,9 @@ import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
+    from dovetail.shells.swarm_node import SwarmNode
     from dovetail.swarm.content import ContentRules
     from dovetail.swarm.explain import Explained
 
@@ -21,6 +23,156 @@ MAX_LINE_CHARS = 2 * 65_536
 @app.callback()
 def swarm_noun() -> None:
     """Peers that keep one DAG of messages complete over UDP."""
+
+
+Directory = Annotated[str, typer.Option("--dir", help="The peer's directory: key, journal, control socket.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
+
+
+@app.command()
+def serve(
+    settings: Annotated[str, typer.Option(help="The agreement of the swarm, a TOML file that all peers share.")],
+    directory: Directory,
+    listen: Annotated[
+        list[str] | None, typer.Option(help="Address and port to bind; once for IPv4, once for IPv6.")
+    ] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Endpoint of a peer to begin with; may be repeated.")] = None,
+    durability: Annotated[str, typer.Option(help="full: journaled before relayed; relaxed: soon after.")] = "full",
+    metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for the proof of work.")] = None,
+) -> None:
+    """Run a peer until it is stopped; prints one JSON object when it is ready."""
+    import asyncio
+    from pathlib import Path
+
+    from dovetail.errors import UsageError
+    from dovetail.journal.journal import JournalOptions
+    from dovetail.shells.swarm_node import SwarmNode
+    from dovetail.swarm.settings import load_swarm_settings
+
+    if durability not in ("full", "relaxed"):
+        raise UsageError(f"durability {durability!r}, expected full or relaxed")
+    options = JournalOptions(durability="full" if durability == "full" else "relaxed")
+
+    async def run() -> None:
+        node = SwarmNode(
+            load_swarm_settings(Path(settings)),
+            Path(directory),
+            listen=listen or ["0.0.0.0:0"],
+            bootstrap=peer or (),
+            journal_options=options,
+            threads=threads,
+        )
+        await _run_node(node, Path(directory), metrics)
+
+    asyncio.run(run())
+
+
+async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> None:
+    import asyncio
+    import json
+    import signal
+    import sys
+
+    from dovetail.shells.metrics import Health, MetricsServer
+    from dovetail.shells.swarm_control import CONTROL_FILE, ControlServer
+    from dovetail.shells.swarm_metrics import peer_registry
+    from dovetail.shells.swarm_udp import parse_endpoint
+
+    stopped = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
+    control = ControlServer(node, directory / CONTROL_FILE)
+    server = MetricsServer(peer_registry(node), lambda: Health(True, "well"))
+    async with node:
+        await control.start()
+        ready = {"peer": node.peer.uri, "listen": node.endpoints, "restored": node.restored}
+        if metrics is not None:
+            ready["metrics_port"] = await server.start(*parse_endpoint(metrics))
+        sys.stdout.write(json.dumps(ready) + "\n")
+        sys.stdout.flush()
+        await stopped.wait()
+        await control.stop()
+        await server.stop()
+
+
+@app.command()
+def publish(
+    directory: Directory,
+    text: Annotated[str | None, typer.Argument(help="The payload; without it, standard input.")] = None,
+    ttl: Annotated[int, typer.Option(min=0, max=65535, help="Lifetime in epochs; 0 is pushed only.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Publish one message through a running peer; prints its address. Ctrl-C cancels the work."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from dovetail.cli.progress import Bar
+    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+
+    payload = sys.stdin.buffer.read() if text is None else text.encode()
+    asked = Request("publish", payload=payload.hex(), ttl_epochs=ttl)
+    with Bar("proof of work", "hashes") as bar:
+        for answer in request(Path(directory) / CONTROL_FILE, asked):
+            if "address" in answer:
+                sys.stdout.write(json.dumps(answer) + "\n" if as_json else f"{answer['address']}\n")
+            else:
+                bar.update(answer["examined"], answer["expected"])
+
+
+@app.command()
+def tail(
+    directory: Directory,
+    since: Annotated[int | None, typer.Option(help="Begin with what there is from this unix millisecond on.")] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many items.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow the flow: messages as they come, each once, and the gaps."""
+    import itertools
+    import json
+    import sys
+    from pathlib import Path
+
+    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+
+    answers = request(Path(directory) / CONTROL_FILE, Request("tail", since_ms=since))
+    for item in itertools.islice(answers, count):
+        sys.stdout.write((json.dumps(item) if as_json else _describe(item)) + "\n")
+        sys.stdout.flush()
+
+
+def _describe(item: dict[str, object]) -> str:
+    from dovetail.cli.output import escape
+
+    if "message" in item:
+        payload = bytes.fromhex(str(item["payload_hex"])).decode("utf-8", "replace")
+        return f"{item['timestamp']}  {str(item['message'])[:16]}  {escape(payload)}"
+    if "gap" in item:
+        return f"gap {item['gap']}: {item['state']}"
+    return escape(" ".join(f"{key} {value}" for key, value in item.items()))
+
+
+@app.command()
+def status(directory: Directory, as_json: AsJson = False) -> None:
+    """Peers, messages, tips, missing, refused by reason, bytes of a running peer."""
+    import json
+    import sys
+    from pathlib import Path
+
+    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+
+    for answer in request(Path(directory) / CONTROL_FILE, Request("status")):
+        if as_json:
+            sys.stdout.write(json.dumps(answer) + "\n")
+            continue
+        for name, value in answer.items():
+            parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+            if parts is None:
+                sys.stdout.write(f"{name:20} {value}\n")
+            else:
+                listed = [f"{key} {each}" if isinstance(value, dict) else str(each) for key, each in parts]
+                sys.stdout.write(f"{name:20} {', '.join(listed) or '-'}\n")
 
 
 @app.command()

@@ -69,3 +69,61 @@ def decode(
 def _escape(text: str) -> str:
     """Peers' text without control characters, so that it cannot drive the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@app.command()
+def chains(
+    files: _FILES = None,
+    as_json: _JSON = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="With --json: a last object with counts and findings.")
+    ] = False,
+) -> None:
+    """Rebuild the delivery chains in dataset dumps of any origin, and say what is wrong with them."""
+    from collections import Counter
+
+    from dovetail.won.dump import read_dumps
+
+    dump = read_dumps(_read_inputs(files))
+    states = Counter(str(m.state.value) for m in dump.messages.values() if m.state is not None)
+    verdicts = Counter(m.address for m in dump.messages.values())
+    counts = {"messages": len(dump.messages), "states": dict(states), "addresses": dict(verdicts)}
+    findings = dump.findings
+    if as_json:
+        _print_lines(
+            {
+                "uri": m.uri,
+                "type": m.type,
+                "from": m.sender,
+                "to": m.recipient,
+                "timestamp": m.timestamp,
+                "connection": m.connection,
+                "respondingTo": list(m.responding_to),
+                "responses": [{"uri": uri, "role": role.value} for uri, role in m.responses],
+                "state": m.state.value if m.state else None,
+                "previousMessage": list(m.previous),
+                "address": m.address,
+                "findings": m.findings,
+            }
+            for m in dump.messages.values()
+        )
+        if summary:
+            _print_lines([{"summary": counts, "findings": findings}])
+    else:
+        for m in dump.messages.values():
+            state = m.state.value if m.state else "response"
+            sys.stdout.write(_escape(f"{m.uri}  {m.type}  {state}  {m.address}") + "\n")
+            sys.stdout.write(_escape(f"    from {m.sender}  to {m.recipient}") + "\n")
+            for uri, role in m.responses:
+                sys.stdout.write(_escape(f"    {role.value:8}{uri}") + "\n")
+            for uri in m.previous:
+                sys.stdout.write(_escape(f"    previous {uri}") + "\n")
+            for text in m.findings:
+                sys.stdout.write(_escape(f"    ! {text}") + "\n")
+    talk = f"{len(dump.messages)} messages"
+    talk += "".join(f", {count} {name}" for name, count in sorted((states + verdicts).items()))
+    sys.stderr.write(f"{talk}; {len(findings)} findings\n")
+    for text in dump.damages if as_json and not summary else findings if not as_json else ():
+        sys.stderr.write(_escape(text) + "\n")
+    if dump.damages:
+        raise typer.Exit(1)

@@ -31,7 +31,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all sections."""
 
 
-class JournalSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JournalSection(Section, frozen=True, kw_only=True):
     """Where and how hops are kept."""
 
     directory: Annotated[Path, Meta(description="Directory of the journals, one SQLite file per server.")] = Path(
@@ -66,7 +66,7 @@ class JournalSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 64 * KIB
 
 
-class LakeSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LakeSection(Section, frozen=True, kw_only=True):
     """Where journals are sealed to, as Parquet."""
 
     directory: Annotated[Path, Meta(description="Directory of the lake.")] = Path("lake")
@@ -78,7 +78,7 @@ class LakeSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 128
 
 
-class KeysSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeysSection(Section, frozen=True, kw_only=True):
     """Where keys and certificates are found."""
 
     directory: Annotated[
@@ -86,7 +86,7 @@ class KeysSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = Path("keys")
 
 
-class LogsSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogsSection(Section, frozen=True, kw_only=True):
     """What is told to people on stderr. The journal is the audit trail; logs are not."""
 
     level: Annotated[
@@ -97,7 +97,7 @@ class LogsSection(Section, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = "text"
 
 
-class Config(Section, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Section, frozen=True, kw_only=True):
     """A whole configuration: the sections of the file."""
 
     journal: JournalSection = msgspec.field(default_factory=JournalSection)

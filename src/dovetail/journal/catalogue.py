@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dovetail.errors import JournalError
 from dovetail.hop import ADDRESS_BYTES, Address, Observation
 from dovetail.journal.database import index_prefix
 from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
+from dovetail.journal.messages import StoredMessage
 from dovetail.journal.reader import JournalReader
 
-MAX_MESSAGES_KEPT = 131_072
-MAX_NAMES_KEPT = 262_144
 _SQL_VARIABLES = 500
 
 RunRow = tuple[int, int, int, int, Counterparts]
-MessageRow = tuple[int, bytes, int | None, int | None, bytes | None, int | None, bytes | None]
-BodyRow = tuple[int | None, int | None, bytes | None, int | None, bytes | None, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of what a writer keeps in memory, and how far its lookup tables may lag behind."""
+
+    messages_kept: int = 131_072
+    names_kept: int = 262_144
+    index_after_messages: int = 8_192
+    index_after_runs: int = 32_768
 
 
 class Batch:
@@ -36,26 +44,41 @@ class Batch:
         self.body_bytes = 0
         self.runs: list[RunRow] = []
         self.names: dict[str, int] = {}
-        self.messages: list[MessageRow] = []
-        self.bodies: list[BodyRow] = []
+        self.messages: list[StoredMessage] = []
+        self.bodies: dict[int, StoredMessage] = {}
         self.seen: dict[bytes, int] = {}
+
+    def add_body(self, message_id: int, stored: StoredMessage, next_message: int) -> None:
+        """The bytes of a message that was seen without them: in this batch, or earlier."""
+        if message_id >= next_message:
+            self.messages[message_id - next_message] = stored
+        else:
+            self.bodies[message_id] = stored
 
 
 class Catalogue:
     """Numbers of names and messages. A message without bytes so far is kept as a negative number."""
 
-    __slots__ = ("_messages", "_names", "_reader", "has_older_messages", "has_older_names", "next_message", "next_name")
+    __slots__ = (
+        "_limits",
+        "_messages",
+        "_names",
+        "_reader",
+        "has_older_messages",
+        "has_older_names",
+        "next_message",
+        "next_name",
+    )
 
-    def __init__(self, reader: JournalReader, indexed_message: int) -> None:
+    def __init__(self, reader: JournalReader, indexed_message: int, limits: Limits) -> None:
         self._reader = reader
-        self.next_message: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM messages")[0]
+        self._limits = limits
+        self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
-        self._messages: dict[bytes, int] = dict(
-            reader.all(
-                "SELECT address, CASE WHEN body_seq IS NULL THEN -id ELSE id END FROM messages WHERE id > ?",
-                (indexed_message,),
-            )
-        )
+        self._messages: dict[bytes, int] = {}
+        for block in reader.message_blocks(indexed_message + 1):
+            for message_id, message in enumerate(block.messages, block.first_id):
+                self._messages[message.address] = message_id if message.body_seq is not None else -message_id
         self._names: dict[str, int] = {}
         self.has_older_messages = indexed_message > 0
         self.has_older_names = self.next_name > 1
@@ -65,12 +88,27 @@ class Catalogue:
         batch = Batch(size)
         if self.has_older_messages:
             self._recall(observations)
-        names = self._names
+        names, known, seen = self._names, self._messages, batch.seen
+        runs, messages, next_message = batch.runs, batch.messages, self.next_message
+        sha256 = hashlib.sha256
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
+        end = batch.end
         for observation in observations:
             before_us, at_us = at_us, max(at_us, observation.at_us)
-            message_id = self._encode_message(observation, batch)
-            reason = observation.reason
+            address, raw, reason = observation.message, observation.raw, observation.reason
+            message_id = seen.get(address) or known.get(address)
+            if message_id is None and raw is not None and observation.size is None and len(address) == ADDRESS_BYTES:
+                # a new message with all of its bytes, which is what most are
+                digest = sha256(raw).digest()
+                message_id = seen[address] = next_message + len(messages)
+                expires_us = observation.expires_us
+                messages.append(
+                    StoredMessage(address, end, len(raw), b"" if digest == address else digest, expires_us, raw)
+                )
+                batch.body_bytes += len(raw)
+            elif message_id is None or message_id < 0:
+                batch.end = end
+                message_id = self._encode_message(observation, message_id, batch)
             counterparts: Counterparts = None
             count = 1
             if observation.counterparts:
@@ -80,10 +118,11 @@ class Catalogue:
                 except KeyError:
                     ids = self._intern(observation.counterparts, batch)
                 counterparts = pack_names(ids)
-            batch.runs.append(
+            runs.append(
                 (message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, counterparts)
             )
-            batch.end += count
+            end += count
+        batch.end = end
         batch.last_at_us = at_us
         return batch
 
@@ -94,39 +133,43 @@ class Catalogue:
         self._messages.update(batch.seen)
         if batch.names:
             self._names.update(batch.names)
-            if len(self._names) > MAX_NAMES_KEPT:
+            if len(self._names) > self._limits.names_kept:
                 self._names.clear()
                 self.has_older_names = True
 
     def shrink(self) -> None:
         """Forget what can be found through the indexes; call it only when they are up to date."""
-        if len(self._messages) > MAX_MESSAGES_KEPT:
+        if len(self._messages) > self._limits.messages_kept:
             for address in list(self._messages)[: len(self._messages) // 2]:
                 del self._messages[address]
         self.has_older_messages = True
 
-    def _encode_message(self, observation: Observation, batch: Batch) -> int:
+    def _encode_message(self, observation: Observation, message_id: int | None, batch: Batch) -> int:
+        """The number of a message that is new, or that had no bytes so far."""
         address, raw = observation.message, observation.raw
-        message_id = batch.seen.get(address) or self._messages.get(address)
-        has_body = raw is not None or observation.size is not None
-        if message_id is not None and (message_id > 0 or not has_body):
-            return abs(message_id)
-        digest: bytes | None = None
         size = observation.size
-        if raw is not None:
+        has_body = raw is not None or size is not None
+        if message_id is not None and not has_body:
+            return -message_id
+        if not has_body:
+            stored = StoredMessage(address, None, None, None, None, None)
+        elif raw is None:
+            stored = StoredMessage(address, batch.end, size, None, None, None)
+        else:
             size = len(raw) if size is None else size
             digest = hashlib.sha256(raw).digest()
-            digest = b"" if digest == address else digest
+            stored = StoredMessage(
+                address, batch.end, size, b"" if digest == address else digest, observation.expires_us, raw
+            )
         batch.body_bytes += size or 0
-        body = (batch.end if has_body else None, size, digest, observation.expires_us, raw)
         if message_id is not None:
-            batch.bodies.append((*body, -message_id))
-            batch.seen[address] = -message_id
-            return -message_id
-        if len(address) != ADDRESS_BYTES:
-            raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
-        message_id = self.next_message + len(batch.messages)
-        batch.messages.append((message_id, address, *body))
+            message_id = -message_id
+            batch.add_body(message_id, stored, self.next_message)
+        else:
+            if len(address) != ADDRESS_BYTES:
+                raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
+            message_id = self.next_message + len(batch.messages)
+            batch.messages.append(stored)
         batch.seen[address] = message_id if has_body else -message_id
         return message_id
 
@@ -164,8 +207,8 @@ class Catalogue:
     def _recall_part(self, addresses: list[Address]) -> None:
         marks = ",".join("?" * len(addresses))
         rows = self._reader.all(
-            "SELECT m.address, CASE WHEN m.body_seq IS NULL THEN -m.id ELSE m.id END "
-            f"FROM address_index a JOIN messages m ON m.id = a.message_id WHERE a.prefix IN ({marks})",
+            f"SELECT message_id FROM address_index WHERE prefix IN ({marks})",
             [index_prefix(address) for address in addresses],
         )
-        self._messages.update(rows)
+        for row in self._reader.messages_by_id(message_id for (message_id,) in rows).values():
+            self._messages[row.address] = row.id if row.body_seq is not None else -row.id

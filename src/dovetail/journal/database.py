@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -23,34 +24,39 @@ SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 -- server, fabric, key (the C2SP verifier key)
-CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE identity (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 -- counterparts, each text once
-CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
--- messages, bytes once; body_seq is the hop that carries bytes or size; digest is empty where it equals the address
+CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+-- messages, bytes once: one row for all that a commit brought (see messages.py)
 CREATE TABLE messages (
-    id INTEGER PRIMARY KEY, address BLOB NOT NULL, body_seq INTEGER, size INTEGER, digest BLOB, expires_us INTEGER,
-    raw BLOB);
+    first_id INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_seq INTEGER NOT NULL, crc INTEGER NOT NULL,
+    rows BLOB NOT NULL) STRICT;
 -- one row for each group commit; body_bytes are the sizes of the messages whose bytes it brought
 CREATE TABLE commits (
     first_seq INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_at_us INTEGER NOT NULL, last_at_us INTEGER NOT NULL,
-    body_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, runs BLOB NOT NULL);
+    body_bytes INTEGER NOT NULL, crc INTEGER NOT NULL, runs BLOB NOT NULL) STRICT;
 -- the tree: each block of {BLOCK_LEAVES} leaves, with the first {CHECK_BYTES} bytes of every leaf hash; the last block
 -- has an empty root while it is not full
-CREATE TABLE blocks (number INTEGER PRIMARY KEY, root BLOB NOT NULL, checks BLOB NOT NULL);
+CREATE TABLE blocks (number INTEGER PRIMARY KEY, root BLOB NOT NULL, checks BLOB NOT NULL) STRICT;
 -- the tree above the blocks: perfect subtrees of {BLOCK_LEAVES}^2, {BLOCK_LEAVES}^3, ... leaves
 CREATE TABLE nodes (
-    level INTEGER NOT NULL, number INTEGER NOT NULL, hash BLOB NOT NULL, PRIMARY KEY (level, number)) WITHOUT ROWID;
+    level INTEGER NOT NULL, number INTEGER NOT NULL, hash BLOB NOT NULL,
+    PRIMARY KEY (level, number)) STRICT, WITHOUT ROWID;
 -- signed notes
-CREATE TABLE checkpoints (size INTEGER PRIMARY KEY, note TEXT NOT NULL);
--- derived, written in bulk behind the commits: address -> message, message -> commits, expiry -> message
+CREATE TABLE checkpoints (size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
+-- derived, written in bulk behind the commits: address -> message, message -> commits but its first,
+-- expiry -> message
 CREATE TABLE address_index (
-    prefix INTEGER NOT NULL, message_id INTEGER NOT NULL, PRIMARY KEY (prefix, message_id)) WITHOUT ROWID;
+    prefix INTEGER NOT NULL, message_id INTEGER NOT NULL,
+    PRIMARY KEY (prefix, message_id)) STRICT, WITHOUT ROWID;
 CREATE TABLE hop_index (
-    message_id INTEGER NOT NULL, first_seq INTEGER NOT NULL, PRIMARY KEY (message_id, first_seq)) WITHOUT ROWID;
+    message_id INTEGER NOT NULL, first_seq INTEGER NOT NULL,
+    PRIMARY KEY (message_id, first_seq)) STRICT, WITHOUT ROWID;
 CREATE TABLE expiry_index (
-    expires_us INTEGER NOT NULL, message_id INTEGER NOT NULL, PRIMARY KEY (expires_us, message_id)) WITHOUT ROWID;
+    expires_us INTEGER NOT NULL, message_id INTEGER NOT NULL,
+    PRIMARY KEY (expires_us, message_id)) STRICT, WITHOUT ROWID;
 -- indexed_seq, indexed_message: how far the derived tables go; checkpoints: how many there are
-CREATE TABLE progress (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE progress (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 INSERT INTO progress VALUES ('checkpoints', 0), ('indexed_message', 0), ('indexed_seq', 0);
 """
 
@@ -130,3 +136,8 @@ def translate(error: sqlite3.Error, path: Path) -> JournalError:
 def index_prefix(address: bytes) -> int:
     """The leading 8 bytes of an address as SQLite's signed integer, in the order of the bytes."""
     return int.from_bytes(address[:8], signed=True)
+
+
+def index_prefixes(addresses: Sequence[bytes]) -> list[int]:
+    """`index_prefix` of many full addresses."""
+    return [prefix for (prefix,) in struct.iter_unpack(">q24x", b"".join(addresses))]

@@ -6,6 +6,7 @@ only bytes that have been sealed into it. Nothing unexpired is ever purged.
 
 from __future__ import annotations
 
+from dovetail.journal.messages import MessageRow
 from dovetail.journal.writer import JournalWriter
 
 MESSAGES_A_STEP = 1000
@@ -21,10 +22,12 @@ def purge_step(writer: JournalWriter, *, now_us: int, below_seq: int | None = No
     limit = latest.size if latest is not None else 0
     if below_seq is not None:
         limit = min(limit, below_seq)
-    rows = writer.reader.all(
-        "SELECT e.message_id FROM expiry_index e JOIN messages m ON m.id = e.message_id "
-        "WHERE e.expires_us <= ? AND m.body_seq < ? ORDER BY e.expires_us, e.message_id LIMIT ?",
-        (now_us, limit, MESSAGES_A_STEP),
-    )
-    writer.purge_bodies([message_id for (message_id,) in rows], now_us)
-    return len(rows)
+    rows = writer.reader.all("SELECT message_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (now_us,))
+    chosen: list[MessageRow] = []
+    for start in range(0, len(rows), MESSAGES_A_STEP):
+        part = writer.reader.messages_by_id(message_id for (message_id,) in rows[start : start + MESSAGES_A_STEP])
+        chosen += [row for row in part.values() if row.body_seq is not None and row.body_seq < limit]
+        if len(chosen) >= MESSAGES_A_STEP:
+            break
+    writer.purge_bodies(chosen[:MESSAGES_A_STEP], now_us)
+    return len(chosen[:MESSAGES_A_STEP])

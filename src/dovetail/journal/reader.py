@@ -6,6 +6,7 @@ thread.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,15 +19,16 @@ from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, parse_checkpoint, parse_verifier
 from dovetail.journal.database import Connection, check_format, connect_reader, index_prefix, translate
 from dovetail.journal.layout import (
-    NO_DIGEST,
     REASON_OF_CODE,
     STAGE_OF_CODE,
     Run,
     decode_runs,
     unpack_names,
 )
+from dovetail.journal.messages import MessageBlock, MessageRow, decode_block
 
 MAX_NAMES_CACHED = 200_000
+MAX_MESSAGES_CACHED = 50_000
 _SQL_VARIABLES = 500
 
 
@@ -56,25 +58,6 @@ class Commit:
         return self.first_seq + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
-    """One message as it lies in the file."""
-
-    id: int
-    address: Address
-    body_seq: int | None
-    size: int | None
-    digest: bytes | None
-    expires_us: int | None
-    raw: bytes | None
-
-    def digest_on(self, seq: int) -> bytes:
-        """The digest that the leaf of hop `seq` commits to."""
-        if seq != self.body_seq or self.digest is None:
-            return NO_DIGEST
-        return self.digest or self.address
-
-
 class JournalReader:
     """A read-only view of one journal."""
 
@@ -82,6 +65,7 @@ class JournalReader:
         self._connection = connection
         self.path = path
         self._names: dict[int, str] = {}
+        self._messages: dict[int, MessageRow] = {}
         self.identity = self._read_identity()
 
     @classmethod
@@ -129,8 +113,10 @@ class JournalReader:
         if message is None:
             return []
         indexed_seq = self.progress("indexed_seq")
+        block = self._block_of(message.id)
         rows = self.all("SELECT first_seq FROM hop_index WHERE message_id = ? ORDER BY first_seq", (message.id,))
-        indexed = (commit for (first_seq,) in rows for commit in self.commits(first_seq, first_seq + 1))
+        starts = [*([block.first_seq] if block else []), *(first_seq for (first_seq,) in rows)]
+        indexed = (commit for start in starts if start < indexed_seq for commit in self.commits(start, start + 1))
         found: list[Hop] = []
         for commit in (*indexed, *self.commits(indexed_seq)):
             found.extend(self.hops_of_commit(commit, {message.id: message}))
@@ -151,18 +137,16 @@ class JournalReader:
         low = index_prefix(prefix.ljust(8, b"\0"))
         high = index_prefix(prefix.ljust(8, b"\xff"))
         # signed integers: a range that spans the sign (an empty prefix) takes everything
-        condition = "a.prefix BETWEEN ? AND ?" if low <= high else "(a.prefix >= ? OR a.prefix <= ?)"
-        indexed = self.all(
-            "SELECT m.id, m.address, m.body_seq, m.size, m.digest, m.expires_us, m.raw "
-            f"FROM address_index a JOIN messages m ON m.id = a.message_id WHERE {condition}",
-            (low, high),
+        condition = "prefix BETWEEN ? AND ?" if low <= high else "(prefix >= ? OR prefix <= ?)"
+        rows = self.all(f"SELECT message_id FROM address_index WHERE {condition} LIMIT ?", (low, high, limit))
+        indexed = self.messages_by_id((message_id for (message_id,) in rows), 0, self.size)
+        behind = (
+            block.row(message_id, with_raw=True)
+            for block in self.message_blocks(self.progress("indexed_message") + 1)
+            for message_id in range(block.first_id, block.end)
         )
-        behind = self.all(
-            "SELECT id, address, body_seq, size, digest, expires_us, raw FROM messages WHERE id > ?",
-            (self.progress("indexed_message"),),
-        )
-        found = [MessageRow(*row) for row in (*indexed, *behind) if row[1][: len(prefix)] == prefix]
-        return found[:limit]
+        found = (row for row in (*indexed.values(), *behind) if row.address.startswith(prefix))
+        return list(itertools.islice(found, limit))
 
     def seq_at(self, at_us: int) -> int:
         """The position of the first hop whose time is `at_us` or later."""
@@ -198,6 +182,8 @@ class JournalReader:
             first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
             if first_seq != position and position > first:
                 raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
+            if count < 1:
+                raise JournalDamaged(f"{self.path}: the commit at hop {first_seq} claims {count} hops")
             position = first_seq + count
             if position <= first:
                 continue
@@ -215,20 +201,63 @@ class JournalReader:
         row = self.one("SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1")
         return parse_checkpoint(row[0]) if row else None
 
+    @property
+    def message_count(self) -> int:
+        """How many messages there are; their numbers begin at 1."""
+        row = self.one("SELECT first_id + count - 1 FROM messages ORDER BY first_id DESC LIMIT 1")
+        return row[0] if row else 0
+
+    def message_blocks(self, first_id: int = 1) -> Iterator[MessageBlock]:
+        """Rows of messages, from the one that holds number `first_id`."""
+        row = self.one("SELECT max(first_id) FROM messages WHERE first_id <= ?", (first_id,))
+        position = row[0] if row and row[0] is not None else first_id
+        while True:
+            row = self.one(
+                "SELECT first_id, count, first_seq, crc, rows FROM messages WHERE first_id >= ? "
+                "ORDER BY first_id LIMIT 1",
+                (position,),
+            )
+            if row is None:
+                return
+            block = decode_block(*row)
+            if block.end > first_id:
+                yield block
+            position = block.first_id + 1
+
     def messages_by_id(self, ids: Iterable[int], raw_from: int = 0, raw_end: int = 0) -> dict[int, MessageRow]:
         """Messages by their number in this file, with bytes where the hop that carries them is in the given range."""
         found: dict[int, MessageRow] = {}
-        wanted = sorted(ids)
-        for start in range(0, len(wanted), _SQL_VARIABLES):
-            part = wanted[start : start + _SQL_VARIABLES]
-            marks = ",".join("?" * len(part))
-            rows = self.all(
-                "SELECT id, address, body_seq, size, digest, expires_us, "
-                f"CASE WHEN body_seq >= ? AND body_seq < ? THEN raw END FROM messages WHERE id IN ({marks})",
-                [raw_from, raw_end, *part],
-            )
-            found.update((row[0], MessageRow(*row)) for row in rows)
+        block: MessageBlock | None = None
+        for message_id in sorted(ids):
+            known = self._messages.get(message_id)
+            if known is not None and not raw_from <= (known.body_seq or 0) < raw_end:
+                found[message_id] = known
+                continue
+            if block is None or message_id >= block.end:
+                block = self._block_of(message_id)
+                if block is None:
+                    continue
+            body_seq = block.messages[message_id - block.first_id].body_seq
+            row = block.row(message_id, with_raw=body_seq is not None and raw_from <= body_seq < raw_end)
+            found[message_id] = row
+            if body_seq is not None and row.raw is None:
+                # bytes may still go, and come while there are none; nothing else of a message ever changes
+                self._remember(row)
         return found
+
+    def _block_of(self, message_id: int) -> MessageBlock | None:
+        row = self.one(
+            "SELECT first_id, count, first_seq, crc, rows FROM messages WHERE first_id <= ? "
+            "ORDER BY first_id DESC LIMIT 1",
+            (message_id,),
+        )
+        block = decode_block(*row) if row else None
+        return block if block is not None and message_id < block.end else None
+
+    def _remember(self, row: MessageRow) -> None:
+        if len(self._messages) >= MAX_MESSAGES_CACHED:
+            self._messages.clear()
+        self._messages[row.id] = row
 
     def names_of(self, ids: list[int]) -> list[str]:
         """Counterparts by their number in this file."""

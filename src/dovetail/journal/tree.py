@@ -14,7 +14,8 @@ from dovetail.errors import JournalDamaged
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, encode_counterpart, hash_run, unpack_names
 from dovetail.journal.merkle import Frontier, fold_perfect, prove_consistency, prove_inclusion
-from dovetail.journal.reader import Commit, JournalReader, MessageRow
+from dovetail.journal.messages import MessageRow
+from dovetail.journal.reader import Commit, JournalReader
 
 
 @dataclass(slots=True)

@@ -8,16 +8,18 @@ an earlier state. For that, give a checkpoint that was kept elsewhere (`since`).
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail.errors import CheckpointError, JournalDamaged
+from dovetail.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.hop import Stage, fabric_of
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, verify_checkpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES, index_prefix
 from dovetail.journal.layout import unpack_names
-from dovetail.journal.reader import Commit, JournalReader, MessageRow
+from dovetail.journal.messages import MessageRow
+from dovetail.journal.reader import Commit, JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 
 MAX_FINDINGS = 100
@@ -25,13 +27,18 @@ MAX_FINDINGS = 100
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. `seq` is the first hop concerned, where it can be told."""
+    """One thing that is wrong: with one hop, with one of the hops from `seq` to `last`, or with the file as a whole."""
 
     seq: int | None
     detail: str
+    last: int | None = None
 
     def __str__(self) -> str:
-        return self.detail if self.seq is None else f"hop {self.seq}: {self.detail}"
+        if self.seq is None:
+            return self.detail
+        return (
+            f"hop {self.seq}: {self.detail}" if self.last is None else f"hops {self.seq} to {self.last}: {self.detail}"
+        )
 
 
 @dataclass(slots=True)
@@ -52,9 +59,9 @@ class Verdict:
 
     @property
     def first(self) -> Finding | None:
-        """What is wrong first: the finding with the lowest hop, else the first found."""
+        """What is wrong first: a single hop rather than a range it lies in, hops rather than the file as a whole."""
         placed = [f for f in self.findings if f.seq is not None]
-        return min(placed, key=lambda f: f.seq or 0) if placed else next(iter(self.findings), None)
+        return min(placed, key=lambda f: f.last or f.seq or 0) if placed else next(iter(self.findings), None)
 
 
 Progress = Callable[[int, int], None]
@@ -80,8 +87,9 @@ def verify_journal(
         verdict = Verdict(reader.identity.server)
         try:
             _Verification(reader, verdict, list(trusted), since, progress).run()
-        except JournalDamaged as error:
-            verdict.findings.append(Finding(None, str(error)))
+        except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
+            # a damaged file may hold anything anywhere
+            verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
         return verdict
 
 
@@ -108,8 +116,10 @@ class _Verification:
         self._indexed_seq = reader.progress("indexed_seq")
         self._indexed_message = reader.progress("indexed_message")
         self._listed_hops = 0
-        self._messages = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
-        self._purged = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM messages")[0])
+        self._listed_expiries = 0
+        self._last_id = 0
+        self._purged = _Marks(reader.message_count)
+        self._with_body = _Marks(reader.message_count)
         self._names = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM names")[0])
 
     def run(self) -> None:
@@ -130,9 +140,9 @@ class _Verification:
         self._check_messages()
         self._check_leftovers()
 
-    def _find(self, seq: int | None, detail: str) -> None:
+    def _find(self, seq: int | None, detail: str, last: int | None = None) -> None:
         if len(self._verdict.findings) < MAX_FINDINGS:
-            self._verdict.findings.append(Finding(seq, detail))
+            self._verdict.findings.append(Finding(seq, detail, last))
 
     def _check_pages(self) -> None:
         for (text,) in self._reader.all("PRAGMA integrity_check(10)"):
@@ -167,14 +177,19 @@ class _Verification:
         size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))
         if size != commit.body_bytes:
             self._find(commit.first_seq, f"the commit claims {commit.body_bytes} bytes of messages and brings {size}")
-        if commit.first_seq < self._indexed_seq:
-            self._check_hop_index(commit, set(messages))
+        if commit.first_seq < self._indexed_seq < commit.end:
+            self._find(commit.first_seq, f"lookup tables end inside the commit, at {self._indexed_seq}")
+        self._check_new_messages(commit, set(messages))
+        seq = commit.first_seq
         for run in commit.runs:
-            self._messages.add(run.message_id)
+            if messages[run.message_id].body_seq == seq:
+                self._with_body.add(run.message_id)
             if run.stage == Stage.PURGED.code:
                 self._purged.add(run.message_id)
-            for name_id in unpack_names(run.counterparts):
+            names = unpack_names(run.counterparts)
+            for name_id in names:
                 self._names.add(name_id)
+            seq += len(names) or 1
         position = commit.first_seq
         while pending and pending[0][0] <= commit.end:
             size, note = pending.pop(0)
@@ -184,8 +199,17 @@ class _Verification:
         self._check_growth(self._growing.extend(leaves[position - commit.first_seq :]))
         self._verdict.hops = commit.end
 
-    def _check_hop_index(self, commit: Commit, message_ids: set[int]) -> None:
-        for message_id in message_ids:
+    def _check_new_messages(self, commit: Commit, message_ids: set[int]) -> None:
+        """The commit brings the messages of its own row; hops of older ones can be found by their message."""
+        new = {message_id for message_id in message_ids if message_id > self._last_id}
+        if new:
+            row = self._reader.one("SELECT count, first_seq FROM messages WHERE first_id = ?", (self._last_id + 1,))
+            if row != (len(new), commit.first_seq) or max(new) != self._last_id + len(new):
+                self._find(commit.first_seq, "the commit's messages are not those of its row")
+            self._last_id = max(new)
+        if commit.first_seq >= self._indexed_seq:
+            return
+        for message_id in message_ids - new:
             self._listed_hops += 1
             if not self._reader.one(
                 "SELECT 1 FROM hop_index WHERE message_id = ? AND first_seq = ?", (message_id, commit.first_seq)
@@ -227,7 +251,7 @@ class _Verification:
             if stored[offset : offset + CHECK_BYTES] != checks[offset : offset + CHECK_BYTES]:
                 self._find(first + offset // CHECK_BYTES, "it is not the hop that was hashed into the tree")
                 return
-        if expected == BLOCK_LEAVES * CHECK_BYTES and stored_root != root:
+        if stored_root != (root if expected == BLOCK_LEAVES * CHECK_BYTES else b""):
             self._find(first, "its block of the tree has another root than its hops")
 
     def _check_open_block(self) -> None:
@@ -254,29 +278,26 @@ class _Verification:
         elif not self._is_root_wrong:
             # every later root is wrong as well: only the first tells something
             self._is_root_wrong = True
-            self._find(intact, f"hops {intact} to {size - 1} are not those that were signed")
+            self._find(intact, "not those that were signed", size - 1)
 
     def _check_messages(self) -> None:
         """Every message is used by a hop, and its bytes are those that were accepted."""
-        position = 0
-        while True:
-            row = self._reader.one(
-                "SELECT id, address, body_seq, size, digest, expires_us, raw FROM messages WHERE id > ? "
-                "ORDER BY id LIMIT 1",
-                (position,),
-            )
-            if row is None:
-                return
-            message = MessageRow(*row)
-            position = message.id
-            self._verdict.messages += 1
-            self._check_message(message)
+        for block in self._reader.message_blocks():
+            if block.first_id != self._verdict.messages + 1:
+                self._find(None, f"messages {self._verdict.messages + 1} to {block.first_id - 1} are missing")
+            for message_id in range(block.first_id, block.end):
+                self._check_message(block.row(message_id, with_raw=True))
+            self._verdict.messages = block.end - 1
+        if self._verdict.messages != self._last_id:
+            self._find(None, f"{self._verdict.messages} messages are stored, hops name {self._last_id}")
 
     def _check_message(self, message: MessageRow) -> None:
         if message.id <= self._indexed_message:
             self._check_index(message)
-        if message.id not in self._messages:
-            self._find(message.body_seq, f"message {message.address.hex()} belongs to no hop")
+        if message.raw is None and message.expires_us is not None:
+            self._find(message.body_seq, f"message {message.address.hex()} has an expiry and no bytes")
+        if message.body_seq is not None and message.id not in self._with_body:
+            self._find(message.body_seq, f"it does not bring the bytes of message {message.address.hex()}")
         if message.body_seq is None:
             if message.raw is not None or message.size is not None or message.digest is not None:
                 self._find(None, f"message {message.address.hex()} has bytes that no hop carries")
@@ -294,13 +315,11 @@ class _Verification:
         one, prefix = self._reader.one, index_prefix(message.address)
         if not one("SELECT 1 FROM address_index WHERE prefix = ? AND message_id = ?", (prefix, message.id)):
             self._find(message.body_seq, f"message {message.address.hex()} cannot be found by its address")
-        if (
-            message.expires_us is not None
-            and message.raw is not None
-            and not one(
-                "SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", (message.expires_us, message.id)
-            )
-        ):
+        if message.expires_us is None:
+            return
+        self._listed_expiries += 1
+        where = (message.expires_us, message.id)
+        if not one("SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", where):
             self._find(message.body_seq, f"message {message.address.hex()} is listed with another expiry")
 
     def _check_leftovers(self) -> None:
@@ -308,9 +327,16 @@ class _Verification:
         for (name_id,) in self._reader.all("SELECT id FROM names"):
             if name_id not in self._names:
                 self._find(None, f"counterpart {name_id} belongs to no hop")
-        (listed,) = self._reader.one("SELECT count(*) FROM hop_index")
-        if listed != self._listed_hops:
-            self._find(None, f"{listed} rows lead from messages to hops, expected {self._listed_hops}")
+        if self._indexed_seq > self._verdict.hops or self._indexed_message > self._last_id:
+            self._find(None, "lookup tables claim to go beyond the end of the journal")
+        for table, expected in (
+            ("hop_index", self._listed_hops),
+            ("address_index", self._indexed_message),
+            ("expiry_index", self._listed_expiries),
+        ):
+            (rows,) = self._reader.one(f"SELECT count(*) FROM {table}")
+            if rows != expected:
+                self._find(None, f"{table} has {rows} rows, expected {expected}")
         for what, query in _CONTRADICTIONS.items():
             (count,) = self._reader.one(query)
             if count:
@@ -323,14 +349,6 @@ _CONTRADICTIONS = {
     ),
     "nodes of the tree lie beyond the last checkpoint": (
         "SELECT count(*) FROM nodes WHERE (number + 1) << level > (SELECT coalesce(max(size), 0) FROM checkpoints)"
-    ),
-    "messages more or fewer can be found by address than there are": (
-        "SELECT (SELECT count(*) FROM address_index) - (SELECT count(*) FROM messages WHERE id <= "
-        "(SELECT value FROM progress WHERE name = 'indexed_message'))"
-    ),
-    "messages more or fewer are listed for expiry than expire": (
-        "SELECT (SELECT count(*) FROM expiry_index) - (SELECT count(*) FROM messages WHERE expires_us IS NOT NULL AND "
-        "raw IS NOT NULL AND id <= (SELECT value FROM progress WHERE name = 'indexed_message'))"
     ),
 }
 

@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 from dovetail.errors import JournalError, JournalLocked
 from dovetail.hop import Hop, Observation, Stage, fabric_of
-from dovetail.journal.catalogue import Catalogue
+from dovetail.journal.catalogue import Batch, Catalogue, Limits
 from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Signer, sign_checkpoint
 from dovetail.journal.database import (
     SCHEMA,
@@ -28,26 +28,26 @@ from dovetail.journal.database import (
     Connection,
     check_format,
     connect_writer,
-    index_prefix,
+    index_prefixes,
     prepare_writer,
     translate,
 )
 from dovetail.journal.layout import encode_runs
+from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 
 Durability = Literal["full", "relaxed"]
 
-INDEX_AFTER_MESSAGES = 8_192
-INDEX_AFTER_RUNS = 32_768
 _BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class JournalWriter:
     """The only writer of one journal file. For one thread; `Journal` shares it among many callers."""
 
-    def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer) -> None:
+    def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer, limits: Limits) -> None:
         self.path = path
+        self._limits = limits
         self._lock = lock
         self._connection = connection
         self._signer = signer
@@ -60,10 +60,10 @@ class JournalWriter:
         ) or (0, _BEFORE_ALL_TIME_US)
         self._indexed_message = self.reader.progress("indexed_message")
         self._indexed_seq = self.reader.progress("indexed_seq")
-        self._catalogue = Catalogue(self.reader, self._indexed_message)
-        self._unindexed: list[tuple[int, int]] = []
-        for commit in self.reader.commits(self._indexed_seq):
-            self._note_unindexed({run.message_id for run in commit.runs}, commit.first_seq)
+        self._catalogue = Catalogue(self.reader, self._indexed_message, limits)
+        self._unindexed_messages: list[tuple[bytes, int | None, int]] = []
+        self._unindexed_hops: list[tuple[int, int]] = []
+        self._restore_unindexed()
 
     @classmethod
     def open(
@@ -74,6 +74,7 @@ class JournalWriter:
         signer: Signer,
         durability: Durability = "full",
         connect: Connect = connect_writer,
+        limits: Limits | None = None,
     ) -> Self:
         """Open the journal of `server` at `path`, or make it; recovers whatever a crash left behind.
 
@@ -92,7 +93,7 @@ class JournalWriter:
             prepare_writer(connection)
             _create_or_check(connection, path, server, signer)
             connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
-            return cls(path, lock, connection, signer)
+            return cls(path, lock, connection, signer, limits or Limits())
         except sqlite3.Error as error:
             connection.close()
             os.close(lock)
@@ -143,21 +144,19 @@ class JournalWriter:
             self._commit(observations)
         return self._size
 
-    def purge_bodies(self, message_ids: Sequence[int], now_us: int) -> int:
+    def purge_bodies(self, messages: Sequence[MessageRow], now_us: int) -> int:
         """Delete the bytes of these messages and append a `purged` hop for each, in one transaction.
 
         The caller has made sure that they are expired and below a checkpoint. Returns the journal's size.
         """
-        messages = self.reader.messages_by_id(message_ids)
-        purged = [
-            Observation(at_us=now_us, stage=Stage.PURGED, message=messages[message_id].address)
-            for message_id in message_ids
-        ]
-        if purged:
-            self._commit(purged, deleted=message_ids)
+        if messages:
+            self._commit(
+                [Observation(at_us=now_us, stage=Stage.PURGED, message=row.address) for row in messages],
+                purged=messages,
+            )
         return self._size
 
-    def _commit(self, observations: Sequence[Observation], deleted: Sequence[int] = ()) -> None:
+    def _commit(self, observations: Sequence[Observation], purged: Sequence[MessageRow] = ()) -> None:
         batch = self._catalogue.encode(observations, self._size, self._last_at_us)
         blob = encode_runs(batch.runs)
         count = batch.end - self._size
@@ -166,31 +165,76 @@ class JournalWriter:
             if batch.names:
                 self._connection.executemany("INSERT INTO names (name, id) VALUES (?, ?)", batch.names.items())
             if batch.messages:
-                self._connection.executemany("INSERT INTO messages VALUES (?, ?, ?, ?, ?, ?, ?)", batch.messages)
-            if batch.bodies:
-                self._connection.executemany(
-                    "UPDATE messages SET body_seq = ?, size = ?, digest = ?, expires_us = ?, raw = ? WHERE id = ?",
-                    batch.bodies,
-                )
-                self._connection.executemany(
-                    "INSERT INTO expiry_index VALUES (?, ?)",
-                    [(b[3], b[5]) for b in batch.bodies if b[4] is not None and b[3] and b[5] <= self._indexed_message],
-                )
-            for message_id in deleted:
+                rows = encode_messages(batch.messages)
                 self._connection.execute(
-                    "DELETE FROM expiry_index WHERE message_id = ?1 AND expires_us = "
-                    "(SELECT expires_us FROM messages WHERE id = ?1)",
-                    (message_id,),
+                    "INSERT INTO messages VALUES (?, ?, ?, ?, ?)",
+                    (self._catalogue.next_message, len(batch.messages), self._size, zlib.crc32(rows), rows),
                 )
-                self._connection.execute("UPDATE messages SET raw = NULL WHERE id = ?", (message_id,))
+            if batch.bodies:
+                self._add_bodies(batch.bodies)
+            if purged:
+                self._delete_bodies(purged)
             self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self._note_unindexed(batch)
         self._catalogue.accept(batch)
-        self._note_unindexed({run[0] for run in batch.runs}, self._size)
         self._size = batch.end
         self._last_at_us = batch.last_at_us
 
-    def _note_unindexed(self, message_ids: set[int], first_seq: int) -> None:
-        self._unindexed.extend((message_id, first_seq) for message_id in message_ids)
+    def _add_bodies(self, bodies: dict[int, StoredMessage]) -> None:
+        """Bytes of messages that an earlier commit had seen without."""
+        self._replace(bodies)
+        expiring = [(body.expires_us, message_id) for message_id, body in bodies.items() if body.expires_us is not None]
+        self._connection.executemany(
+            "INSERT INTO expiry_index VALUES (?, ?)", [row for row in expiring if row[1] <= self._indexed_message]
+        )
+
+    def _delete_bodies(self, messages: Sequence[MessageRow]) -> None:
+        self._replace(
+            {row.id: StoredMessage(row.address, row.body_seq, row.size, row.digest, None, None) for row in messages}
+        )
+        self._connection.executemany(
+            "DELETE FROM expiry_index WHERE expires_us = ? AND message_id = ?",
+            [(row.expires_us, row.id) for row in messages],
+        )
+
+    def _replace(self, changes: dict[int, StoredMessage]) -> None:
+        """Write rows of messages anew with some of them changed."""
+        pending = sorted(changes)
+        while pending:
+            block = next(self.reader.message_blocks(pending[0]))
+            inside = [message_id for message_id in pending if message_id < block.end]
+            for message_id in inside:
+                block.messages[message_id - block.first_id] = changes[message_id]
+            rows = encode_messages(block.messages)
+            self._connection.execute(
+                "UPDATE messages SET crc = ?, rows = ? WHERE first_id = ?", (zlib.crc32(rows), rows, block.first_id)
+            )
+            pending = pending[len(inside) :]
+
+    def _note_unindexed(self, batch: Batch) -> None:
+        """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
+        first_id = self._catalogue.next_message
+        self._unindexed_messages.extend(
+            [(message.address, message.expires_us, number) for number, message in enumerate(batch.messages, first_id)]
+        )
+        for message_id, body in batch.bodies.items():
+            if message_id > self._indexed_message:
+                place = message_id - self._indexed_message - 1
+                self._unindexed_messages[place] = (body.address, body.expires_us, message_id)
+        older = {run[0] for run in batch.runs if run[0] < first_id}
+        self._unindexed_hops.extend([(message_id, self._size) for message_id in older])
+
+    def _restore_unindexed(self) -> None:
+        """What earlier openings of this file left unindexed."""
+        first_of: dict[int, int] = {}
+        for block in self.reader.message_blocks(self._indexed_message + 1):
+            for message_id, message in enumerate(block.messages, block.first_id):
+                first_of[message_id] = block.first_seq
+                self._unindexed_messages.append((message.address, message.expires_us, message_id))
+        for commit in self.reader.commits(self._indexed_seq):
+            for message_id in {run.message_id for run in commit.runs}:
+                if first_of.get(message_id) != commit.first_seq:
+                    self._unindexed_hops.append((message_id, commit.first_seq))
 
     @property
     def _last_message(self) -> int:
@@ -200,31 +244,37 @@ class JournalWriter:
     def is_index_due(self) -> bool:
         """Whether enough has been appended for `index` to be worth its transaction."""
         return (
-            self._last_message - self._indexed_message >= INDEX_AFTER_MESSAGES
-            or len(self._unindexed) >= INDEX_AFTER_RUNS
+            len(self._unindexed_messages) >= self._limits.index_after_messages
+            or len(self._unindexed_hops) >= self._limits.index_after_runs
         )
 
     def index(self) -> None:
         """Bring the lookup tables up to date; idempotent."""
         if self._indexed_seq == self._size:
             return
-        rows = self.reader.all(
-            "SELECT id, address, CASE WHEN raw IS NOT NULL THEN expires_us END FROM messages WHERE id > ? ORDER BY id",
-            (self._indexed_message,),
-        )
+        messages = self._unindexed_messages
         with _Transaction(self):
             self._connection.executemany(
-                "INSERT INTO address_index VALUES (?, ?)", sorted((index_prefix(row[1]), row[0]) for row in rows)
+                "INSERT INTO address_index VALUES (?, ?)",
+                sorted(
+                    zip(
+                        index_prefixes([address for address, _, _ in messages]),
+                        [message_id for _, _, message_id in messages],
+                        strict=True,
+                    )
+                ),
             )
             self._connection.executemany(
-                "INSERT INTO expiry_index VALUES (?, ?)", sorted((row[2], row[0]) for row in rows if row[2] is not None)
+                "INSERT INTO expiry_index VALUES (?, ?)",
+                sorted((expires_us, message_id) for _, expires_us, message_id in messages if expires_us is not None),
             )
-            self._connection.executemany("INSERT OR IGNORE INTO hop_index VALUES (?, ?)", sorted(self._unindexed))
+            self._connection.executemany("INSERT INTO hop_index VALUES (?, ?)", sorted(self._unindexed_hops))
             self._set_progress("indexed_message", self._last_message)
             self._set_progress("indexed_seq", self._size)
         self._indexed_message = self._last_message
         self._indexed_seq = self._size
-        self._unindexed.clear()
+        self._unindexed_messages.clear()
+        self._unindexed_hops.clear()
         self._catalogue.shrink()
 
     def checkpoint(self) -> SignedCheckpoint | None:

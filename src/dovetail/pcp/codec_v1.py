@@ -72,13 +72,18 @@ def decode_frame(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES, known: Cont
     document = message[6:end]
     envelope = decode_envelope(document)
     expires_us = check_envelope(envelope, known)
-    if end == size and descriptor == CHUNK_ENVELOPE:
-        return Frame(envelope, expires_us, None, (), message)
-    return _decode_chunks(message, end, document, Frame(envelope, expires_us, None, (), message))
+    if descriptor == CHUNK_ENVELOPE:
+        if end == size:
+            return Frame(envelope, expires_us, None, (), message)
+        if end + 5 < size:
+            kind, length = _CHUNK.unpack_from(message, end)
+            if kind == CHUNK_DATA and end + 5 + length == size:  # the usual message: an envelope and its data
+                return Frame(envelope, expires_us, message[end + 5 :], (), message)
+    return _decode_chunks(message, end, document, envelope, expires_us)
 
 
-def _decode_chunks(message: bytes, end: int, document: bytes, frame: Frame) -> Frame:
-    """The chunks behind the envelope."""
+def _decode_chunks(message: bytes, end: int, document: bytes, envelope: Envelope, expires_us: int) -> Frame:
+    """The chunks behind the envelope, whatever they are."""
     size = len(message)
     data: bytes | None = None
     debug: list[bytes] = []
@@ -107,7 +112,7 @@ def _decode_chunks(message: bytes, end: int, document: bytes, frame: Frame) -> F
         is_clean = is_clean and descriptor == kind and length > 0
     # Reserved nibbles are sent as 0, and an empty data chunk at the end makes existing clients drop a message.
     forward = message if is_clean else encode_chunks(document, data, debug)
-    return Frame(frame.envelope, frame.expires_us, data, tuple(debug), forward)
+    return Frame(envelope, expires_us, data, tuple(debug), forward)
 
 
 def decode_envelope(document: bytes) -> Envelope:

@@ -70,7 +70,7 @@ def _outer_object_repeats(document: bytes) -> bool:
     return repeats
 
 
-def decode_any(document: bytes) -> Any:  # noqa: ANN401 - any JSON
+def decode_any(document: bytes) -> Any:
     """Any JSON value of bounded nesting; ValueError says what is wrong."""
     if is_nested_too_deep(document):
         raise ValueError(f"nested more than {MAX_NESTING} levels deep")

@@ -1,7 +1,7 @@
 """The checks: what counts as a finding, as data. `docs/reference/checks.md` is made from this list.
 
-A check looks at one table: a row for which `where` is true is a finding, and `detail` says what was found. Both are Spark SQL
-over the columns of that table. All checks of a table are asked in one pass over it.
+A check looks at one table: a row for which `where` is true is a finding, and `detail` says what was found. Both are
+Spark SQL over the columns of that table. All checks of a table are asked in one pass over it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Stage
 from dovetail.pipeline import schemas
@@ -50,7 +50,8 @@ def _fork(kind: str, severity: Severity, sentence: str) -> Check:
         sentence,
         "forks",
         f"kind = '{kind}'",
-        "concat(coalesce(concat(author, ': '), ''), array_join(transform(evidence, e -> substr(lower(hex(e)), 1, 16)), ', '))",
+        "concat(coalesce(concat(author, ': '), ''), "
+        "array_join(transform(evidence, e -> substr(lower(hex(e)), 1, 16)), ', '))",
     )
 
 

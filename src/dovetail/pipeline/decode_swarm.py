@@ -1,6 +1,6 @@
 """swarm: content messages, decoded by columns.
 
-The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets that `swarm.content` names.
+The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`.
 Address and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
 """
 
@@ -58,7 +58,7 @@ class SwarmDecoder:
         epochs = self._epochs(batch.column("swarm"))
         created = _little_endian(heads, c.TIME_OFFSET, 6)
         ttl = _little_endian(heads, c.TTL_OFFSET, 2)
-        expires = created + np.maximum(ttl, 1) * epochs
+        expires: Ints = (created + np.maximum(ttl, 1) * epochs).astype(np.int64)
         counts = np.where(is_good, heads[:, c.FLAGS_OFFSET] & c.COUNT_MASK, 0).astype(np.int64)
         keys = [digest[: c.HASH_BYTES] for digest in batch.column("digest").to_pylist()]
         columns: dict[str, object] = {
@@ -87,7 +87,8 @@ class SwarmDecoder:
         other = self.epoch_ms[""]
         encoded = swarms.fill_null("").dictionary_encode()
         by_code = np.array([self.epoch_ms.get(name, other) for name in encoded.dictionary.to_pylist()], dtype=np.int64)
-        return by_code[encoded.indices.to_numpy(zero_copy_only=False)]
+        codes: Ints = encoded.indices.to_numpy(zero_copy_only=False)
+        return by_code[codes]
 
 
 def decode_swarm(batches: Batches, epoch_ms: Mapping[str, int] | None = None) -> Iterator[pa.RecordBatch]:

@@ -31,6 +31,11 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     part: Part | None = None
 
+    @property
+    def fabric(self) -> str:
+        """The fabric, as its place in the lake says."""
+        return self.path.partition("/")[0].removeprefix("fabric=")
+
     def is_proven(self, announced: SealedFile, server: str) -> bool:
         """Whether its rows are exactly those that the file's announced subtree commits to."""
         part = self.part
@@ -98,11 +103,16 @@ def unannounced_files(lake: Path, manifests: Sequence[Manifest]) -> list[str]:
 
 
 def missing_files(lake: Path, manifests: Sequence[Manifest]) -> set[str]:
-    """Announced files that are not there, or not of the announced size any more."""
-    missing = set()
-    for manifest in manifests:
-        for file in manifest.files:
-            path = lake / file.path
-            if not path.is_file():
-                missing.add(file.path)
-    return missing
+    """Announced files that are not there."""
+    return {file.path for manifest in manifests for file in manifest.files if not (lake / file.path).is_file()}
+
+
+def announced_rows(paths: Iterable[Path]) -> int:
+    """How many hops these manifests announce, as far as they can be read."""
+    rows = 0
+    for path in paths:
+        try:
+            rows += sum(file.rows for file in read_manifest(path).files)
+        except (JournalDamaged, OSError):
+            continue
+    return rows

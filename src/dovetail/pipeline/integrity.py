@@ -198,7 +198,7 @@ def _has_signed_root(verdict: Verdict, fact: ManifestFact, manifest: Manifest, t
         return True
     verdict.add(
         "integrity.root_mismatch",
-        f"the files lead to root {tree.root().hex()[:16]}..., signed for {manifest.end} hops is {signed.root.hex()[:16]}...",
+        f"{manifest.end} hops lead to root {tree.root().hex()[:16]}..., signed is {signed.root.hex()[:16]}...",
         file=fact.path,
         seq=manifest.first_seq,
     )

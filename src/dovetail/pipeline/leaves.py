@@ -1,18 +1,17 @@
 """The leaf hash of a hop, recomputed from its columns by native expressions.
 
-The entry is laid out byte by byte in `dovetail.journal.layout`. Casting an integer to binary gives its big-endian bytes;
-that needs ANSI mode off, which `session` sees to. Where bytes are kept, their digest is computed from them, so that one
+`dovetail.journal.layout` has the entry byte by byte. Casting an integer to binary gives its big-endian bytes; that
+needs ANSI mode off, which `session` sees to. Where bytes are kept, their digest is computed from them, so that one
 hash serves both the leaf and the address.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 from pyspark.sql.types import BinaryType
 
 from dovetail.journal.layout import ENTRY_VERSION, NO_DIGEST
-from dovetail.journal.merkle import HASH_BYTES
 
 LEAF_PREFIX = b"\x00"
 
@@ -31,7 +30,7 @@ def leaf_hash() -> Column:
         _counted(F.coalesce(F.col("reason"), F.lit("")), "tinyint"),
         _counted(F.coalesce(F.col("counterpart"), F.lit("")), "smallint"),
     )
-    return F.unhex(F.sha2(entry, 256 if HASH_BYTES == 32 else 0))
+    return F.unhex(F.sha2(entry, 256))
 
 
 def with_leaves(rows: DataFrame) -> DataFrame:

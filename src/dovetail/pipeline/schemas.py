@@ -89,7 +89,7 @@ HOPS = Table(
             column(
                 "proven",
                 BOOLEAN,
-                "the rows of its file lead to the root that the manifest announces; `integrity` says whether that root was signed",
+                "the rows of its file lead to the root its manifest announces; `integrity` says if that was signed",
             ),
         ]
     ),

@@ -46,6 +46,19 @@ _SPEED = {
 }
 
 
+SMALL_ROWS = 200_000
+"""A lake, or what is new in it, of so many hops is interpreted in one partition instead of compiled for many."""
+
+_BY_SIZE = (
+    ("spark.sql.codegen.wholeStage", "false", "true"),
+    ("spark.sql.codegen.factoryMode", "NO_CODEGEN", "FALLBACK"),
+    ("spark.sql.adaptive.enabled", "false", "true"),
+    ("spark.sql.shuffle.partitions", "1", str(_PARTITIONS_PER_CORE * (os.cpu_count() or 2))),
+)
+_given: set[str] = set()
+"""Settings that the user gave: they are never tuned."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """What the command line passes through."""
@@ -72,6 +85,8 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
         line = str(error).strip().splitlines()
         raise PipelineError(f"spark does not start: {line[0] if line else type(error).__name__}") from error
     spark.sparkContext.setLogLevel("ERROR")
+    _given.clear()
+    _given.update(options.conf)
     return spark
 
 
@@ -87,13 +102,20 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
             settings["spark.driver.memory"] = f"{machine_memory_mb()}m"
             settings["spark.driver.host"] = "127.0.0.1"
             settings["spark.driver.bindAddress"] = "127.0.0.1"
-        settings["spark.sql.shuffle.partitions"] = str(_PARTITIONS_PER_CORE * (os.cpu_count() or 2))
     if options.master is not None:
         settings["spark.master"] = options.master
     if options.driver_memory is not None:
         settings["spark.driver.memory"] = options.driver_memory
     settings.update(options.conf)
     return settings
+
+
+def tune(spark: SparkSession, rows: int) -> None:
+    """Fit the session to the size of the work: planning and compiling cost more than interpreting a small lake does."""
+    is_small = rows <= SMALL_ROWS
+    for key, small, large in _BY_SIZE:
+        if key not in _given:
+            spark.conf.set(key, small if is_small else large)
 
 
 def use_this_python() -> None:

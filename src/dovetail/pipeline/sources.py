@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import MANIFESTS, SealedFile
@@ -75,7 +75,7 @@ def walk_rows(rows: DataFrame) -> dict[str, Part]:
     walked = rows.select("file", "server", "seq", F.unix_micros("at").alias("at_us"), "leaf_hash", "leaf_valid").select(
         *WALK_COLUMNS
     )
-    for row in walked.mapInArrow(walk_files, PART_SCHEMA).select("file", "part").collect():  # type: ignore[arg-type]
+    for row in walked.mapInArrow(walk_files, PART_SCHEMA).select("file", "part").collect():
         parts.setdefault(row["file"], []).append(decode_part(bytes(row["part"])))
     return {file: merge_parts(found) for file, found in parts.items()}
 
@@ -126,5 +126,5 @@ def why_unreadable(path: Path) -> str | None:
     return None
 
 
-def _relative(path: F.Column) -> F.Column:  # type: ignore[name-defined]
+def _relative(path: Column) -> Column:
     return F.regexp_extract(path, _FILE_PATTERN, 1)

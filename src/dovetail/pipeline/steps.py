@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,9 +10,10 @@ from pyspark.sql import DataFrame
 
 from dovetail.pipeline import schemas
 from dovetail.pipeline.schemas import Table
+from dovetail.pipeline.transforms import chains as chains_module
 from dovetail.pipeline.transforms.chains import chains
 from dovetail.pipeline.transforms.coverage import coverage
-from dovetail.pipeline.transforms.deliveries import deliveries, latency
+from dovetail.pipeline.transforms.deliveries import FABRICS, deliveries, latency
 from dovetail.pipeline.transforms.forks import forks
 from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.skew import skew
@@ -42,19 +43,35 @@ class Step:
     is_dated: bool = False
 
 
-def gold_steps(patience_us: int = 30_000_000) -> tuple[Step, ...]:
-    """Gold, in an order in which every input comes before its use."""
-    patient = partial(deliveries, patience_us=patience_us)
-    return (
+def gold_steps(patience_us: int = 30_000_000, fabrics: Sequence[str] = FABRICS) -> tuple[Step, ...]:
+    """Gold, every input before its use; nothing is planned for fabrics that are not there."""
+    with_chains = [fabric for fabric in chains_module.FABRICS if fabric in fabrics]
+    steps = (
         Step("skew", ("hops",), skew, schemas.SKEW),
-        Step("deliveries", ("hops", "messages", "skew"), patient, schemas.DELIVERIES, is_dated=True),
+        Step(
+            "deliveries",
+            ("hops", "messages", "skew"),
+            partial(deliveries, patience_us=patience_us, fabrics=fabrics),
+            schemas.DELIVERIES,
+            is_dated=True,
+        ),
         Step("latency", ("deliveries",), latency, schemas.LATENCY),
-        Step("chains", ("hops", "messages", "links"), chains, schemas.CHAINS),
-        Step("gaps", ("hops", "messages", "links"), gaps, schemas.GAPS, is_dated=True),
-        Step("forks", ("hops", "messages", "links"), forks, schemas.FORKS),
+        Step("chains", ("hops", "messages", "links"), partial(chains, fabrics=with_chains), schemas.CHAINS),
+        Step("gaps", ("hops", "messages", "links"), partial(gaps, fabrics=fabrics), schemas.GAPS, is_dated=True),
+        Step("forks", ("hops", "messages", "links"), partial(forks, fabrics=fabrics), schemas.FORKS),
         Step("coverage", ("hops", "messages"), coverage, schemas.COVERAGE, is_dated=True),
         Step("traffic", ("hops", "messages"), traffic, schemas.TRAFFIC),
     )
+    absent = set()
+    if not fabrics:
+        absent = {step.name for step in steps}
+    if set(fabrics) <= {"pcp"}:
+        absent.add("skew")  # one broker does not forward to another
+    if not with_chains:
+        absent.add("chains")
+    if "swarm" not in fabrics:
+        absent.add("coverage")
+    return tuple(step for step in steps if step.name not in absent)
 
 
 def graph() -> dict[str, tuple[str, ...]]:

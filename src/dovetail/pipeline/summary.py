@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.pipeline.checks import BY_ID
-from dovetail.pipeline.schemas import BY_NAME
 from dovetail.pipeline.store import RunRecord, Store
 
 MAX_EXAMPLES = 3
@@ -138,25 +136,3 @@ def _found(findings: DataFrame) -> list[FoundCheck]:
         for row in rows
     ]
     return sorted(found, key=lambda item: (order[item.severity], item.check))
-
-
-def to_plain(value: Any) -> Any:
-    """A value of a row as JSON knows it: bytes as hex, times as ISO 8601."""
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).hex()
-    if isinstance(value, dt.datetime):
-        return (
-            value.replace(tzinfo=dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-            if value.tzinfo is None
-            else value.isoformat()
-        )
-    if isinstance(value, list | tuple) and not hasattr(value, "asDict"):
-        return [to_plain(item) for item in value]
-    if hasattr(value, "asDict"):
-        return {name: to_plain(item) for name, item in value.asDict().items()}
-    return value
-
-
-def table_names() -> list[str]:
-    """All tables in the order of the docs."""
-    return list(BY_NAME)

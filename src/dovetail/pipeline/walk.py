@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -107,7 +108,7 @@ def _runs_of_file(batch: pa.RecordBatch) -> Iterator[tuple[str, _Rows]]:
     if not len(codes):
         return
     cuts = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         part = batch.slice(start, end - start)
         yield (
             files.dictionary[codes[start]].as_py(),
@@ -169,7 +170,7 @@ class _Walker:
     def _fold(self, rows: _Rows) -> None:
         """Push leaves on the stack, closing perfect subtrees; a break in the order starts a new stack."""
         cuts = [0, *(np.flatnonzero(np.diff(rows.seqs) != 1) + 1).tolist(), len(rows.seqs)]
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             first = int(rows.seqs[start])
             if self.stack and (self.stack[-1].index + 1) << self.stack[-1].level != first:
                 self.closed += self.stack

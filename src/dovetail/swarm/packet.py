@@ -106,6 +106,12 @@ class SwarmSigner:
         self._turn_to(now_ms)
         return self._headers[subband & SUBBANDS - 1]
 
+    def knows(self, packet: bytes, now_ms: int) -> bool:
+        """Whether a packet is one of this swarm: one look into the table, for the hot path."""
+        if now_ms // SLOT_MS != self._slot:
+            self._turn_to(now_ms)
+        return packet[1:HEADER_BYTES] in self._known and packet[0] == INDICATOR
+
     def subband_of(self, packet: bytes, now_ms: int) -> int:
         """The subband of a packet of this swarm; raises Truncated, BadIndicator or UnknownSwarm."""
         check_header(packet)

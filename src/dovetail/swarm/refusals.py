@@ -125,3 +125,9 @@ class RateLimited(Refusal):
     """Its source sent more than its share."""
 
     code = Reason.RATE_LIMITED
+
+
+class SelfReference(Refusal):
+    """It refers to itself."""
+
+    code = Reason.SELF_REFERENCE

@@ -86,10 +86,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The messages of one dataset; `position` is set on frames from a node to an owner."""
+    """The messages of one dataset; in frames to an owner also where they stand in the atom's `log`, and its `size`."""
 
     messages: tuple[Message, ...]
     position: int | None = None
+    size: int | None = None
     log: str | None = None
 
 
@@ -104,14 +105,15 @@ def decode_message(raw: bytes) -> Message:
 def decode_bundle(data: bytes, *, max_bytes: int = MAX_DATASET_BYTES) -> Bundle:
     """All messages of a dataset, each after the message it responds to; raises RemoteProtocolError."""
     groups: dict[str, list[Quad]] = {}
-    position: int | None = None
+    place: dict[str, int] = {}
     log: str | None = None
     for quad in read_quads(data, max_bytes=max_bytes):
         graph = quad[3]
         if graph.startswith("<" + v.MESSAGE_SCHEME):
             groups.setdefault(v.message_of_graph(graph[1:-1]), []).append(quad)
-        elif quad[1] == v.P_POSITION and position is None:
-            position, log = _decode_long(quad[2], "position"), _iri(quad[0], "position")
+        elif quad[1] in (v.P_POSITION, v.P_SIZE) and quad[1] not in place:
+            place[quad[1]] = _decode_long(quad[2], "position")
+            log = _iri(quad[0], "position")
         else:
             raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {graph[:200] or 'default'} belongs to no message")
     if not groups:
@@ -121,7 +123,12 @@ def decode_bundle(data: bytes, *, max_bytes: int = MAX_DATASET_BYTES) -> Bundle:
             Reason.TOO_LARGE, f"{len(groups)} messages in a dataset, expected at most {MAX_MESSAGES_PER_DATASET}"
         )
     messages = [decode_quads(uri, quads) for uri, quads in groups.items()]
-    return Bundle(messages=tuple(sorted(messages, key=_order)), position=position, log=log)
+    return Bundle(
+        messages=tuple(sorted(messages, key=_order)),
+        position=place.get(v.P_POSITION),
+        size=place.get(v.P_SIZE),
+        log=log,
+    )
 
 
 def _order(message: Message) -> tuple[int, bool, str]:

@@ -23,18 +23,20 @@ for _name in (
 _SHORT |= {v.P_TEXT: "con:text", v.P_SOCKET: "won:socket", v.P_CERT_KEY: "cert:key"}
 
 
-def encode_bundle(messages: Iterable[Message], *, log: str | None = None, position: int | None = None) -> bytes:
-    """One TriG dataset of some messages; with `log`, the frame's position in that container."""
-    parts = [_HEADER_BYTES]
-    parts += [encode_graphs(message.quads) for message in messages]
-    if log is not None:
-        parts.append(encode_position(log, position or 0))
-    return b"".join(parts)
+def encode_bundle(messages: Iterable[Message]) -> bytes:
+    """One TriG dataset of some messages."""
+    return b"".join([_HEADER_BYTES, *(encode_graphs(message.quads) for message in messages)])
 
 
-def encode_position(log: str, position: int) -> bytes:
-    """The graph that tells an owner where in its atom's log the frame stands."""
-    return f'<{log}#position> {{ <{log}> {v.P_POSITION} "{position}"{v.XSD_LONG} . }}\n'.encode()
+def encode_position(log: str, position: int, size: int | None, *, trig: bool) -> bytes:
+    """What is added to a bundle to tell an owner where in its atom's log it stands; `size` ends a page."""
+    graph, subject = f"<{log}#position>", f"<{log}>"
+    facts = [f'{v.P_POSITION} "{position}"{v.XSD_LONG}']
+    if size is not None:
+        facts.append(f'{v.P_SIZE} "{size}"{v.XSD_LONG}')
+    if trig:
+        return f"{graph} {{ {subject} {' ; '.join(facts)} . }}\n".encode()
+    return "".join(f"{subject} {fact} {graph} .\n" for fact in facts).encode()
 
 
 def encode_graphs(quads: Iterable[Quad]) -> bytes:

@@ -78,7 +78,7 @@ P_SIGNATURE_VALUE, P_FINGERPRINT = msg("signatureValue"), msg("publicKeyFingerpr
 P_TEXT = f"<{CON}text>"
 P_SOCKET = f"<{WON}socket>"
 P_CERT_KEY, P_PUBLIC_KEY = f"<{CERT}key>", f"<{WON}ed25519PublicKey>"
-P_AFTER, P_POSITION = f"<{DOVETAIL}after>", f"<{DOVETAIL}position>"
+P_AFTER, P_POSITION, P_SIZE = (f"<{DOVETAIL}{name}>" for name in ("after", "position", "size"))
 T_ENVELOPE_GRAPH = msg("EnvelopeGraph")
 XSD_LONG = f"^^<{XSD}long>"
 

@@ -1,4 +1,4 @@
-"""One batch of manifests becomes silver: each file is read, each sequence of bytes decoded, each signature verified once.
+"""One batch of manifests becomes silver: each file read, each message decoded, each signature verified once.
 
 Every step overwrites only what the same batch wrote before, and the batch counts when its facts are written last; so a
 batch that was interrupted is simply done again.
@@ -12,7 +12,7 @@ from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.errors import CheckpointError
 from dovetail.hop import Fabric
@@ -62,9 +62,10 @@ class Batch:
         self.say("hops")
         unproven = [fact.path for fact in files if fact.part is not None and fact.path not in proven]
         self._write(schemas.HOPS, hop_transforms.hops(rows, unproven=unproven))
-        self._decode(rows)
+        self._decode(rows, files)
         self._quarantine(rows, files)
-        self._verify([*self.store.facts(below=self.number).manifests, *manifests])
+        if any(fact.fabric == Fabric.WON.value for fact in files):
+            self._verify([*self.store.facts(below=self.number).manifests, *manifests])
         self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
 
     def _believed(self, files: Sequence[FileFact]) -> DataFrame:
@@ -77,16 +78,19 @@ class Batch:
         checked = with_leaves(read_rows(self.spark, self.lake, dirty)).where("leaf_valid")
         return rows.unionByName(checked.drop("kept_digest", "leaf_hash"))
 
-    def _decode(self, rows: DataFrame) -> None:
+    def _decode(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
         self.say("messages: decode")
         targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
         before = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
         waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
+        here = {fact.fabric for fact in files}
         decoded = [
-            waiting.where(F.col("fabric") == fabric.value).mapInArrow(decoder, DECODED_SCHEMA)  # type: ignore[arg-type]
+            waiting.where(F.col("fabric") == fabric.value).mapInArrow(decoder, DECODED_SCHEMA)
             for fabric, decoder in self._decoders().items()
+            if fabric.value in here
         ]
-        self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded))
+        nothing = self.spark.createDataFrame([], DECODED_SCHEMA)
+        self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded, nothing))
         new = self._own(DECODED_TABLE)
         self.say("messages, links")
         self._write(schemas.MESSAGES, message_transforms.plain_messages(new))
@@ -112,7 +116,7 @@ class Batch:
         published = store.read_silver(spark, schemas.KEYS, below=self.number).unionByName(self._own(schemas.KEYS))
         keys = known_keys(spark, published, node_keys(self.settings, manifests))
         waiting = message_transforms.to_verify(decoded.where("fabric = 'won'"), before, keys)
-        self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))  # type: ignore[arg-type]
+        self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
 
     def _decoders(self) -> dict[Fabric, Decoder]:
         return {**decoders(), Fabric.SWARM: SwarmDecoder(self.settings.epochs)}
@@ -126,7 +130,7 @@ class Batch:
 
 
 def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> list[tuple[str, bytes]]:
-    """Keys of servers: given to the audit, or else as manifests state them. A node signs messages and journal with one."""
+    """Keys of servers, as given to the audit or else as manifests state them: a node signs all with one key."""
     keys = {(verifier.name, verifier.public_key) for verifier in settings.trusted}
     for fact in manifests:
         if fact.manifest is not None and not settings.trusted:

@@ -16,17 +16,18 @@ from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import MANIFESTS
 from dovetail.pipeline import schemas
 from dovetail.pipeline.checks import findings
-from dovetail.pipeline.facts import BatchFacts, changed_manifests, missing_files, unannounced_files
+from dovetail.pipeline.facts import BatchFacts, announced_rows, changed_manifests, missing_files, unannounced_files
 from dovetail.pipeline.integrity import Verdict, judge_servers
 from dovetail.pipeline.jobs.batch import DECODED_TABLE, VERDICTS_TABLE, Batch, known_keys, node_keys
 from dovetail.pipeline.progress import Progress, silent
-from dovetail.pipeline.session import SessionOptions, open_session
+from dovetail.pipeline.session import SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, load_settings
 from dovetail.pipeline.sources import check_lake
 from dovetail.pipeline.steps import gold_steps
@@ -51,9 +52,12 @@ class Audit:
 
     def run(self) -> Summary:
         """Do what is new and return what a person wants to know first."""
-        query = self._stream(self._process).trigger(availableNow=True).start()
-        wait(query)
+        self.ingest()
         return self.conclude()
+
+    def ingest(self) -> None:
+        """Make silver of the manifests that were not seen before."""
+        wait(self._stream(self._process).trigger(availableNow=True).start())
 
     def follow(self, seconds: float, each: Callable[[Summary], None]) -> StreamingQuery:
         """Keep going: look for new manifests every `seconds`, and call `each` after every batch."""
@@ -74,7 +78,7 @@ class Audit:
         self.progress.step("summary")
         return summarize(self.spark, self.store, record)
 
-    def _stream(self, process: Callable[[DataFrame, int], None]):  # type: ignore[no-untyped-def]
+    def _stream(self, process: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         manifests = (
             self.spark.readStream.format("binaryFile")
             .option("maxFileAge", _FOREVER)
@@ -86,6 +90,7 @@ class Audit:
 
     def _process(self, rows: DataFrame, number: int) -> None:
         paths = sorted(_local(row["path"]) for row in rows.collect())
+        tune(self.spark, announced_rows(paths))
         Batch(self.spark, self.lake, self.store, self.settings, number, self.progress.step).process(paths)
 
     def _judge(self, facts: BatchFacts) -> list[Verdict]:
@@ -113,6 +118,7 @@ class Audit:
         spark, store = self.spark, self.store
         as_of = _EPOCH + dt.timedelta(microseconds=record.as_of_us)
         store.begin_gold()
+        tune(spark, sum(fact.part.rows for fact in facts.files if fact.part is not None))
         self.progress.step("integrity")
         integrity = spark.createDataFrame([verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
         store.write_gold(schemas.INTEGRITY, integrity.coalesce(1))
@@ -122,7 +128,15 @@ class Audit:
         tables = {table.name: store.read_silver(spark, table) for table in schemas.TABLES if table.layer == "silver"}
         tables["integrity"] = store.read_next(spark, schemas.INTEGRITY)
         written = [schemas.INTEGRITY]
-        for step in gold_steps(self.settings.patience_us):
+        fabrics = sorted({fact.manifest.fabric.value for fact in facts.manifests if fact.manifest is not None})
+        steps = gold_steps(self.settings.patience_us, fabrics)
+        made_here = {step.name for step in steps} | {"integrity", "findings"}
+        for table in schemas.TABLES:
+            if table.layer == "gold" and table.name not in made_here:
+                store.write_gold(table, spark.createDataFrame([], table.schema))
+                tables[table.name] = store.read_next(spark, table)
+                written.append(table)
+        for step in steps:
             self.progress.step(step.name)
             inputs = [tables[name] for name in step.inputs]
             made = step.transform(*inputs, as_of=as_of) if step.is_dated else step.transform(*inputs)

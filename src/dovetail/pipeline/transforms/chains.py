@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Relation, Stage
 from dovetail.won.vocabulary import ATOM_TYPES, CONNECTION_TYPES, MessageType
 
+FABRICS = ("won", "pcp")
 COMPLETE, FAILED, ORPHAN = "complete", "failed", "orphan_response"
 AWAITING_SENDER, AWAITING_RECIPIENT = "awaiting_sender", "awaiting_recipient"
 
@@ -17,9 +21,10 @@ _PCP_ERRORS = tuple(
 )
 
 
-def chains(hops: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
+def chains(hops: DataFrame, messages: DataFrame, links: DataFrame, *, fabrics: Sequence[str] = FABRICS) -> DataFrame:
     """Chains of won, requests of pcp with their responses, and responses to what nobody knows."""
-    return won_chains(hops, messages, links).unionByName(pcp_chains(hops, messages, links))
+    of = {"won": won_chains, "pcp": pcp_chains}
+    return reduce(DataFrame.unionByName, [of[fabric](hops, messages, links) for fabric in fabrics])
 
 
 def won_chains(hops: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:

@@ -2,26 +2,29 @@
 
 Each fabric says it in its own way, so each has a part that gives the same columns, and one function joins them:
 
-- pcp: the broker states an outcome for each target it resolved, as the hop's counterpart. A target named in full without
-  any outcome is still under way, or expired.
-- won: the recipient's node says `delivered` to the recipient's owner. Where a node says `forwarded` to a node whose journal
-  is in the lake, and that journal does not know the message, it is lost once patience is over. A message about the sender's
-  own atom is for its node, and arrives when the node takes it.
+- pcp: the broker states an outcome for each target it resolved, as the counterpart of a hop. A target that is named in
+  full and has no outcome is still under way, or expired.
+- won: the recipient's node says `delivered` to the recipient's owner. Where a node says `forwarded` to a node whose
+  journal is in the lake, and that journal does not know the message, it is lost once patience is over. A message about
+  the sender's own atom is for its node, and arrives when the node takes it.
 - swarm: every peer of the swarm is a recipient, and has it once it took it in or made it.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.hop import Reason, Stage
+from dovetail.hop import Fabric, Reason, Stage
 from dovetail.pipeline.decode_swarm import MESSAGE_TYPE
 from dovetail.pipeline.transforms.skew import both_ways
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 
+FABRICS = tuple(fabric.value for fabric in Fabric)
 DELIVERED, ECHOED, UNDELIVERABLE, EXPIRED = "delivered", "echoed", "undeliverable", "expired"
 UNAUTHORIZED, REJECTED, LOST, IN_FLIGHT = "unauthorized", "rejected", "lost", "in_flight"
 
@@ -50,18 +53,25 @@ _PART = (
 
 
 def deliveries(
-    hops: DataFrame, messages: DataFrame, skew: DataFrame, *, as_of: dt.datetime, patience_us: int = 30_000_000
+    hops: DataFrame,
+    messages: DataFrame,
+    skew: DataFrame,
+    *,
+    as_of: dt.datetime,
+    patience_us: int = 30_000_000,
+    fabrics: Sequence[str] = FABRICS,
 ) -> DataFrame:
-    """One row per message and intended recipient, latencies corrected by the difference of the clocks where it is known."""
-    parts = (
-        pcp_deliveries(hops.where("fabric = 'pcp'"), messages.where("fabric = 'pcp'"), as_of=as_of)
-        .unionByName(
-            won_deliveries(
-                hops.where("fabric = 'won'"), messages.where("fabric = 'won'"), as_of=as_of, patience_us=patience_us
-            )
-        )
-        .unionByName(swarm_deliveries(hops.where("fabric = 'swarm'"), messages.where("fabric = 'swarm'"), as_of=as_of))
-    )
+    """One row per message and intended recipient; latencies are corrected where the clocks' difference is known."""
+    of: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+        "pcp": partial(pcp_deliveries, as_of=as_of),
+        "won": partial(won_deliveries, as_of=as_of, patience_us=patience_us),
+        "swarm": partial(swarm_deliveries, as_of=as_of),
+    }
+    each = [
+        of[fabric](hops.where(F.col("fabric") == fabric), messages.where(F.col("fabric") == fabric))
+        for fabric in fabrics
+    ]
+    parts = reduce(DataFrame.unionByName, each)
     same_clock = F.col("begun_at").eqNullSafe(F.col("finished_at"))
     offset = F.when(same_clock, F.lit(0).cast("bigint")).otherwise(F.col("clock_offset_us"))
     took_us = F.unix_micros("finished") - F.unix_micros("begun") + F.coalesce(offset, F.lit(0))

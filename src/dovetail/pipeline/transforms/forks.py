@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.hop import Relation, Stage
+from dovetail.hop import Fabric, Relation, Stage
 from dovetail.won.vocabulary import MessageType
 
+FABRICS = tuple(fabric.value for fabric in Fabric)
 CONFLICTING_RESPONSE = "conflicting_response"
 FORKED_LOG = "forked_log"
 TWO_CREATES = "two_creates"
@@ -19,22 +21,19 @@ SELF_REFERENCE = "self_reference"
 AGAINST_TIME = "against_time"
 CYCLE = "cycle"
 
-_REFUSED_ONLY = (Stage.ACCEPTED.value, Stage.CREATED.value)
+_TAKEN = (Stage.ACCEPTED.value, Stage.CREATED.value)
 
 
-def forks(hops: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
+def forks(hops: DataFrame, messages: DataFrame, links: DataFrame, *, fabrics: Sequence[str] = FABRICS) -> DataFrame:
     """All contradictions among messages that some server took in or made."""
-    seen = hops.where(F.col("stage").isin(*_REFUSED_ONLY)).groupBy("fabric", "message").agg(F.min("at").alias("seen"))
+    seen = hops.where(F.col("stage").isin(*_TAKEN)).groupBy("fabric", "message").agg(F.min("at").alias("seen"))
     taken = messages.join(seen, on=["fabric", "message"], how="inner")
-    edges = _edges(taken, links)
-    parts = [
-        conflicting_responses(taken, links),
-        forked_logs(taken, links),
-        two_creates(taken),
-        shared_keys(taken),
-        broken_edges(edges),
-        cycles(edges),
-    ]
+    parts = [shared_keys(taken)]
+    if "won" in fabrics:
+        parts += [conflicting_responses(taken, links), forked_logs(taken, links), two_creates(taken)]
+    if set(fabrics) - {"pcp"}:
+        edges = _edges(taken, links)
+        parts += [broken_edges(edges), cycles(edges)]
     return reduce(DataFrame.unionByName, parts).select("fabric", "kind", "author", "subject", "evidence", "first_seen")
 
 

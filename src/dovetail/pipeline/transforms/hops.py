@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 LEAF_MISMATCH = "leaf_mismatch"
 ADDRESS_MISMATCH = "address_mismatch"
 
 
 def hops(rows: DataFrame, *, unproven: Collection[str]) -> DataFrame:
-    """Rows (with leaves) that are as they were sealed; `unproven` are files that do not lead to their announced roots."""
+    """Rows (with leaves) as they were sealed; `unproven` are files that do not lead to their announced roots."""
     return rows.where(F.col("leaf_valid")).select(
         "fabric",
         "server",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Stage
 from dovetail.pipeline.decode_swarm import HEAD_BYTES

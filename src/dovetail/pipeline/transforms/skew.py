@@ -8,7 +8,7 @@ so half the difference of the fastest legs estimates it, right to within half of
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Stage
 
@@ -16,7 +16,7 @@ _SENT = (Stage.FORWARDED.value, Stage.SERVED.value)
 
 
 def legs(hops: DataFrame) -> DataFrame:
-    """One row per message and pair of servers it went between: when it left and when it arrived, by their own clocks."""
+    """One row per message and pair of servers it went between: when it left and arrived, by their own clocks."""
     sent = (
         hops.where(F.col("stage").isin(*_SENT) & F.col("counterpart").isNotNull())
         .groupBy("message", F.col("server").alias("source"), F.col("counterpart").alias("target"))

@@ -1,0 +1,223 @@
+"""`dovetail audit`: run the pipeline over a lake, and look into its tables. Only `run` and `follow` start Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Audit the lake of sealed journals on Spark, and look into the tables.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Lake = Annotated[Path, typer.Argument(help="The lake: where journals are sealed to.")]
+Out = Annotated[Path, typer.Option("--out", help="Where the tables lie.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Master = Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077; local by default.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable.")]
+Memory = Annotated[str | None, typer.Option("--driver-memory", help="Memory of the driver, such as 4g.")]
+Swarms = Annotated[list[Path] | None, typer.Option("--swarm", help="The agreement of a swarm (TOML); repeatable.")]
+Trust = Annotated[list[Path] | None, typer.Option("--trust", help="A file of trusted keys; repeatable.")]
+Patience = Annotated[float, typer.Option(help="Seconds after which what is under way counts as lost.", min=0)]
+
+
+@app.command()
+def run(
+    lake: Lake,
+    out: Out,
+    master: Master = None,
+    conf: Conf = None,
+    driver_memory: Memory = None,
+    swarm: Swarms = None,
+    trust: Trust = None,
+    patience: Patience = 30,
+    as_of: Annotated[
+        dt.datetime | None, typer.Option(help="The moment to speak about (UTC); the newest hop by default.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Audit what is new in LAKE into --out and say what is wrong."""
+    from dovetail.cli.output import print_json, print_text
+
+    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of)
+    if sys.stderr.isatty():
+        from dovetail.pipeline.progress import TerminalProgress
+
+        with TerminalProgress(audit.spark) as progress:
+            summary = _with_progress(audit, progress).run()
+    else:
+        summary = audit.run()
+    if as_json:
+        print_json(summary)
+    else:
+        print_text(summary.text())
+
+
+@app.command()
+def follow(
+    lake: Lake,
+    out: Out,
+    every: Annotated[float, typer.Option(help="Seconds between two looks at the lake.", min=0.1)] = 10,
+    webhook: Annotated[str | None, typer.Option(help="URL that each alert is posted to as JSON.")] = None,
+    master: Master = None,
+    conf: Conf = None,
+    driver_memory: Memory = None,
+    swarm: Swarms = None,
+    trust: Trust = None,
+    patience: Patience = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Keep auditing LAKE as it grows, and print each new finding once."""
+    from dovetail.cli.output import escape, print_json, say
+    from dovetail.pipeline.alerts import Alerts, check_webhook, post
+    from dovetail.pipeline.jobs.run import wait
+
+    url = check_webhook(webhook) if webhook is not None else None
+    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, None)
+
+    def tell(finding: dict[str, Any]) -> None:
+        if as_json:
+            print_json(finding)
+        else:
+            place = " ".join(str(finding[name]) for name in ("server", "message") if finding[name])
+            sys.stdout.write(escape(f"{finding['severity']} {finding['check']} {place} {finding['detail']}") + "\n")
+        sys.stdout.flush()
+        problem = post(url, finding) if url is not None else None
+        if problem is not None:
+            say(f"webhook: {problem}")
+
+    alerts = Alerts(out, tell)
+    query = audit.follow(every, lambda _: alerts.update() and None)
+    say(f"following {lake} every {every:g} s; stop with Ctrl-C")
+    try:
+        wait(query)
+    finally:
+        query.stop()
+
+
+@app.command()
+def tables(out: Out, as_json: AsJson = False) -> None:
+    """List the tables with their rows."""
+    from dovetail.cli.output import print_rows
+    from dovetail.pipeline.reading import check_out, count_rows, table_names
+    from dovetail.pipeline.schemas import BY_NAME
+
+    check_out(out)
+    rows = [
+        {"table": name, "rows": count_rows(out, name), "meaning": BY_NAME[name].sentence}
+        for name in table_names(out)
+        if name in BY_NAME
+    ]
+    print_rows(rows, ["table", "rows", "meaning"], as_json=as_json)
+
+
+@app.command()
+def show(
+    table: Annotated[str, typer.Argument(help="The table's name.")],
+    out: Out,
+    limit: Annotated[int, typer.Option(help="At most so many rows; 0 is all.", min=0)] = 20,
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such rows; addresses by leading hex digits.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Columns to print, separated by commas.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print rows of one table."""
+    from dovetail.cli.output import print_rows
+    from dovetail.errors import UsageError
+    from dovetail.pipeline.reading import check_out, equals, open_table, scan
+
+    check_out(out)
+    conditions = _pairs(where or [], "--where")
+    names = columns.split(",") if columns else open_table(out, table).schema.names
+    try:
+        expression = equals(out, table, conditions)
+    except ValueError as error:
+        raise UsageError(f"--where: {error}") from None
+    print_rows(scan(out, table, expression, limit or None), names, as_json=as_json)
+
+
+@app.command()
+def why(
+    address: Annotated[
+        str, typer.Argument(help="The message: hex digits, wm:/Qm..., or the beginning of either's hex.")
+    ],
+    out: Out,
+    as_json: AsJson = False,
+) -> None:
+    """Tell the story of one message: every hop, and where and why it stopped."""
+    from dovetail.cli.output import escape, print_json
+    from dovetail.errors import UsageError
+    from dovetail.hop import parse_address_prefix
+    from dovetail.pipeline.story import story_text, tell_story
+
+    try:
+        prefix = parse_address_prefix(address if len(address) % 2 == 0 or ":" in address else address[:-1])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    story = tell_story(out, prefix)
+    if as_json:
+        print_json(story)
+    else:
+        sys.stdout.write("".join(escape(line) + "\n" for line in story_text(story)))
+
+
+@app.command()
+def explain(as_json: AsJson = False) -> None:
+    """Print the graph of the steps: what each table is made from."""
+    from dovetail.cli.output import print_rows
+    from dovetail.pipeline.schemas import BY_NAME
+    from dovetail.pipeline.steps import graph
+
+    rows = [
+        {"table": name, "layer": BY_NAME[name].layer, "made_from": list(inputs), "meaning": BY_NAME[name].sentence}
+        for name, inputs in graph().items()
+    ]
+    print_rows(rows, ["table", "layer", "made_from", "meaning"], as_json=as_json)
+
+
+def _open_audit(
+    lake: Path,
+    out: Path,
+    master: str | None,
+    conf: list[str] | None,
+    driver_memory: str | None,
+    swarm: list[Path] | None,
+    trust: list[Path] | None,
+    patience: float,
+    as_of: dt.datetime | None,
+) -> Any:
+    from dovetail.pipeline.jobs.run import Audit
+    from dovetail.pipeline.session import SessionOptions, open_session
+    from dovetail.pipeline.settings import load_settings
+    from dovetail.pipeline.sources import check_lake
+    from dovetail.pipeline.store import Store
+
+    lake = check_lake(lake)
+    settings = load_settings(swarm or [], trust or [], patience_s=patience)
+    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"))
+    moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
+    return Audit(spark=open_session(options), lake=lake, store=Store.open(out), settings=settings, as_of=moment)
+
+
+def _with_progress(audit: Any, progress: Any) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(audit, progress=progress)
+
+
+def _pairs(items: list[str], option: str) -> dict[str, str]:
+    from dovetail.errors import UsageError
+
+    pairs = {}
+    for item in items:
+        name, equals_sign, value = item.partition("=")
+        if not equals_sign or not name:
+            raise UsageError(f"{option} takes KEY=VALUE, got {item[:80]!r}")
+        pairs[name] = value
+    return pairs

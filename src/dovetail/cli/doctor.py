@@ -1,0 +1,81 @@
+"""`dovetail doctor`: check this machine, and what a configuration names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dovetail.doctor import Finding
+
+app = typer.Typer(help="Check this machine and say what to do.")
+
+_COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="Also check what this file names.", metavar="FILE")] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Really start Spark and compute something.")] = False,
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(help="Check that this address is free; may be repeated.", metavar="[tcp:|udp:]HOST:PORT"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Check Python, Java, Spark, SQLite, limits, clock, directories, room, certificates and ports; say what to do.
+
+    Exits with 1 if anything failed.
+    """
+    from dovetail.cli.output import print_json
+    from dovetail.config import load_config
+    from dovetail.doctor import Status, check_machine, check_ports, check_site, start_spark
+
+    addresses = [_parse_listen(text) for text in listen or ()]
+    loaded = load_config(config)
+
+    def findings() -> Iterator[Finding]:
+        yield from check_machine()
+        if spark:
+            yield start_spark()
+        yield from check_site(loaded.config)
+        yield from check_ports(addresses)
+
+    failed = False
+    for finding in findings():
+        failed |= finding.status is Status.FAIL
+        if as_json:
+            print_json(finding)
+        else:
+            _print(finding)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _parse_listen(text: str) -> tuple[str, str]:
+    from dovetail.config import parse_listen
+    from dovetail.errors import UsageError
+
+    kind, _, rest = text.partition(":")
+    if kind not in ("tcp", "udp"):
+        kind, rest = "tcp", text
+    try:
+        parse_listen(rest)
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}") from None
+    return kind, rest
+
+
+def _print(finding: Finding) -> None:
+    from dovetail.cli.output import escape, print_text
+
+    status = f"{finding.status:4}"
+    if sys.stdout.isatty():
+        status = f"\x1b[{_COLOURS[finding.status]}m{status}\x1b[0m"
+    print_text(f"{status}  {escape(finding.check)}: {escape(finding.detail)}\n")
+    if finding.advice is not None:
+        print_text(f"      -> {escape(finding.advice)}\n")

@@ -1,0 +1,349 @@
+"""`dovetail journal`: look into journals, check them, seal them into a lake, purge expired bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dovetail.hop import Hop
+    from dovetail.journal.checkpoint import SignedCheckpoint, Signer, Verifier
+    from dovetail.journal.reader import JournalReader
+
+app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
+
+SUFFIX = ".journal"
+_FOLLOW_EVERY_S = 0.2
+
+Journals = Annotated[
+    list[Path], typer.Argument(help="Journals, or directories of them.", metavar="PATH...", show_default=False)
+]
+OneJournal = Annotated[Path, typer.Argument(help="A journal.", metavar="PATH", show_default=False)]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+@app.command("list")
+def list_journals(paths: Journals, as_json: AsJson = False) -> None:
+    """Whose journals these are, how long, and how far they are signed."""
+    from dovetail.cli.output import print_rows
+    from dovetail.journal.reader import JournalReader
+
+    rows = []
+    for path in _find(paths):
+        with JournalReader.open(path) as reader:
+            checkpoint = reader.latest_checkpoint()
+            last = next(reader.hops(reader.size - 1), None) if reader.size else None
+            rows.append(
+                {
+                    "path": str(path),
+                    "server": reader.identity.server,
+                    "fabric": str(reader.identity.fabric),
+                    "hops": reader.size,
+                    "messages": reader.message_count,
+                    "signed": checkpoint.size if checkpoint else 0,
+                    "last": _format_time(last.at_us) if last else None,
+                    "bytes": path.stat().st_size,
+                    "key": reader.identity.verifier.text(),
+                }
+            )
+    print_rows(rows, ["path", "server", "hops", "messages", "signed", "last", "bytes"], as_json=as_json)
+
+
+@app.command()
+def tail(
+    path: OneJournal,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many of the last hops.", min=0)] = 20,
+    first: Annotated[int | None, typer.Option("--from", help="Begin at this seq instead.", min=0)] = None,
+    since: Annotated[str | None, typer.Option(help="Begin at this time instead (ISO 8601).", metavar="TIME")] = None,
+    until: Annotated[str | None, typer.Option(help="End before this time (ISO 8601).", metavar="TIME")] = None,
+    message: Annotated[
+        str | None, typer.Option(help="Only hops of this message (address or its beginning).", metavar="ADDRESS")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with hops as they are written.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print hops: the last ones, or from a place or time on; also while the journal is being written."""
+    from dovetail.cli.output import escape, print_json, print_text
+    from dovetail.errors import UsageError
+    from dovetail.journal.reader import JournalReader
+
+    if follow and until is not None:
+        raise UsageError("--follow goes on for ever, --until ends; give one of them")
+    with JournalReader.open(path) as reader:
+        start = max(0, reader.size - count)
+        if first is not None:
+            start = first
+        elif since is not None:
+            start = reader.seq_at(_parse_time(since, "--since"))
+        end = reader.seq_at(_parse_time(until, "--until")) if until is not None else None
+        is_wanted = _message_filter(message)
+        hops = _follow(reader, start) if follow else reader.hops(start, end)
+        for hop in hops:
+            if not is_wanted(hop):
+                continue
+            if as_json:
+                print_json(_hop_record(hop))
+            else:
+                print_text(escape(_hop_line(hop)) + "\n")
+
+
+@app.command()
+def verify(
+    paths: Journals,
+    trust: Annotated[
+        Path | None,
+        typer.Option(help="Trusted keys: a file or a directory of `.vkey` files.", metavar="KEYS", show_default=False),
+    ] = None,
+    since: Annotated[
+        Path | None,
+        typer.Option(
+            help="A checkpoint kept elsewhere: the journal must have grown from it.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute every hash and signature; exit 1 and name the first bad row if anything is wrong."""
+    from dovetail.cli.output import print_json, print_text, say
+    from dovetail.cli.progress import Bar
+    from dovetail.journal.verify import verify_journal
+
+    trusted = _load_trust(trust)
+    kept = _load_checkpoint(since)
+    is_intact = True
+    for path in _find(paths):
+        with Bar(f"verify {path.name}", "hops") as bar:
+            verdict = verify_journal(path, trusted=trusted, since=kept, progress=bar.update)
+        is_intact &= verdict.is_intact
+        unsigned = verdict.hops - verdict.committed
+        if as_json:
+            print_json(
+                {
+                    "path": str(path),
+                    "server": verdict.server,
+                    "intact": verdict.is_intact,
+                    "hops": verdict.hops,
+                    "messages": verdict.messages,
+                    "checkpoints": verdict.checkpoints,
+                    "committed": verdict.committed,
+                    "first": str(verdict.first) if verdict.first else None,
+                    "findings": [{"seq": f.seq, "last": f.last, "detail": f.detail} for f in verdict.findings],
+                }
+            )
+        elif verdict.is_intact:
+            print_text(
+                f"{path}: intact; {verdict.hops} hops and {verdict.messages} messages of {verdict.server}, "
+                f"{verdict.checkpoints} checkpoints, {unsigned} hops not signed yet\n"
+            )
+        else:
+            print_text(f"{path}: NOT intact; {verdict.first}\n")
+            for finding in verdict.findings:
+                say(f"  {finding}")
+    if not is_intact:
+        raise typer.Exit(1)
+
+
+@app.command()
+def checkpoint(path: OneJournal, key: KeyFile = None) -> None:
+    """Print the latest signed checkpoint, to be kept elsewhere; with --key, sign one over all hops first."""
+    from dovetail.cli.output import print_text
+    from dovetail.errors import JournalError
+    from dovetail.journal.reader import JournalReader
+
+    if key is not None:
+        _sign(path, key)
+    with JournalReader.open(path) as reader:
+        latest = reader.latest_checkpoint()
+    if latest is None:
+        raise JournalError(f"{path} has no checkpoint yet; its server makes one, or give --key")
+    print_text(latest.note)
+
+
+@app.command()
+def seal(
+    paths: Journals,
+    lake: Annotated[Path, typer.Option(help="The lake's directory.", metavar="DIR")] = Path("lake"),
+    key: KeyFile = None,
+    target_mb: Annotated[int, typer.Option(help="Aim at files of this size, in MiB.", min=1, max=1024)] = 128,
+    as_json: AsJson = False,
+) -> None:
+    """Write what is signed and not sealed yet to Parquet in the lake. Sealing again adds only what is new."""
+    from dovetail.cli.output import print_rows
+    from dovetail.cli.progress import Bar
+    from dovetail.journal.seal import seal_journal
+
+    rows = []
+    for path in _find(paths):
+        if key is not None:
+            _sign(path, key)
+        with Bar(f"seal {path.name}", "hops") as bar:
+            manifest = seal_journal(path, lake, target_bytes=target_mb << 20, progress=bar.update)
+        rows.append(
+            {
+                "path": str(path),
+                "files": len(manifest.files) if manifest else 0,
+                "hops": manifest.end - manifest.first_seq if manifest else 0,
+                "bytes": sum(file.bytes for file in manifest.files) if manifest else 0,
+                "sealed": manifest.end if manifest else None,
+            }
+        )
+    print_rows(rows, ["path", "files", "hops", "bytes"], as_json=as_json)
+
+
+@app.command()
+def purge(
+    path: OneJournal,
+    key: Annotated[Path, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE")],
+    before: Annotated[
+        str | None, typer.Option(help="Purge what expired before this time, now at the latest.", metavar="TIME")
+    ] = None,
+    lake: Annotated[
+        Path | None, typer.Option(help="Purge only what is sealed in this lake.", metavar="DIR", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the bytes of expired messages; addresses, hops and proofs stay. The server must not be running."""
+    from dovetail.cli.output import print_record
+    from dovetail.errors import UsageError
+    from dovetail.journal.lake import latest_manifest
+    from dovetail.journal.purge import purge_step
+    from dovetail.journal.writer import JournalWriter
+
+    now_us = time.time_ns() // 1000
+    until_us = now_us if before is None else _parse_time(before, "--before")
+    if until_us > now_us:
+        raise UsageError(f"--before {before} lies in the future: only expired messages are purged")
+    signer = _load_signer(key)
+    sealed = None
+    if lake is not None:
+        manifest = latest_manifest(lake, signer.name)
+        sealed = manifest.end if manifest else 0
+    purged = 0
+    with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
+        writer.checkpoint()
+        while step := purge_step(writer, now_us=until_us, below_seq=sealed):
+            purged += step
+        writer.checkpoint()
+        hops = writer.size
+    print_record({"path": str(path), "purged": purged, "hops": hops}, as_json=as_json)
+
+
+def _find(paths: list[Path]) -> list[Path]:
+    """The journals named, and those in the directories named."""
+    from dovetail.errors import UsageError
+
+    found = [each for path in paths for each in (sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path])]
+    if not found:
+        raise UsageError(f"no *{SUFFIX} files in {', '.join(map(str, paths))}")
+    return found
+
+
+def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:
+    """Hops from `position` on, for ever."""
+    while True:
+        for hop in reader.hops(position):
+            yield hop
+            position = hop.seq + 1
+        time.sleep(_FOLLOW_EVERY_S)
+
+
+def _message_filter(text: str | None) -> Callable[[Hop], bool]:
+    from dovetail.errors import UsageError
+    from dovetail.hop import parse_address_prefix
+
+    if text is None:
+        return lambda hop: True  # noqa: ARG005
+    try:
+        prefix = parse_address_prefix(text)
+    except ValueError as error:
+        raise UsageError(f"--message: {error}") from None
+    return lambda hop: hop.message.startswith(prefix)
+
+
+def _hop_record(hop: Hop) -> dict[str, object]:
+    from dovetail.hop import address_text
+
+    return {
+        "server": hop.server,
+        "seq": hop.seq,
+        "at": _format_time(hop.at_us),
+        "stage": str(hop.stage),
+        "message": address_text(hop.message, hop.fabric),
+        "counterpart": hop.counterpart,
+        "reason": str(hop.reason) if hop.reason else None,
+        "size": hop.size,
+        "raw": hop.raw.hex() if hop.raw is not None else None,
+    }
+
+
+def _hop_line(hop: Hop) -> str:
+    from dovetail.hop import address_text
+
+    reason = f" ({hop.reason})" if hop.reason else ""
+    size = f" {hop.size} bytes" if hop.size is not None else ""
+    message = address_text(hop.message, hop.fabric)[:20]
+    return f"{hop.seq:>8} {_format_time(hop.at_us)} {hop.stage:<13} {message} {hop.counterpart or '-'}{reason}{size}"
+
+
+def _format_time(at_us: int) -> str:
+    import datetime as dt
+
+    at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _parse_time(text: str, option: str) -> int:
+    import datetime as dt
+
+    from dovetail.errors import UsageError
+
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is not a time such as 2026-01-31T12:00:00Z") from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=dt.UTC)
+    return round((at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
+
+
+def _load_signer(path: Path) -> Signer:
+    from dovetail.journal.checkpoint import Signer
+    from dovetail.keys import load_signing_key
+
+    key = load_signing_key(path)
+    return Signer(key.name, key.private_key)
+
+
+def _sign(path: Path, key: Path) -> None:
+    """Sign a checkpoint over everything in a journal that no server is writing."""
+    from dovetail.journal.writer import JournalWriter
+
+    signer = _load_signer(key)
+    with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
+        writer.checkpoint()
+
+
+def _load_trust(path: Path | None) -> list[Verifier]:
+    from dovetail.journal.checkpoint import Verifier
+    from dovetail.keys import load_verifier_keys
+
+    return [] if path is None else [Verifier(key.name, key.public_key) for key in load_verifier_keys(path)]
+
+
+def _load_checkpoint(path: Path | None) -> SignedCheckpoint | None:
+    from dovetail.errors import UsageError
+    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return parse_checkpoint(file.read(MAX_NOTE_BYTES + 1).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--since {path}: {error}") from None

@@ -1,0 +1,149 @@
+"""Who may send what to whom: ordered rules, the first match decides, no match denies.
+
+Theory of operation. Sender and message type of a message are fixed, so the rules that can still match are few and the
+same for many senders: they are distilled into a `Policy`, an index of the first matching rule by exact target, by name,
+by type and for all, shared by everybody for whom the same rules remain. A policy judges one URI in at most four
+look-ups and remembers its verdicts up to a bound.
+
+A wildcard target is judged on every client it expands to, without looking at every one of them: rules that name a
+client are exceptions; all other clients of one type share one verdict. Where that verdict is to allow, only the
+exceptions can deny; where it is to deny, the first client that is no exception settles it. Either way the work is
+bounded by the number of rules, not of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from dovetail.pcp.settings import Rule
+from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, WILDCARD, Uri, parse_uri
+
+MAX_POLICIES = 10_000
+MAX_VERDICTS = 10_000
+
+
+class Verdict(NamedTuple):
+    """What was decided about one target and by which rule; no rule means that none matched."""
+
+    target: str
+    is_allowed: bool
+    rule: Rule | None
+
+
+class Clients(Protocol):
+    """What judging a wildcard needs to know about who is connected: their URIs by type and by name."""
+
+    @property
+    def by_type(self) -> Mapping[str, Mapping[str, object]]: ...
+
+    @property
+    def by_name(self) -> Mapping[str, Mapping[str, object]]: ...
+
+
+def matches_type(pattern: str, message_type: str) -> bool:
+    """Whether a message type is the pattern, or begins with what stands before the pattern's final `*`."""
+    if pattern.endswith(WILDCARD):
+        return message_type.startswith(pattern[:-1])
+    return pattern == message_type
+
+
+class Policy:
+    """The rules that remain for one sender and message type, by the targets they match."""
+
+    __slots__ = ("_all", "_exact", "_names", "_rules", "_types", "_verdicts", "is_open")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = rules
+        last = len(rules)
+        self._exact: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._types: dict[str, int] = {}
+        self._all = last
+        for index, rule in enumerate(rules):
+            name, client_type = parse_uri(rule.target)
+            if name == WILDCARD and client_type == WILDCARD:
+                self._all = index
+                break  # nothing behind it can be the first match
+            if name == WILDCARD:
+                self._types.setdefault(client_type, index)
+            elif client_type == WILDCARD:
+                self._names.setdefault(name, index)
+            else:
+                self._exact.setdefault(BROKER_URI if rule.target in BROKER_URIS else rule.target, index)
+        self._verdicts: dict[str, Verdict] = {}
+        self.is_open = self._all == 0 < last and rules[0].allow  # everything is allowed, whatever the target
+
+    def judge(self, target: str) -> Verdict:
+        """The verdict on one URI without wildcards."""
+        verdict = self._verdicts.get(target)
+        if verdict is None:
+            if len(self._verdicts) >= MAX_VERDICTS:
+                self._verdicts.clear()
+            verdict = self._verdicts[target] = self._judge(target)
+        return verdict
+
+    def _judge(self, target: str) -> Verdict:
+        index = self._all
+        if self._exact or self._names or self._types:
+            name, client_type = parse_uri(target)
+            index = min(
+                index,
+                self._exact.get(BROKER_URI if target in BROKER_URIS else target, index),
+                self._names.get(name, index),
+                self._types.get(client_type, index),
+            )
+        rule = self._rules[index] if index < len(self._rules) else None
+        return Verdict(target, rule is not None and rule.allow, rule)
+
+    def find_denied(self, pattern: Uri, clients: Clients) -> Verdict | None:
+        """A verdict that denies one of the clients a wildcard expands to, or None if all are allowed."""
+        if pattern.name != WILDCARD:
+            return self._first_denied(clients.by_name.get(pattern.name, {}))
+        if pattern.client_type != WILDCARD:
+            return self._find_denied_of_type(pattern.client_type, clients.by_type.get(pattern.client_type, {}))
+        for client_type, members in clients.by_type.items():
+            denied = self._find_denied_of_type(client_type, members)
+            if denied is not None:
+                return denied
+        return None
+
+    def _find_denied_of_type(self, client_type: str, members: Mapping[str, object]) -> Verdict | None:
+        shared = min(self._all, self._types.get(client_type, self._all))
+        if shared < len(self._rules) and self._rules[shared].allow:
+            exceptions = [*self._exact, *(f"pcp://{name}/{client_type}" for name in self._names)]
+            return self._first_denied(uri for uri in exceptions if uri in members)
+        return self._first_denied(members)
+
+    def _first_denied(self, uris: Iterable[str]) -> Verdict | None:
+        for uri in uris:
+            verdict = self.judge(uri)
+            if not verdict.is_allowed:
+                return verdict
+        return None
+
+
+class Authorization:
+    """The rules of a broker."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self._rules = tuple(rules)
+        self._senders = tuple(parse_uri(rule.sender) for rule in self._rules)
+        self._policies: dict[tuple[int, ...], Policy] = {}
+
+    def policy(self, sender: str, message_type: str) -> Policy:
+        """The policy for what one sender sends of one message type; keep it as long as the session lives."""
+        name, client_type = parse_uri(sender)
+        remaining = tuple(
+            index
+            for index, (rule, pattern) in enumerate(zip(self._rules, self._senders, strict=True))
+            if pattern.name in (WILDCARD, name)
+            and pattern.client_type in (WILDCARD, client_type)
+            and matches_type(rule.message_type, message_type)
+        )
+        policy = self._policies.get(remaining)
+        if policy is None:
+            if len(self._policies) >= MAX_POLICIES:
+                self._policies.clear()
+            policy = self._policies[remaining] = Policy([self._rules[index] for index in remaining])
+        return policy

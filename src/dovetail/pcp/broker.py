@@ -1,0 +1,511 @@
+"""The broker: a pure state machine between connections.
+
+The shell opens a connection, feeds frames, says when a transport is full or has room, and closes; then it drains
+`events()` and `to_send()` and sets its timer to `next_timer()`. Work on a message is done in the order of the
+specification: decode, schema, associated, sender is the session's, authorised for every expanded target, not expired,
+then the broker's own task or delivery. Nothing here waits, and nothing here fails for what a peer sends: bad input ends
+as a `rejected` observation and, where the protocol has one, an error message.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.hop import Address, Hop, Reason, Stage, address_of
+from dovetail.pcp.association import find_refusal
+from dovetail.pcp.authorization import Authorization, matches_type
+from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_id
+from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
+from dovetail.pcp.delivery import Delivery
+from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry
+from dovetail.pcp.message import Message
+from dovetail.pcp.outbound import Outbound, Outgoing
+from dovetail.pcp.recovery import find_unfinished
+from dovetail.pcp.replies import Replies
+from dovetail.pcp.routing import Route, Trace, find_denied, find_forbidden, find_route, trace_route
+from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Grant, Session, parse_mount
+from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.translation import Renderer
+from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, PatternSet, client_uri, parse_uri
+from dovetail.pcp.vocabulary import (
+    ASSOCIATE_REQUEST,
+    CLOSE_ASSOCIATION_UNSUCCESSFUL,
+    CLOSE_GOING_AWAY,
+    CLOSE_LIMIT_EXCEEDED,
+    CLOSE_NO_CERTIFICATE,
+    CLOSE_SUPERSEDED,
+    INVENTORY_REQUEST,
+    decode_inventory_request,
+)
+
+MAX_GRANTS = 256
+SWEEPS_PER_IDLE_TIMEOUT = 10
+
+
+class Broker:
+    """The state of a broker. `tells_messages` adds a MessageHandled per message to the events."""
+
+    def __init__(self, settings: PcpSettings, new_id: Callable[[], str], *, tells_messages: bool = False) -> None:
+        self.settings = settings
+        self.registry = Registry()
+        self._by_uri = self.registry.by_uri
+        self._sessions: dict[ConnectionId, Session] = {}
+        self._authorization = Authorization(settings.rules)
+        self._outbound = Outbound(tells_messages=tells_messages)
+        server = settings.server_uri if settings.hops else None
+        self._delivery = Delivery(settings, self._outbound, Renderer(server, settings.translated_ttl_ms * 1000))
+        self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, self._keeps_body)
+        self._changes = Changes(settings.inventory_batch_ms * 1000)
+        self._max_bytes = settings.max_message_bytes
+        self._skew_us = settings.clock_skew_ms * 1000
+        self._awaiting_association: deque[tuple[int, Session]] = deque()
+        self._sweep_us: int | None = None
+        self._now = 0
+
+    # Connections
+
+    def receive_opened(self, connection: ConnectionId, common_name: str | None, path: str, now: int) -> None:
+        """A connection was upgraded on this path, by a client whose certificate has this common name.
+
+        Without a name, on a plain connection, a v1 client is believed and a v2 client refused.
+        """
+        self._now = now
+        mount = parse_mount(path, self.settings)
+        if mount is None or connection in self._sessions:
+            raise LocalProtocolError(f"connection {connection} cannot be opened on path {path[:80]!r}")
+        session = self._sessions[connection] = Session(connection, common_name, mount, now)
+        if self._sweep_us is None:
+            self._sweep_us = now + self._sweep_interval_us()
+        if mount.version == 1:
+            deadline = now + self.settings.association_timeout_ms * 1000
+            self._awaiting_association.append((deadline, session))
+            return
+        if common_name is None:
+            self._close(session, CLOSE_NO_CERTIFICATE, "no name without a certificate", Reason.CONNECTION_LOST, now)
+            return
+        uri = client_uri(common_name, mount.client_type or DEFAULT_CLIENT_TYPE)
+        refusal = find_refusal(session, uri, self._authorization)
+        if refusal is not None:
+            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, Reason.CONNECTION_LOST, now)
+            return
+        self._register(session, uri, now)
+
+    def receive_closed(self, connection: ConnectionId, now: int) -> None:
+        """The wire is gone; what was not handed over for it waits for the client."""
+        self._now = now
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._end(session, Reason.CONNECTION_LOST, now)
+            self._finish(now)
+
+    def receive_ping(self, connection: ConnectionId, now: int) -> None:
+        """A ping or pong: the client is there."""
+        session = self._sessions.get(connection)
+        if session is not None:
+            session.last_seen_us = now
+
+    def receive_paused(self, connection: ConnectionId, now: int) -> None:
+        """The transport of this connection is full; hold what comes for it."""
+        self._now = now
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._delivery.pause(session)
+
+    def receive_resumed(self, connection: ConnectionId, now: int) -> None:
+        """The transport of this connection has room again."""
+        self._now = now
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._delivery.resume(session, now)
+            self._finish(now)
+
+    def close(self, connection: ConnectionId, code: int, detail: str, now: int) -> None:
+        """End a session because the operator's side wants it: revoked certificate, shutdown."""
+        self._now = now
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._outbound.release(session, now)
+            self._close(session, code, detail, Reason.SHUTTING_DOWN, now)
+            self._finish(now)
+
+    def _register(self, session: Session, uri: str, now: int) -> None:
+        before = self.registry.add(uri, session)
+        session.uri = uri
+        if before is None:
+            self._changes.note(uri, CONNECTED, now)
+        elif before is not session:
+            # The new connection has already been told that it succeeded; a late close of the old one changes nothing.
+            self._close(before, CLOSE_SUPERSEDED, "superseded", Reason.SUPERSEDED, now)
+        self._outbound.events.append(SessionOpened(connection=session.connection, uri=uri, version=session.version))
+        self._delivery.welcome(session, now)
+        self._finish(now)
+
+    def _close(self, session: Session, code: int, detail: str, reason: Reason, now: int) -> None:
+        self._outbound.events.append(CloseDecided(connection=session.connection, code=code, detail=detail))
+        self._end(session, reason, now)
+
+    def _end(self, session: Session, reason: Reason, now: int) -> None:
+        del self._sessions[session.connection]
+        session.is_closing = True
+        self._changes.unsubscribe(session)
+        uri = session.uri
+        was_registered = uri is not None and self.registry.remove(uri, session)
+        self._delivery.take_back(session, reason, now)
+        if uri is not None:
+            if was_registered:
+                self._changes.note(uri, DISCONNECTED, now)
+            self._outbound.events.append(
+                SessionEnded(connection=session.connection, uri=uri, was_superseded=not was_registered)
+            )
+
+    # Frames
+
+    def receive_frame(self, data: bytes, connection: ConnectionId, now: int, is_text: bool = False) -> None:
+        """A whole WebSocket message."""
+        session = self._sessions.get(connection)
+        if session is None:
+            return  # closed from here; the peer could not know yet
+        self._now = now
+        session.last_seen_us = now
+        try:
+            if session.version == 2:
+                self._receive_v2(data, session, now, is_text)
+            else:
+                self._receive_v1(data, session, now, is_text)
+        except RemoteProtocolError as error:
+            salvage = salvage_id_v2 if session.version == 2 else salvage_id
+            message_id = salvage(data)
+            self._reject(session, data, error.reason, error.detail, now, message_id)
+            self._replies.refuse(session, message_id, error.detail, now)
+        if self._delivery.slow or self._delivery.failures:
+            self._finish(now)
+
+    def receive_refused(self, data: bytes, connection: ConnectionId, now: int, reason: Reason, size: int) -> None:
+        """The shell refused a frame before it was whole: too large, or fragments without end. `data` is what came."""
+        self._now = now
+        session = self._sessions.get(connection)
+        if session is not None:
+            self._reject(session, data, reason, f"refused after {len(data)} bytes of {size}", now, None, size)
+
+    def _receive_v1(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
+        if is_text:
+            raise RemoteProtocolError(Reason.WRONG_FRAME, "text frame, expected binary")
+        frame = decode_frame(data, self._max_bytes, self._by_uri)
+        envelope = frame.envelope
+        if session.uri is None or envelope.message_type == ASSOCIATE_REQUEST:
+            if envelope.message_type == ASSOCIATE_REQUEST and BROKER_URIS.issuperset(envelope.targets or ("",)):
+                self._associate(session, frame, data, now)
+                return
+            if session.uri is None:
+                detail = "sent before the session was associated"
+                self._reject(session, data, Reason.NOT_ASSOCIATED, detail, now, envelope.id)
+                return
+        if envelope.sender != session.uri:
+            raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
+        message = Message(
+            Address(sha256(data).digest()),
+            envelope.id,
+            envelope.message_type,
+            envelope.sender,
+            now,
+            frame.expires_us,
+            frame,
+            frame.forward,
+        )
+        self._route(message, envelope.targets, envelope.destination_report is True, frame.data, data, session, now)
+
+    def _receive_v2(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
+        assert session.uri is not None
+        if not is_text:
+            raise RemoteProtocolError(Reason.WRONG_FRAME, "binary frame, expected text")
+        origin = decode_message(data, self._max_bytes)
+        if origin.sender is UNSET:
+            origin = msgspec.structs.replace(origin, sender=session.uri)
+            payload = encode_message(origin)
+        else:
+            payload = data
+        if origin.sender != session.uri:
+            raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
+        target = BROKER_URI if origin.target is UNSET else origin.target
+        if parse_uri(target).is_wildcard:
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"target {target!r}: version 2 has no multicast")
+        message = Message(address_of(data), origin.id, origin.message_type, session.uri, now, None, origin, payload)
+        content = None if origin.data is UNSET else bytes(origin.data)
+        self._route(message, [target], False, content, data, session, now)
+
+    # Routing
+
+    def _route(
+        self,
+        message: Message,
+        targets: list[str],
+        wants_report: bool,
+        content: bytes | None,
+        raw: bytes,
+        session: Session,
+        now: int,
+    ) -> None:
+        grant = session.grants.get(message.message_type)
+        if grant is None:
+            grant = self._grant(session, message.message_type)
+        receiver = self._by_uri.get(targets[0]) if len(targets) == 1 else None
+        if grant is None or receiver is None:
+            unknown = [target for target in targets if target not in self._by_uri]
+            forbidden = find_forbidden(message.message_type, unknown)
+            if forbidden is not None or grant is None:
+                detail = forbidden or "message type has characters that are not allowed"
+                self._deny(session, message, raw, Reason.FORBIDDEN_CHARACTERS, detail, now)
+                return
+        if not grant.policy.is_open:
+            if receiver is None:
+                denied = find_denied(targets, grant.policy, self.registry)
+            else:
+                verdict = grant.policy.judge(targets[0])
+                denied = None if verdict.is_allowed else verdict
+            if denied is not None:
+                rule = "no rule matches" if denied.rule is None else denied.rule.describe()
+                self._deny(session, message, raw, Reason.UNAUTHORIZED, f"{denied.target}: {rule}", now)
+                return
+        self._outbound.accept(message, raw, grant.keeps_body, now)
+        is_expired = message.expires_us is not None and message.expires_us + self._skew_us <= now
+        if receiver is not None and not is_expired and not wants_report:
+            queued = self._delivery.deliver(message, [receiver], now)
+            self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
+            return
+        route = find_route(targets, self.registry)
+        if is_expired:
+            self._expire_on_arrival(session, message, route, now)
+            return
+        if route.broker:
+            self._serve(message, route.broker, content, session, now)
+        if wants_report and not (route.broker and len(targets) == len(route.broker)):
+            self._replies.report(session, message.id, sorted(route.sessions), now)
+        if route.unmatched or not targets:
+            self._miss(session, message, route.unmatched, now)
+        queued = self._delivery.deliver(message, list(route.sessions.values()), now) if route.sessions else 0
+        outcome = "queued" if queued else "delivered" if route.sessions or route.broker else "undeliverable"
+        self._outbound.tell(outcome, message, targets, len(route.sessions))
+
+    def _grant(self, session: Session, message_type: str) -> Grant | None:
+        if find_forbidden(message_type, []) is not None:
+            return None
+        if len(session.grants) >= MAX_GRANTS:
+            session.grants.clear()
+        assert session.uri is not None
+        policy = self._authorization.policy(session.uri, message_type)
+        grant = session.grants[message_type] = Grant(policy, self._keeps_body(message_type))
+        return grant
+
+    def _keeps_body(self, message_type: str) -> bool:
+        for rule in self.settings.bodies:
+            if matches_type(rule.message_type, message_type):
+                return rule.bodies == "keep"
+        return True
+
+    def _expire_on_arrival(self, session: Session, message: Message, route: Route, now: int) -> None:
+        missed = (*route.sessions, *route.unmatched, *route.broker)
+        self._outbound.observe(Stage.EXPIRED, message.address, missed, now, Reason.LIFETIME_OVER)
+        self._replies.expire(session, message.id, now)
+        self._outbound.tell("expired", message, missed, 0, Reason.LIFETIME_OVER)
+
+    def _miss(self, session: Session, message: Message, unmatched: list[str], now: int) -> None:
+        """Nobody there: a v1 sender hears nothing of it, a v2 sender gets an error."""
+        self._outbound.observe(Stage.UNDELIVERABLE, message.address, tuple(unmatched), now, Reason.NO_RECIPIENT)
+        if session.version == 2:
+            self._replies.refuse(session, message.id, f"{unmatched[0]} is not connected", now)
+
+    # The broker's own tasks
+
+    def _associate(self, session: Session, frame: Frame, raw: bytes, now: int) -> None:
+        envelope = frame.envelope
+        refusal = find_refusal(session, envelope.sender, self._authorization)
+        if refusal is not None:
+            self._reject(session, raw, refusal.reason, refusal.detail, now, envelope.id)
+            self._replies.associate(session, envelope.id, now, refusal.detail)
+            self._outbound.release(session, now)
+            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now)
+            return
+        message = Message(
+            address_of(raw),
+            envelope.id,
+            ASSOCIATE_REQUEST,
+            envelope.sender,
+            now,
+            frame.expires_us,
+            frame,
+            frame.forward,
+        )
+        self._outbound.accept(message, raw, self._keeps_body(ASSOCIATE_REQUEST), now)
+        if frame.expires_us + self._skew_us <= now:
+            self._expire_on_arrival(session, message, Route({}, [], envelope.targets), now)
+            return
+        self._outbound.observe_delivered(message.address, tuple(dict.fromkeys(envelope.targets)), now)
+        is_new = session.uri is None
+        session.uri = envelope.sender
+        self._replies.associate(session, envelope.id, now)
+        self._outbound.tell("delivered", message, envelope.targets, 0)
+        if is_new:
+            self._register(session, envelope.sender, now)
+
+    def _serve(self, message: Message, targets: list[str], content: bytes | None, session: Session, now: int) -> None:
+        """A message addressed to the broker: the task is told by its type."""
+        try:
+            if message.message_type != INVENTORY_REQUEST:
+                raise RemoteProtocolError(
+                    Reason.UNKNOWN_REQUEST, f"the broker has no task for {message.message_type!r}"
+                )
+            request = decode_inventory_request(content)
+            patterns = PatternSet(request.query)
+        except (RemoteProtocolError, ValueError) as error:
+            reason = error.reason if isinstance(error, RemoteProtocolError) else Reason.INVALID_SCHEMA
+            self._outbound.observe(Stage.REJECTED, message.address, tuple(targets), now, reason)
+            self._replies.refuse(session, message.id, f"{message.message_type}: {error}", now)
+            return
+        self._outbound.observe_delivered(message.address, tuple(targets), now)
+        if request.subscribe:
+            self._changes.subscribe(session, patterns)
+        else:
+            self._changes.unsubscribe(session)
+        self._replies.inventory(session, message.id, self.registry.expand(patterns.patterns), now)
+
+    # Refusals and what senders are told
+
+    def _reject(
+        self,
+        session: Session,
+        raw: bytes,
+        reason: Reason,
+        detail: str,
+        now: int,
+        message_id: str | None,
+        size: int | None = None,
+    ) -> None:
+        address = address_of(raw)
+        sender = session.address_for_replies
+        kept = raw[: self.settings.evidence_bytes]
+        size = len(raw) if size is None else size
+        self._outbound.observe(Stage.REJECTED, address, (sender,), now, reason, kept, size)
+        self._outbound.tell_rejected(address, message_id, sender, size, reason, detail)
+
+    def _deny(self, session: Session, message: Message, raw: bytes, reason: Reason, detail: str, now: int) -> None:
+        self._reject(session, raw, reason, detail, now, message.id)
+        self._replies.deny(session, message.id, now)
+
+    def _finish(self, now: int) -> None:
+        """End slow sessions and tell senders what will not arrive; each can cause the other, so until both are done."""
+        delivery = self._delivery
+        while delivery.slow or delivery.failures:
+            for session in tuple(delivery.slow):
+                uri = session.address_for_replies
+                self._outbound.events.append(
+                    SlowConsumerFound(connection=session.connection, uri=uri, queued_bytes=session.outbox_bytes)
+                )
+                self._close(session, CLOSE_LIMIT_EXCEEDED, "queue limit exceeded", Reason.SLOW_CONSUMER, now)
+            failures, delivery.failures = delivery.failures, []
+            for message, uri, reason, detail in failures:
+                self._outbound.tell("undeliverable", message, (uri,), 0, reason)
+                sender = self._by_uri.get(message.sender)
+                if sender is None:
+                    continue
+                if reason is Reason.NOT_TRANSLATABLE:
+                    self._replies.fail_translation(sender, message.id, uri, detail, now)
+                elif message.expires_us is None:
+                    self._replies.refuse(sender, message.id, f"{uri}: {detail}", now)
+                elif not message.is_expiry_told:
+                    message.is_expiry_told = True
+                    self._replies.expire(sender, message.id, now)
+
+    # Time
+
+    def _sweep_interval_us(self) -> int:
+        return max(1, self.settings.idle_timeout_ms * 1000 // SWEEPS_PER_IDLE_TIMEOUT)
+
+    def handle_timer(self, now: int) -> None:
+        """Do what has become due; call it at `next_timer()` or at any other time."""
+        self._now = now
+        waiting = self._awaiting_association
+        while waiting and (waiting[0][0] <= now or waiting[0][1].uri is not None or waiting[0][1].is_closing):
+            session = waiting.popleft()[1]
+            if session.uri is None and not session.is_closing:
+                detail = "no association in time"
+                self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, Reason.ASSOCIATION_TIMEOUT, now)
+        if self._sweep_us is not None and self._sweep_us <= now:
+            limit = now - self.settings.idle_timeout_ms * 1000
+            for session in [session for session in self._sessions.values() if session.last_seen_us <= limit]:
+                self._close(session, CLOSE_GOING_AWAY, "idle", Reason.CONNECTION_LOST, now)
+            self._sweep_us = now + self._sweep_interval_us() if self._sessions else None
+        if self._changes.due_us is not None and self._changes.due_us <= now:
+            for session, changes in self._changes.take():
+                self._replies.update(session, changes, now)
+        self._delivery.expire_due(now)
+        self._delivery.drain(now)
+        self._finish(now)
+
+    def next_timer(self) -> int | None:
+        """When `handle_timer` is due; None while nothing waits for time."""
+        if self._delivery.is_draining():
+            return self._now
+        due = self._sweep_us
+        for time in (
+            self._awaiting_association[0][0] if self._awaiting_association else None,
+            self._changes.due_us,
+            self._delivery.next_deadline(),
+        ):
+            if time is not None and (due is None or time < due):
+                due = time
+        return due
+
+    # What comes out
+
+    def events(self, *, settle: bool = True) -> list[Event]:
+        """Drain the events. Without `settle`, deliveries are observed only when `to_send` hands them over."""
+        if settle:
+            self._outbound.settle(self._now)
+        return self._outbound.take_events()
+
+    def to_send(self) -> list[Outgoing]:
+        """Drain what is to be written: per connection the messages in order. The lists are shared: read them only."""
+        self._outbound.settle(self._now)
+        return self._outbound.take_ready()
+
+    def trace(self, sender: str, message_type: str, targets: list[str]) -> Trace:
+        """To whom a message would go and which rule decides, without delivering it."""
+        return trace_route(sender, message_type, targets, self._authorization, self.registry)
+
+    def restore(self, hops: Iterable[Hop], now: int) -> None:
+        """After a restart: keep what was accepted, has no outcome and is not expired, until its target is back."""
+        self._now = now
+        for message, uri in find_unfinished(hops):
+            self._delivery.wait_for(message, uri, now)
+        self._finish(now)
+
+    # Numbers for metrics
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections, associated or not."""
+        return len(self._sessions)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of all messages that are held."""
+        return self._delivery.queued_bytes
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How often each (stage, reason) was observed."""
+        return self._outbound.counts()
+
+    def backlogs(self) -> dict[str, int]:
+        """Queued bytes of each connection that has any: who is slow now."""
+        return {
+            session.address_for_replies: session.outbox_bytes
+            for session in self._sessions.values()
+            if session.outbox_bytes
+        }

@@ -1,0 +1,360 @@
+"""A client: a pure state machine on its side of one connection to a broker.
+
+The shell opens a connection when `ConnectDecided` says so and reports what comes of it; the client associates (v1) or
+is associated by its path (v2), keeps track of requests that await a reply, and decides when to try again after the wire
+is gone: a random time up to a bound that doubles (full jitter), so that thousands do not come back at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.pcp.client_events import (
+    Associated,
+    AssociationRefused,
+    ClientEvent,
+    ConnectDecided,
+    DestinationReported,
+    Disconnected,
+    DropDecided,
+    FailureKind,
+    Incoming,
+    InventoryChanged,
+    MessageReceived,
+    ReplyReceived,
+    RequestFailed,
+)
+from dovetail.pcp.codec_v1 import decode_frame, encode_frame
+from dovetail.pcp.codec_v2 import decode_message, encode_message
+from dovetail.pcp.envelope import Envelope, MessageV2
+from dovetail.pcp.strict_json import decode_any
+from dovetail.pcp.timestamps import encode_timestamp
+from dovetail.pcp.uri import BROKER_URI, is_uri
+from dovetail.pcp.vocabulary import (
+    ASSOCIATE_REQUEST,
+    ASSOCIATE_RESPONSE,
+    DESTINATION_REPORT,
+    ERROR_MESSAGE,
+    INVENTORY_UPDATE,
+    TTL_EXPIRED,
+    UNAUTHORIZED,
+    VERSION_ERROR,
+    AssociateResponse,
+    DestinationReport,
+    InventoryUpdate,
+)
+
+_FAILURES = {
+    ERROR_MESSAGE: FailureKind.REFUSED,
+    TTL_EXPIRED: FailureKind.EXPIRED,
+    UNAUTHORIZED: FailureKind.UNAUTHORIZED,
+    VERSION_ERROR: FailureKind.NOT_TRANSLATABLE,
+}
+
+
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client behaves; times in milliseconds."""
+
+    backoff_ms: int = 200
+    max_backoff_ms: int = 30_000
+    association_timeout_ms: int = 10_000
+    max_message_bytes: int = 64 * 1024 * 1024
+
+
+class ClientState(enum.Enum):
+    """Where a client stands."""
+
+    STOPPED = "stopped"
+    WAITING = "waiting"
+    CONNECTING = "connecting"
+    ASSOCIATING = "associating"
+    ASSOCIATED = "associated"
+
+
+class Client:
+    """One client. `new_id` gives a fresh UUID text each time, `random` a number from 0 up to 1."""
+
+    def __init__(
+        self,
+        uri: str,
+        version: int,
+        new_id: Callable[[], str],
+        random: Callable[[], float],
+        options: ClientOptions | None = None,
+    ) -> None:
+        if not is_uri(uri) or version not in (1, 2):
+            raise LocalProtocolError(f"{uri[:80]!r} in version {version}, expected a PCP URI in version 1 or 2")
+        self.uri = uri
+        self.version = version
+        self.state = ClientState.STOPPED
+        self._new_id = new_id
+        self._random = random
+        self._options = options or ClientOptions()
+        self._attempt = 0
+        self._retry_us: int | None = None
+        self._association_id = ""
+        self._association_us: int | None = None
+        self._requests: dict[str, int] = {}
+        self._deadlines: list[tuple[int, str]] = []
+        self._events: list[ClientEvent] = []
+        self._outgoing: list[bytes] = []
+
+    # Connection
+
+    def start(self, now: int) -> None:
+        """Begin: a connection is wanted at once."""
+        if self.state is ClientState.STOPPED:
+            self.state = ClientState.WAITING
+            self._retry_us = now
+            self.handle_timer(now)
+
+    def stop(self, now: int) -> None:
+        """End: no connection is wanted any more; requests that wait fail."""
+        self.state = ClientState.STOPPED
+        self._retry_us = self._association_us = None
+        self._fail_all(now)
+
+    def receive_opened(self, now: int) -> None:
+        """The connection that was wanted is open."""
+        if self.state is not ClientState.CONNECTING:
+            raise LocalProtocolError(f"opened while {self.state.value}")
+        if self.version == 2:
+            self._associated()
+            return
+        self.state = ClientState.ASSOCIATING
+        self._association_id = self._new_id()
+        self._association_us = now + self._options.association_timeout_ms * 1000
+        # No data chunk: an associate request has none.
+        expires = encode_timestamp(self._association_us)
+        envelope = Envelope(self._association_id, ASSOCIATE_REQUEST, expires, [BROKER_URI], self.uri)
+        self._outgoing.append(encode_frame(envelope))
+
+    def receive_closed(self, code: int, detail: str, now: int) -> None:
+        """The wire is gone, or could not be had; another attempt follows after a random time."""
+        if self.state is ClientState.STOPPED:
+            return
+        options = self._options
+        bound_ms = min(options.max_backoff_ms, options.backoff_ms << min(self._attempt, 20))
+        delay_us = int(self._random() * bound_ms * 1000)
+        self._attempt += 1
+        self.state = ClientState.WAITING
+        self._association_us = None
+        self._retry_us = now + delay_us
+        self._outgoing.clear()
+        self._fail_all(now)
+        self._events.append(Disconnected(code=code, detail=detail, retry_us=self._retry_us))
+
+    def _associated(self) -> None:
+        self.state = ClientState.ASSOCIATED
+        self._association_us = None
+        self._attempt = 0
+        self._events.append(Associated(uri=self.uri))
+
+    # Sending
+
+    def send(
+        self,
+        message_type: str,
+        targets: Sequence[str],
+        data: bytes | None,
+        *,
+        ttl_ms: int,
+        now: int,
+        in_reply_to: str | None = None,
+        destination_report: bool = False,
+        awaits_reply: bool = False,
+    ) -> str:
+        """Send a message; returns its id. In v2 there is one target, and data is JSON text."""
+        if self.state is not ClientState.ASSOCIATED:
+            raise LocalProtocolError(f"cannot send while {self.state.value}")
+        for target in targets:
+            if not is_uri(target):
+                raise LocalProtocolError(f"{target[:80]!r} is not a PCP URI, expected pcp://<name>/<type>")
+        message_id = self._new_id()
+        answered = UNSET if in_reply_to is None else in_reply_to
+        expires_us = now + ttl_ms * 1000
+        if self.version == 1:
+            wants_report: bool | msgspec.UnsetType = True if destination_report else UNSET
+            envelope = Envelope(
+                message_id,
+                message_type,
+                encode_timestamp(expires_us),
+                list(targets),
+                self.uri,
+                wants_report,
+                answered,
+            )
+            self._outgoing.append(encode_frame(envelope, data))
+        else:
+            if len(targets) != 1 or destination_report:
+                raise LocalProtocolError("version 2 has exactly one target and no destination report")
+            content = UNSET if data is None else msgspec.Raw(_checked_json(data))
+            message = MessageV2(message_id, message_type, targets[0], self.uri, answered, content)
+            self._outgoing.append(encode_message(message))
+        if awaits_reply or destination_report:
+            self._requests[message_id] = expires_us
+            heapq.heappush(self._deadlines, (expires_us, message_id))
+        return message_id
+
+    def forget(self, message_id: str) -> None:
+        """Nobody waits for a reply to this message any more."""
+        self._requests.pop(message_id, None)
+
+    # Receiving
+
+    def receive_frame(self, data: bytes, now: int) -> None:
+        """A whole WebSocket message from the broker; one that breaks the rules ends the connection."""
+        try:
+            incoming = self._decode(data)
+            if self.state is ClientState.ASSOCIATING:
+                self._take_association(incoming)
+            elif self.state is ClientState.ASSOCIATED:
+                self._take(incoming, now)
+        except (RemoteProtocolError, msgspec.MsgspecError, ValueError) as error:
+            self._events.append(DropDecided(detail=f"the broker broke the rules: {error}"))
+
+    def _decode(self, data: bytes) -> Incoming:
+        if self.version == 1:
+            frame = decode_frame(data, self._options.max_message_bytes)
+            envelope = frame.envelope
+            return Incoming(
+                id=envelope.id,
+                message_type=envelope.message_type,
+                sender=envelope.sender,
+                targets=tuple(envelope.targets),
+                in_reply_to=None if envelope.in_reply_to is UNSET else envelope.in_reply_to,
+                expires_us=frame.expires_us,
+                data=frame.data,
+                debug=frame.debug,
+            )
+        message = decode_message(data, self._options.max_message_bytes)
+        return Incoming(
+            id=message.id,
+            message_type=message.message_type,
+            sender=BROKER_URI if message.sender is UNSET else message.sender,
+            targets=() if message.target is UNSET else (message.target,),
+            in_reply_to=None if message.in_reply_to is UNSET else message.in_reply_to,
+            expires_us=None,
+            data=None if message.data is UNSET else bytes(message.data),
+            debug=(),
+        )
+
+    def _take_association(self, incoming: Incoming) -> None:
+        if incoming.message_type != ASSOCIATE_RESPONSE:
+            if incoming.message_type in _FAILURES:
+                self._refused(f"{incoming.message_type}: {_describe(incoming)}")
+            return
+        response = msgspec.json.decode(incoming.data or b"", type=AssociateResponse)
+        if response.id != self._association_id:
+            return
+        if response.success:
+            self._associated()
+        else:
+            self._refused("no reason given" if response.reason is UNSET else response.reason)
+
+    def _refused(self, detail: str) -> None:
+        self._events.append(AssociationRefused(detail=detail))
+        self._events.append(DropDecided(detail="the association was refused"))
+
+    def _take(self, incoming: Incoming, now: int) -> None:
+        answered = incoming.in_reply_to
+        is_broker = incoming.sender == BROKER_URI
+        if is_broker and incoming.message_type == DESTINATION_REPORT:
+            report = msgspec.json.decode(incoming.data or b"", type=DestinationReport)
+            self._events.append(DestinationReported(id=report.id, targets=tuple(report.targets)))
+        elif is_broker and incoming.message_type == INVENTORY_UPDATE:
+            update = msgspec.json.decode(incoming.data or b"", type=InventoryUpdate)
+            changes = tuple((change.client, change.change) for change in update.changes)
+            self._events.append(InventoryChanged(changes=changes))
+        elif is_broker and incoming.message_type in _FAILURES:
+            failed = answered or _failed_id(incoming)
+            if failed is not None:
+                self._requests.pop(failed, None)
+            kind = _FAILURES[incoming.message_type]
+            self._events.append(RequestFailed(id=failed, kind=kind, detail=_describe(incoming)))
+        elif not is_broker and incoming.expires_us is not None and incoming.expires_us <= now:
+            return  # its lifetime ended on the way here
+        elif answered is not None and self._requests.pop(answered, None) is not None:
+            self._events.append(ReplyReceived(id=answered, reply=incoming))
+        else:
+            self._events.append(MessageReceived(message=incoming))
+
+    # Time
+
+    def handle_timer(self, now: int) -> None:
+        """Do what has become due."""
+        if self._retry_us is not None and self._retry_us <= now and self.state is ClientState.WAITING:
+            self._retry_us = None
+            self.state = ClientState.CONNECTING
+            self._events.append(ConnectDecided())
+        if self._association_us is not None and self._association_us <= now:
+            self._association_us = None
+            self._events.append(DropDecided(detail="no association in time"))
+        while self._deadlines and self._deadlines[0][0] <= now:
+            message_id = heapq.heappop(self._deadlines)[1]
+            if self._requests.pop(message_id, None) is not None:
+                detail = "no reply within its lifetime"
+                self._events.append(RequestFailed(id=message_id, kind=FailureKind.TIMED_OUT, detail=detail))
+
+    def next_timer(self) -> int | None:
+        """When `handle_timer` is due."""
+        while self._deadlines and self._deadlines[0][1] not in self._requests:
+            heapq.heappop(self._deadlines)
+        times = (self._retry_us, self._association_us, self._deadlines[0][0] if self._deadlines else None)
+        return min((time for time in times if time is not None), default=None)
+
+    def _fail_all(self, now: int) -> None:
+        requests, self._requests = self._requests, {}
+        self._deadlines.clear()
+        for message_id, expires_us in requests.items():
+            kind = FailureKind.DISCONNECTED if expires_us > now else FailureKind.TIMED_OUT
+            self._events.append(RequestFailed(id=message_id, kind=kind, detail="the connection was lost"))
+
+    # What comes out
+
+    def events(self) -> list[ClientEvent]:
+        """Drain the events."""
+        events, self._events = self._events, []
+        return events
+
+    def to_send(self) -> list[bytes]:
+        """Drain the messages to be written, in order."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+
+def _checked_json(data: bytes) -> bytes:
+    try:
+        decode_any(data)
+    except ValueError as error:
+        raise LocalProtocolError(f"version 2 data must be JSON: {error}") from None
+    return data
+
+
+def _content(incoming: Incoming) -> Any:
+    try:
+        return decode_any(incoming.data or b"null")
+    except ValueError:
+        return None
+
+
+def _failed_id(incoming: Incoming) -> str | None:
+    content = _content(incoming)
+    found = content.get("id") if isinstance(content, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _describe(incoming: Incoming) -> str:
+    content = _content(incoming)
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
+        return str(content.get("description") or content.get("reason") or incoming.message_type)
+    return incoming.message_type

@@ -1,0 +1,271 @@
+"""Getting accepted messages to clients: at once, from the queue of a slow connection, or when the client is back.
+
+Theory of operation. A message for a client that reads goes straight into the turn's parcels. A connection whose
+transport is full is paused by the shell; what comes for it is held in its outbox, in order, bounded in bytes. When
+the transport has room again the outbox is handed over in slices, one per timer call, until the transport is full or the
+outbox empty.
+
+When a wire breaks, what was not handed over waits for the client, in order, until it associates again or the message
+expires; over the bound the oldest give way. v2 messages have no lifetime and the broker's own are of no use to a later
+session: they do not wait. Each target of each message gets exactly one outcome: delivered, redelivered, undeliverable
+or expired. What the sender must be told about it is left in `failures` for the broker.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import NamedTuple
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Reason, Stage
+from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.outbound import Outbound
+from dovetail.pcp.session import Held, Session
+from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.translation import Renderer
+
+SLICE_BYTES = 256 * 1024
+_SLACK = 1_000
+
+
+class Failure(NamedTuple):
+    """One target will not get a message after it was accepted."""
+
+    message: Message
+    uri: str
+    reason: Reason
+    detail: str
+
+
+class Waiting:
+    """What waits for one client to come back, in order."""
+
+    __slots__ = ("queue", "size")
+
+    def __init__(self) -> None:
+        self.queue: deque[Held] = deque()
+        self.size = 0
+
+
+class Delivery:
+    """The queues of a broker. `slow` are sessions over their bound, for the broker to end."""
+
+    def __init__(self, settings: PcpSettings, outbound: Outbound, renderer: Renderer) -> None:
+        self._outbound = outbound
+        self._renderer = renderer
+        self._queue_bytes = settings.queue_bytes
+        self._total_queue_bytes = settings.total_queue_bytes
+        self._redelivery_messages = settings.redelivery_messages
+        self._skew_us = settings.clock_skew_ms * 1000
+        self._waiting: dict[str, Waiting] = {}
+        self._deadlines: list[tuple[int, int, Held]] = []
+        self._deadline_count = 0
+        self._held_count = 0
+        self._draining: dict[Session, None] = {}
+        self.queued_bytes = 0
+        self.failures: list[Failure] = []
+        self.slow: dict[Session, None] = {}
+
+    # A message for clients that are connected
+
+    def deliver(self, message: Message, sessions: list[Session], now: int) -> int:
+        """Give the message to each session; returns how many of them must wait for it."""
+        direct = [session for session in sessions if session.is_direct]
+        if direct:
+            payload = self._renderer.render(message, 1, direct[0].uri or "", Stage.DELIVERED, now)
+            self._outbound.put_all(direct, self._outbound.parcel(Parcel(payload, message, Stage.DELIVERED, [])))
+            if len(direct) == len(sessions):
+                return 0
+        return sum(self._deliver_indirect(message, session, now) for session in sessions if not session.is_direct)
+
+    def _deliver_indirect(self, message: Message, session: Session, now: int) -> bool:
+        if session.is_paused or session.outbox:
+            self._queue(session, Held(message, session.address_for_replies, is_retry=False))
+            return True
+        self._hand_over(session, message, Stage.DELIVERED, now)
+        return False
+
+    def deliver_own(self, message: Message, session: Session, now: int) -> None:
+        """Give a message of the broker to one session, associated or not."""
+        if session.is_paused or session.outbox:
+            self._queue(session, Held(message, session.address_for_replies, is_retry=False))
+        else:
+            self._hand_over(session, message, Stage.DELIVERED, now)
+
+    def _hand_over(self, session: Session, message: Message, stage: Stage, now: int) -> None:
+        uri = session.address_for_replies
+        try:
+            payload = self._renderer.render(message, session.version, uri, stage, now)
+        except RemoteProtocolError as error:
+            self._outbound.observe(Stage.UNDELIVERABLE, message.address, (uri,), now, error.reason)
+            self.failures.append(Failure(message, uri, error.reason, error.detail))
+        else:
+            self._outbound.put(session, self._outbound.parcel(Parcel(payload, message, stage, [])))
+
+    # Queues of connections
+
+    def pause(self, session: Session) -> None:
+        """The transport is full: hold what comes for this session."""
+        session.is_paused = True
+        self._draining.pop(session, None)
+        session.refresh_direct()
+
+    def resume(self, session: Session, now: int) -> None:
+        """The transport has room: hand over what was held."""
+        session.is_paused = False
+        self._drain(session, now)
+
+    def is_draining(self) -> bool:
+        """Whether a session has more to hand over: `drain` is due at once."""
+        return bool(self._draining)
+
+    def drain(self, now: int) -> None:
+        """Hand over the next slice of each outbox that is not paused."""
+        for session in tuple(self._draining):
+            self._drain(session, now)
+
+    def _drain(self, session: Session, now: int) -> None:
+        budget = SLICE_BYTES
+        while session.outbox and budget > 0:
+            held = session.outbox[0]
+            message = held.message
+            assert message is not None
+            budget -= held.size
+            if self._is_over(message, now):
+                self._expire(held, Reason.LIFETIME_OVER, now)
+                continue
+            session.outbox.popleft()
+            self._release(held)
+            self._hand_over(session, message, Stage.REDELIVERED if held.is_retry else Stage.DELIVERED, now)
+        if session.outbox:
+            self._draining[session] = None
+        else:
+            self._draining.pop(session, None)
+        session.refresh_direct()
+
+    def _queue(self, session: Session, held: Held) -> None:
+        is_over = self.queued_bytes + held.size > self._total_queue_bytes or (
+            bool(session.outbox) and session.outbox_bytes + held.size > self._queue_bytes
+        )
+        self._account(held, session)
+        session.outbox.append(held)
+        session.refresh_direct()
+        if is_over:
+            self.slow[session] = None
+
+    # Clients that are gone
+
+    def take_back(self, session: Session, reason: Reason, now: int) -> None:
+        """The session has ended: what was not handed over waits for the client, or gets its outcome."""
+        self._draining.pop(session, None)
+        self.slow.pop(session, None)
+        uri = session.address_for_replies
+        parcels, session.pending = session.pending, []
+        for parcel in parcels:
+            held = Held(parcel.message, uri, is_retry=True)
+            self._account(held, None)
+            self._wait(held, reason, now)
+        outbox, session.outbox = session.outbox, deque()
+        for held in outbox:
+            session.outbox_bytes -= held.size
+            held.session = None
+            held.is_retry = True
+            self._wait(held, reason, now)
+        session.refresh_direct()
+
+    def wait_for(self, message: Message, uri: str, now: int) -> None:
+        """Keep a message for a client that is not connected, as after a restart."""
+        held = Held(message, uri, is_retry=True)
+        self._account(held, None)
+        self._wait(held, Reason.CONNECTION_LOST, now)
+
+    def _wait(self, held: Held, reason: Reason, now: int) -> None:
+        message = held.message
+        assert message is not None
+        if message.expires_us is None:
+            self._release(held)
+            self._outbound.observe(Stage.UNDELIVERABLE, message.address, (held.uri,), now, reason)
+            if not message.is_own:
+                self.failures.append(Failure(message, held.uri, reason, "the connection broke before it was written"))
+            return
+        waiting = self._waiting.get(held.uri)
+        if waiting is None:
+            waiting = self._waiting[held.uri] = Waiting()
+        waiting.queue.append(held)
+        waiting.size += held.size
+        if self._is_over(message, now):
+            self._expire(held, Reason.LIFETIME_OVER, now)
+            return
+        while waiting.queue and (
+            len(waiting.queue) > self._redelivery_messages
+            or waiting.size > max(self._queue_bytes, held.size)
+            or self.queued_bytes > self._total_queue_bytes
+        ):
+            self._expire(waiting.queue[0], Reason.REDELIVERY_OVERFLOW, now)
+
+    def welcome(self, session: Session, now: int) -> None:
+        """The client is back: hand over what waited for it, before anything newer."""
+        assert session.uri is not None
+        waiting = self._waiting.pop(session.uri, None)
+        if waiting is not None:
+            for held in waiting.queue:
+                held.session = session
+            session.outbox_bytes += waiting.size
+            session.outbox.extend(waiting.queue)
+        self._drain(session, now)
+
+    # Lifetimes
+
+    def next_deadline(self) -> int | None:
+        """When the next message that is held may expire."""
+        while self._deadlines and self._deadlines[0][2].message is None:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire_due(self, now: int) -> None:
+        """Give up what is held beyond its lifetime."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            held = heapq.heappop(self._deadlines)[2]
+            if held.message is not None:
+                self._expire(held, Reason.LIFETIME_OVER, now)
+
+    def _is_over(self, message: Message, now: int) -> bool:
+        return message.expires_us is not None and message.expires_us + self._skew_us <= now
+
+    def _expire(self, held: Held, reason: Reason, now: int) -> None:
+        message = held.message
+        assert message is not None
+        if held.session is not None:
+            held.session.outbox.remove(held)
+            held.session.refresh_direct()
+        else:
+            waiting = self._waiting[held.uri]
+            waiting.queue.remove(held)
+            waiting.size -= held.size
+            if not waiting.queue:
+                del self._waiting[held.uri]
+        self._release(held)
+        self._outbound.observe(Stage.EXPIRED, message.address, (held.uri,), now, reason)
+        self.failures.append(Failure(message, held.uri, reason, reason.sentence))
+
+    def _account(self, held: Held, session: Session | None) -> None:
+        self.queued_bytes += held.size
+        self._held_count += 1
+        held.session = session
+        if session is not None:
+            session.outbox_bytes += held.size
+        message = held.message
+        if message is not None and message.expires_us is not None:
+            self._deadline_count += 1
+            heapq.heappush(self._deadlines, (message.expires_us + self._skew_us, self._deadline_count, held))
+            if len(self._deadlines) > 2 * self._held_count + _SLACK:
+                self._deadlines = [deadline for deadline in self._deadlines if deadline[2].message is not None]
+                heapq.heapify(self._deadlines)
+
+    def _release(self, held: Held) -> None:
+        self.queued_bytes -= held.size
+        self._held_count -= 1
+        if held.session is not None:
+            held.session.outbox_bytes -= held.size
+        held.message = None

@@ -1,0 +1,63 @@
+"""What a broker tells its shell, beside the observations for the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.hop import Address, Observation, Reason
+from dovetail.pcp.session import ConnectionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOpened:
+    """A client is associated and reachable by its URI."""
+
+    connection: ConnectionId
+    uri: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnded:
+    """A client is no longer reachable through this connection; `superseded` if a newer connection has its URI."""
+
+    connection: ConnectionId
+    uri: str
+    was_superseded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseDecided:
+    """The shell must write what is to be sent, then a close frame, and drop the wire without waiting for an answer."""
+
+    connection: ConnectionId
+    code: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowConsumerFound:
+    """A connection was over its queue bound and is being closed."""
+
+    connection: ConnectionId
+    uri: str
+    queued_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageHandled:
+    """What became of a message, for the access log; only where the broker was asked to tell."""
+
+    outcome: str
+    address: Address
+    id: str
+    message_type: str
+    sender: str
+    targets: tuple[str, ...]
+    recipients: int
+    size: int
+    reason: Reason | None = None
+    detail: str = ""
+
+
+Event = Observation | SessionOpened | SessionEnded | CloseDecided | SlowConsumerFound | MessageHandled

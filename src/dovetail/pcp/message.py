@@ -1,0 +1,41 @@
+"""A message on its way through the broker, and the forms it takes there.
+
+A `Message` is what was accepted, or made here. A `Parcel` is one message in the bytes that certain clients get in this
+turn; all recipients of a fan-out share one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dovetail.hop import Address, Stage
+from dovetail.pcp.codec_v1 import Frame
+from dovetail.pcp.envelope import MessageV2
+
+
+class Message(msgspec.Struct, gc=False, eq=False):
+    """A message on its way. `expires_us` is None where it cannot wait for its target: v2, and the broker's own."""
+
+    address: Address
+    id: str
+    message_type: str
+    sender: str
+    accepted_us: int
+    expires_us: int | None
+    origin: Frame | MessageV2 | None
+    payload: bytes
+    is_expiry_told: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the broker made it."""
+        return self.origin is None
+
+
+class Parcel(msgspec.Struct, gc=False, eq=False):
+    """One message as certain clients get it in this turn; `uris` fills when the turn's parcels are handed over."""
+
+    payload: bytes
+    message: Message
+    stage: Stage
+    uris: list[str]

@@ -1,0 +1,204 @@
+"""Everything that leaves the core in a turn: events, and parcels for connections.
+
+Parcels are put to sessions while the turn's messages are routed and are handed over when the shell drains. Only then is
+a delivery observed: parcels of a wire that broke in between go back to wait; the journal says no more than happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dovetail.hop import Address, Observation, Reason, Stage
+from dovetail.pcp.events import Event, MessageHandled
+from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.session import ConnectionId, Session
+
+_ACCEPTED = Stage.ACCEPTED
+Outgoing = tuple[ConnectionId, list[bytes]]
+
+
+class Outbound:
+    """The turn's events and parcels; also counts what was observed, by stage and reason.
+
+    With `tells_messages` a MessageHandled per message is added to the events, for an access log.
+    """
+
+    def __init__(self, *, tells_messages: bool = False) -> None:
+        self._tells_messages = tells_messages
+        self.events: list[Event] = []
+        self.accepted_total = 0
+        self.delivered_total = 0
+        self._others: dict[tuple[str, str], int] = {}
+        self._dirty: list[Session] = []
+        self._parcels: list[Parcel] = []
+        self._ready: list[Outgoing] = []
+
+    def parcel(self, parcel: Parcel) -> Parcel:
+        """Begin a parcel of this turn; put it to sessions next."""
+        self._parcels.append(parcel)
+        return parcel
+
+    def put(self, session: Session, parcel: Parcel) -> None:
+        """Hand this parcel to the session at the end of the turn."""
+        if not session.pending:
+            self._dirty.append(session)
+        session.pending.append(parcel)
+
+    def put_all(self, sessions: list[Session], parcel: Parcel) -> None:
+        """Hand this parcel to each session at the end of the turn; the inner loop of a fan-out."""
+        mark = self._dirty.append
+        for session in sessions:
+            pending = session.pending
+            if not pending:
+                mark(session)
+            pending.append(parcel)
+
+    def accept(self, message: Message, raw: bytes, keeps_body: bool, now: int) -> None:
+        """Observe that a message was taken in."""
+        self.accepted_total += 1
+        self.events.append(
+            Observation(
+                at_us=now,
+                stage=_ACCEPTED,
+                message=message.address,
+                counterparts=(message.sender,),
+                raw=raw if keeps_body else None,
+                size=len(raw),
+                expires_us=message.expires_us,
+            )
+        )
+
+    def tell(
+        self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
+    ) -> None:
+        """Add what became of a message to the access log, if there is one."""
+        if self._tells_messages:
+            self.events.append(
+                MessageHandled(
+                    outcome=outcome,
+                    address=message.address,
+                    id=message.id,
+                    message_type=message.message_type,
+                    sender=message.sender,
+                    targets=tuple(targets),
+                    recipients=recipients,
+                    size=len(message.payload),
+                    reason=reason,
+                )
+            )
+
+    def tell_rejected(
+        self, address: Address, message_id: str | None, sender: str, size: int, reason: Reason, detail: str
+    ) -> None:
+        """Add a refusal to the access log, if there is one."""
+        if self._tells_messages:
+            self.events.append(
+                MessageHandled(
+                    outcome="rejected",
+                    address=address,
+                    id=message_id or "",
+                    message_type="",
+                    sender=sender,
+                    targets=(),
+                    recipients=0,
+                    size=size,
+                    reason=reason,
+                    detail=detail,
+                )
+            )
+
+    def observe(
+        self,
+        stage: Stage,
+        address: Address,
+        counterparts: tuple[str, ...],
+        now: int,
+        reason: Reason | None = None,
+        raw: bytes | None = None,
+        size: int | None = None,
+        expires_us: int | None = None,
+    ) -> None:
+        """Observe anything but a delivery of this turn."""
+        key = (stage.value, "" if reason is None else reason.value)
+        self._others[key] = self._others.get(key, 0) + (len(counterparts) or 1)
+        self.events.append(
+            Observation(
+                at_us=now,
+                stage=stage,
+                message=address,
+                counterparts=counterparts,
+                reason=reason,
+                raw=raw,
+                size=size,
+                expires_us=expires_us,
+            )
+        )
+
+    def observe_delivered(self, address: Address, counterparts: tuple[str, ...], now: int) -> None:
+        """Observe what was handed to the broker itself."""
+        self.delivered_total += len(counterparts)
+        self.events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address, counterparts=counterparts))
+
+    def release(self, session: Session, now: int) -> None:
+        """Hand over the parcels of one session ahead of the others, because it is about to be closed."""
+        if not session.pending:
+            return
+        uri = session.address_for_replies
+        self._ready.append((session.connection, [parcel.payload for parcel in session.pending]))
+        for parcel in session.pending:
+            self._observe_handed(parcel, (uri,), now)
+        session.pending = []
+
+    def settle(self, now: int) -> None:
+        """Hand over: from here on the turn's parcels are the shell's to write, and their deliveries are observed."""
+        if not self._dirty:
+            if self._parcels:
+                self._parcels.clear()
+            return
+        ready = self._ready
+        last_parcels: list[Parcel] = []
+        payloads: list[bytes] = []
+        for session in self._dirty:
+            parcels = session.pending
+            if not parcels:
+                continue  # closed in the meantime; its parcels were taken back
+            uri = session.uri or session.address_for_replies
+            for parcel in parcels:
+                parcel.uris.append(uri)
+            if parcels != last_parcels:
+                payloads = [parcel.payload for parcel in parcels]
+                last_parcels = parcels
+            ready.append((session.connection, payloads))
+            session.pending = []
+        self._dirty.clear()
+        for parcel in self._parcels:
+            if parcel.uris:
+                self._observe_handed(parcel, tuple(parcel.uris), now)
+        self._parcels.clear()
+
+    def _observe_handed(self, parcel: Parcel, uris: tuple[str, ...], now: int) -> None:
+        if parcel.stage is Stage.DELIVERED:
+            self.delivered_total += len(uris)
+        else:
+            key = (parcel.stage.value, "")
+            self._others[key] = self._others.get(key, 0) + len(uris)
+        self.events.append(
+            Observation(at_us=now, stage=parcel.stage, message=parcel.message.address, counterparts=uris)
+        )
+
+    def take_events(self) -> list[Event]:
+        """Drain the events."""
+        events, self.events = self.events, []
+        return events
+
+    def take_ready(self) -> list[Outgoing]:
+        """Drain what was handed over."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How often each (stage, reason) was observed; the reason is empty where there is none."""
+        counts = dict(self._others)
+        counts["accepted", ""] = self.accepted_total
+        counts["delivered", ""] = self.delivered_total
+        return counts

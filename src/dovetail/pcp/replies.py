@@ -1,0 +1,117 @@
+"""The broker's own messages: answers, reports, errors and inventory updates, in the version their client speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET
+
+from dovetail.hop import Stage, address_of
+from dovetail.pcp.codec_v1 import encode_frame
+from dovetail.pcp.codec_v2 import encode_message
+from dovetail.pcp.delivery import Delivery
+from dovetail.pcp.envelope import Envelope, MessageV2
+from dovetail.pcp.message import Message
+from dovetail.pcp.outbound import Outbound
+from dovetail.pcp.session import Session
+from dovetail.pcp.timestamps import encode_timestamp
+from dovetail.pcp.uri import BROKER_URI
+from dovetail.pcp.vocabulary import (
+    ASSOCIATE_RESPONSE,
+    DESTINATION_REPORT,
+    ERROR_MESSAGE,
+    INVENTORY_RESPONSE,
+    INVENTORY_UPDATE,
+    TTL_EXPIRED,
+    UNAUTHORIZED,
+    VERSION_ERROR,
+    AssociateResponse,
+    DestinationReport,
+    ErrorMessage,
+    InventoryChange,
+    InventoryResponse,
+    InventoryUpdate,
+    TtlExpired,
+    VersionError,
+)
+
+_encoder = msgspec.json.Encoder()
+
+
+class Replies:
+    """Makes the broker's own messages and gives them to sessions; `new_id` gives a fresh UUID text each time."""
+
+    def __init__(
+        self,
+        outbound: Outbound,
+        delivery: Delivery,
+        new_id: Callable[[], str],
+        ttl_us: int,
+        keeps_body: Callable[[str], bool],
+    ) -> None:
+        self._outbound = outbound
+        self._delivery = delivery
+        self._new_id = new_id
+        self._ttl_us = ttl_us
+        self._keeps_body = keeps_body
+
+    def associate(self, session: Session, request: str, now: int, refusal: str | None = None) -> None:
+        """The outcome of an association."""
+        response = AssociateResponse(request, refusal is None, UNSET if refusal is None else refusal)
+        self._send(session, ASSOCIATE_RESPONSE, response, request, now)
+
+    def report(self, session: Session, message_id: str, targets: list[str], now: int) -> None:
+        """The destination report: whom the message will be sent to."""
+        self._send(session, DESTINATION_REPORT, DestinationReport(message_id, targets), message_id, now)
+
+    def refuse(self, session: Session, message_id: str | None, description: str, now: int) -> None:
+        """An error message; v2 clients get the description alone."""
+        if session.version == 2:
+            self._send(session, ERROR_MESSAGE, description, message_id, now)
+        else:
+            content = ErrorMessage(description, UNSET if message_id is None else message_id)
+            self._send(session, ERROR_MESSAGE, content, message_id, now)
+
+    def deny(self, session: Session, message_id: str, now: int) -> None:
+        """The message was not authorised; no data, the offending id in the reply field."""
+        self._send(session, UNAUTHORIZED, None, message_id, now)
+
+    def expire(self, session: Session, message_id: str, now: int) -> None:
+        """The message's lifetime was over."""
+        self._send(session, TTL_EXPIRED, TtlExpired(message_id), message_id, now)
+
+    def fail_translation(self, session: Session, message_id: str, target: str, detail: str, now: int) -> None:
+        """The message cannot be expressed in the target's version."""
+        self._send(session, VERSION_ERROR, VersionError(message_id, target, detail), message_id, now)
+
+    def inventory(self, session: Session, request: str, uris: list[str], now: int) -> None:
+        """Who is connected now."""
+        self._send(session, INVENTORY_RESPONSE, InventoryResponse(uris), request, now)
+
+    def update(self, session: Session, changes: list[tuple[str, int]], now: int) -> None:
+        """Who came and went since the last update."""
+        listed = [InventoryChange(uri, change) for uri, change in changes]
+        self._send(session, INVENTORY_UPDATE, InventoryUpdate(listed), None, now)
+
+    def _send(
+        self, session: Session, message_type: str, content: object | None, in_reply_to: str | None, now: int
+    ) -> None:
+        message_id = self._new_id()
+        data = None if content is None else _encoder.encode(content)
+        answered = UNSET if in_reply_to is None else in_reply_to
+        target = session.address_for_replies
+        if session.version == 1:
+            expires = encode_timestamp(now + self._ttl_us)
+            envelope = Envelope(message_id, message_type, expires, [target], BROKER_URI, in_reply_to=answered)
+            payload = encode_frame(envelope, data)
+        else:
+            raw = UNSET if data is None else msgspec.Raw(data)
+            payload = encode_message(MessageV2(message_id, message_type, target, BROKER_URI, answered, raw))
+        address = address_of(payload)
+        kept = payload if self._keeps_body(message_type) else None
+        self._outbound.observe(
+            Stage.CREATED, address, (), now, raw=kept, size=len(payload), expires_us=now + self._ttl_us
+        )
+        message = Message(address, message_id, message_type, BROKER_URI, now, None, None, payload)
+        self._delivery.deliver_own(message, session, now)

@@ -1,0 +1,122 @@
+"""One connection as the broker knows it: who is behind it, whether it may speak, and what waits to be written to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, NewType
+
+from dovetail.pcp.authorization import Policy
+from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.uri import PatternSet, client_uri
+
+ConnectionId = NewType("ConnectionId", int)
+"""Given by the shell, opaque to the core, never used twice."""
+
+DEFAULT_CLIENT_TYPE = "agent"
+MAX_PATH_CHARS = 2048
+HELD_OVERHEAD_BYTES = 512
+UNIDENTIFIED = "unidentified"
+
+
+class Mount(NamedTuple):
+    """What the path of an upgrade request says: protocol version, and client type where one is given."""
+
+    version: int
+    client_type: str | None
+
+
+class Grant(NamedTuple):
+    """What is known about one message type of one session: its policy, and whether its bytes are journaled."""
+
+    policy: Policy
+    keeps_body: bool
+
+
+class Subscription(NamedTuple):
+    """Interest in inventory changes; `start` is the first change of the present batch that is news to it."""
+
+    patterns: PatternSet
+    start: int
+
+
+class Held:
+    """One message that waits for one client: in the outbox of `session`, or, if that is None, for the client's return.
+
+    A retry is one whose earlier attempt broke. `message` is None once it has its outcome.
+    """
+
+    __slots__ = ("is_retry", "message", "session", "size", "uri")
+
+    def __init__(self, message: Message, uri: str, *, is_retry: bool) -> None:
+        self.message: Message | None = message
+        self.uri = uri
+        self.size = len(message.payload) + HELD_OVERHEAD_BYTES
+        self.is_retry = is_retry
+        self.session: Session | None = None
+
+
+class Session:
+    """State of one connection; `uri` is None until a v1 client has associated.
+
+    `common_name` is the certificate's; None on a plain connection, where a v1 client is believed what it says it is.
+    """
+
+    __slots__ = (
+        "common_name",
+        "connection",
+        "grants",
+        "is_closing",
+        "is_direct",
+        "is_paused",
+        "last_seen_us",
+        "mount",
+        "opened_us",
+        "outbox",
+        "outbox_bytes",
+        "pending",
+        "subscription",
+        "uri",
+        "version",
+    )
+
+    def __init__(self, connection: ConnectionId, common_name: str | None, mount: Mount, now: int) -> None:
+        self.connection = connection
+        self.common_name = common_name
+        self.mount = mount
+        self.version = mount.version
+        self.uri: str | None = None
+        self.opened_us = now
+        self.last_seen_us = now
+        self.is_closing = False
+        self.is_paused = False
+        self.is_direct = False  # associated, v1, nothing queued: what is routed to it goes straight into `pending`
+        self.pending: list[Parcel] = []
+        self.outbox: deque[Held] = deque()
+        self.outbox_bytes = 0
+        self.grants: dict[str, Grant] = {}
+        self.subscription: Subscription | None = None
+
+    @property
+    def address_for_replies(self) -> str:
+        """Where replies go: the session's URI, or the likeliest one before it has any."""
+        return self.uri or client_uri(self.common_name or UNIDENTIFIED, self.mount.client_type or DEFAULT_CLIENT_TYPE)
+
+    def refresh_direct(self) -> None:
+        """To be called after anything that `is_direct` depends on has changed."""
+        self.is_direct = (
+            self.version == 1 and self.uri is not None and not (self.is_paused or self.outbox or self.is_closing)
+        )
+
+
+def parse_mount(path: str, settings: PcpSettings) -> Mount | None:
+    """Version and client type from the path of an upgrade request; None where nothing is mounted."""
+    if len(path) > MAX_PATH_CHARS:
+        return None
+    path = path.partition("?")[0]
+    for version, mount in ((1, settings.mount_v1), (2, settings.mount_v2)):
+        if path in (mount, mount + "/"):
+            return Mount(version, None)
+        if path.startswith(mount + "/") and "/" not in path[len(mount) + 1 :]:
+            return Mount(version, path[len(mount) + 1 :])
+    return None

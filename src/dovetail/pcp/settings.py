@@ -1,0 +1,117 @@
+"""What an operator can set about a broker; the authorisation rules are part of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dovetail.errors import ConfigError
+from dovetail.pcp.uri import parse_uri
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=1)]
+Milliseconds = Annotated[int, Meta(ge=1, le=365 * 24 * 3600 * 1000)]
+MountPath = Annotated[str, Meta(pattern=r"^(/[A-Za-z0-9._~-]+)+$")]
+Pattern = Annotated[str, Meta(pattern=r"^pcp://[^/]*/[^/]+$", max_length=1024)]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rule of the authorisation; the first that matches sender, target and message type decides."""
+
+    allow: Annotated[bool, Meta(description="whether a match allows or denies")]
+    sender: Annotated[Pattern, Meta(description="URI of the sender; * as the whole name or type")] = "pcp://*/*"
+    target: Annotated[Pattern, Meta(description="URI of the target; the broker is pcp:///server")] = "pcp://*/*"
+    message_type: Annotated[
+        str, Meta(description="a message type, the beginning of one followed by *, or *", max_length=1024)
+    ] = "*"
+    name: Annotated[str, Meta(description="what traces and logs call it", max_length=100)] = ""
+
+    def describe(self) -> str:
+        """The rule as one line."""
+        verdict = "allow" if self.allow else "deny"
+        title = f"{self.name}: " if self.name else ""
+        return f"{title}{verdict} {self.sender} -> {self.target} {self.message_type}"
+
+
+class BodyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether the journal keeps the bytes of a message type, or only their address."""
+
+    message_type: Annotated[str, Meta(description="a message type, the beginning of one followed by *, or *")]
+    bodies: Literal["keep", "address"]
+
+
+class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section `[pcp]` of the configuration."""
+
+    name: Annotated[
+        str, Meta(description="common name of the broker, as it stands in hops", pattern=r"^[\w\-.:]+$")
+    ] = "broker"
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="port to listen on; 0 takes any free one")] = 8142
+    mount_v1: Annotated[MountPath, Meta(description="path of protocol version 1")] = "/pcp"
+    mount_v2: Annotated[MountPath, Meta(description="path of protocol version 2")] = "/pcp2"
+    certificate: Annotated[str | None, Meta(description="PEM file with the broker's certificate chain")] = None
+    key: Annotated[str | None, Meta(description="PEM file with the broker's private key")] = None
+    authority: Annotated[str | None, Meta(description="PEM file with the CA that signs clients")] = None
+    revocations: Annotated[str | None, Meta(description="PEM or DER file with the CA's revocation list; watched")] = (
+        None
+    )
+    insecure_plain: Annotated[bool, Meta(description="plain WebSocket without identities; loopback only")] = False
+    journal: Annotated[str | None, Meta(description="path of the journal; none keeps no journal")] = None
+    signing_key: Annotated[str | None, Meta(description="file of the key that signs the journal's checkpoints")] = None
+    durability: Annotated[
+        Literal["relaxed", "full"], Meta(description="full: reports and deliveries wait for the disk")
+    ] = "relaxed"
+    metrics_host: Annotated[str, Meta(description="address of /metrics and /healthz")] = "127.0.0.1"
+    metrics_port: Annotated[Port | None, Meta(description="port of /metrics and /healthz; none switches them off")] = (
+        None
+    )
+    event_loop: Annotated[Literal["asyncio", "uvloop"], Meta(description="uvloop must be installed")] = "asyncio"
+    access_log: Annotated[bool, Meta(description="one line per message at INFO")] = True
+    restore_hops: Annotated[int, Meta(description="hops at the journal's end looked through at the start", ge=0)] = (
+        1_000_000
+    )
+    max_message_bytes: Annotated[Bytes, Meta(description="larger messages are refused", le=2**31 - 1)] = (
+        64 * 1024 * 1024
+    )
+    max_connections: Annotated[Count, Meta(description="more are refused with 503 before the upgrade")] = 100_000
+    association_timeout_ms: Annotated[Milliseconds, Meta(description="time to associate in, v1")] = 30_000
+    idle_timeout_ms: Annotated[Milliseconds, Meta(description="silence after which a client is dropped")] = 360_000
+    handshake_timeout_ms: Annotated[Milliseconds, Meta(description="time for TLS and the upgrade")] = 10_000
+    drain_timeout_ms: Annotated[Milliseconds, Meta(description="time to write what is queued when stopping")] = 5_000
+    clock_skew_ms: Annotated[int, Meta(description="tolerated after `expires`", ge=0, le=24 * 3600 * 1000)] = 0
+    reply_ttl_ms: Annotated[Milliseconds, Meta(description="lifetime of the broker's own messages")] = 60_000
+    translated_ttl_ms: Annotated[Milliseconds, Meta(description="lifetime given to v2 messages for v1 clients")] = (
+        60_000
+    )
+    inventory_batch_ms: Annotated[Milliseconds, Meta(description="how often inventory updates are sent")] = 1_000
+    hops: Annotated[bool, Meta(description="append a debug chunk with hops to what is forwarded in v1")] = False
+    queue_bytes: Annotated[Bytes, Meta(description="queue of one connection; over it, it is closed as slow")] = (
+        8 * 1024 * 1024
+    )
+    total_queue_bytes: Annotated[Bytes, Meta(description="all queues and messages that wait, together")] = 1024**3
+    redelivery_messages: Annotated[Count, Meta(description="messages that wait for one client to come back")] = 1_000
+    evidence_bytes: Annotated[int, Meta(description="bytes kept of a rejected message", ge=0)] = 4_096
+    revocation_spread_ms: Annotated[Milliseconds, Meta(description="time over which revoked clients are closed")] = (
+        10_000
+    )
+    rules: Annotated[tuple[Rule, ...], Meta(description="authorisation; no match denies")] = ()
+    bodies: Annotated[tuple[BodyRule, ...], Meta(description="what the journal keeps; no match keeps")] = ()
+
+    def __post_init__(self) -> None:
+        if self.mount_v1 == self.mount_v2:
+            raise ConfigError(f"mount_v1 and mount_v2 are both {self.mount_v1!r}, expected different paths")
+        for rule in self.rules:
+            parse_uri(rule.sender)
+            parse_uri(rule.target)
+
+    @property
+    def server_uri(self) -> str:
+        """The broker's own URI, as it stands in hops and journals."""
+        return f"pcp://{self.name}/server"
+
+
+ALLOW_ALL = (Rule(allow=True, name="allow all"),)

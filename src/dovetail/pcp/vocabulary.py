@@ -1,0 +1,101 @@
+"""The message types a broker knows and the closed records that travel as their data."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dovetail.pcp.strict_json import decode_strict
+
+PREFIX = "http://puppetlabs.com/"
+ASSOCIATE_REQUEST = PREFIX + "associate_request"
+ASSOCIATE_RESPONSE = PREFIX + "associate_response"
+INVENTORY_REQUEST = PREFIX + "inventory_request"
+INVENTORY_RESPONSE = PREFIX + "inventory_response"
+INVENTORY_UPDATE = PREFIX + "inventory_update"
+DESTINATION_REPORT = PREFIX + "destination_report"
+ERROR_MESSAGE = PREFIX + "error_message"
+TTL_EXPIRED = PREFIX + "ttl_expired"
+UNAUTHORIZED = PREFIX + "unauthorized"
+VERSION_ERROR = PREFIX + "version_error"
+
+CLOSE_SUPERSEDED = 4000
+CLOSE_ASSOCIATION_UNSUCCESSFUL = 4002
+CLOSE_NO_CERTIFICATE = 4003
+CLOSE_LIMIT_EXCEEDED = 1011
+CLOSE_REVOKED = 1012
+CLOSE_TOO_BIG = 1009
+CLOSE_GOING_AWAY = 1001
+CLOSE_POLICY = 1008
+
+
+class AssociateResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of an associate response; `id` is the request's."""
+
+    id: str
+    success: bool
+    reason: str | UnsetType = UNSET
+
+
+class InventoryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of an inventory request."""
+
+    query: list[str]
+    subscribe: bool = False
+
+
+class InventoryResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of an inventory response: sorted URIs, connected now."""
+
+    uris: list[str]
+
+
+class InventoryChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One change: 1 came, -1 went."""
+
+    client: str
+    change: int
+
+
+class InventoryUpdate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of an inventory update."""
+
+    changes: list[InventoryChange]
+
+
+class DestinationReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of a destination report: the expanded, sorted targets of the message with this id."""
+
+    id: str
+    targets: list[str]
+
+
+class ErrorMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of a v1 error message; in v2 it is the description alone."""
+
+    description: str
+    id: str | UnsetType = UNSET
+
+
+class TtlExpired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of a TTL expired message."""
+
+    id: str
+
+
+class VersionError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data of a version error."""
+
+    id: str
+    target: str
+    reason: str
+
+
+_inventory_decoder = msgspec.json.Decoder(InventoryRequest)
+
+
+def decode_inventory_request(content: bytes | None) -> InventoryRequest:
+    """The data of an inventory request; ValueError says what is wrong."""
+    if content is None:
+        raise ValueError("no data")
+    return decode_strict(content, _inventory_decoder)

@@ -1,0 +1,128 @@
+"""The broker's numbers for Prometheus, read from the core when they are asked for, so that counting costs nothing."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dovetail.pcp.broker import Broker
+
+MAX_NAMED_CLIENTS = 100
+_TURN_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+
+
+class JournalQueue(Protocol):
+    """What is measured of a journal."""
+
+    @property
+    def queue_bytes(self) -> int: ...
+
+
+class TurnTimes:
+    """How long turns take; a histogram that is cheap enough to keep on the data path."""
+
+    __slots__ = ("_counts", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_TURN_BUCKETS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one turn."""
+        self._counts[bisect.bisect_left(_TURN_BUCKETS, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Metric:
+        """The histogram for Prometheus, whose buckets are cumulative."""
+        counts = itertools.accumulate(self._counts)
+        bounds = [*(str(bound) for bound in _TURN_BUCKETS), "+Inf"]
+        return HistogramMetricFamily(
+            "dovetail_pcp_routing_seconds",
+            "One turn: decode, authorise, route, journal and write all that came in it.",
+            buckets=[(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)],
+            sum_value=self._sum,
+        )
+
+
+class BrokerCollector(Collector):
+    """Collects what the core counts."""
+
+    def __init__(self, broker: Broker, journal: JournalQueue | None, turns: TurnTimes) -> None:
+        self._broker = broker
+        self._journal = journal
+        self._turns = turns
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other."""
+        broker = self._broker
+        yield GaugeMetricFamily("dovetail_pcp_connections", "Open connections.", value=broker.connection_count)
+        clients = GaugeMetricFamily("dovetail_pcp_clients", "Associated clients by type.", labels=["type"])
+        for client_type, members in sorted(broker.registry.by_type.items())[:MAX_NAMED_CLIENTS]:
+            clients.add_metric([client_type], len(members))
+        yield clients
+        messages = CounterMetricFamily(
+            "dovetail_pcp_messages", "Hops observed, by stage and reason.", labels=["stage", "reason"]
+        )
+        for (stage, reason), count in sorted(broker.counts().items()):
+            messages.add_metric([stage, reason], count)
+        yield messages
+        yield GaugeMetricFamily(
+            "dovetail_pcp_queue_bytes", "Bytes of all messages that are held.", value=broker.queued_bytes
+        )
+        backlog = GaugeMetricFamily(
+            "dovetail_pcp_client_queue_bytes",
+            "Bytes held for clients that do not read, the longest.",
+            labels=["client"],
+        )
+        backlogs = sorted(broker.backlogs().items(), key=lambda item: (-item[1], item[0]))
+        for uri, size in backlogs[:MAX_NAMED_CLIENTS]:
+            backlog.add_metric([uri], size)
+        yield backlog
+        yield self._turns.collect()
+        if self._journal is not None:
+            yield GaugeMetricFamily(
+                "dovetail_pcp_journal_queue_bytes", "Bytes that wait for the journal.", value=self._journal.queue_bytes
+            )
+
+
+class BrokerMetrics:
+    """The registry of one broker: what the core counts, and what only the shell sees."""
+
+    def __init__(self, broker: Broker, journal: JournalQueue | None) -> None:
+        self.registry = CollectorRegistry()
+        self.turns = TurnTimes()
+        self.registry.register(BrokerCollector(broker, journal, self.turns))
+        self.refused_upgrades = Counter(
+            "dovetail_pcp_refused_upgrades", "Upgrades refused, by HTTP status.", ["status"], registry=self.registry
+        )
+        self.closes = Counter(
+            "dovetail_pcp_closes", "Connections closed from here, by code.", ["code"], registry=self.registry
+        )
+        self.slow_consumers = Counter(
+            "dovetail_pcp_slow_consumers",
+            "Connections closed because they did not read, by client.",
+            ["client"],
+            registry=self.registry,
+        )
+        self.handshake_seconds = Histogram(
+            "dovetail_pcp_handshake_seconds", "From the upgrade to the association.", registry=self.registry
+        )
+        self.journal_delays = Counter(
+            "dovetail_pcp_journal_delays", "Turns that waited for room in the journal.", registry=self.registry
+        )
+        self._named = 0
+
+    def count_slow(self, uri: str) -> None:
+        """Count a slow consumer by name, up to a bound of names."""
+        if self._named < MAX_NAMED_CLIENTS:
+            self._named += 1
+        else:
+            uri = "others"
+        self.slow_consumers.labels(uri).inc()

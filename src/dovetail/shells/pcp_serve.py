@@ -1,0 +1,110 @@
+"""A broker as a process: its journal, its event loop, its signals, from start to the last write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.errors import ConfigError, DovetailError
+from dovetail.journal.checkpoint import Signer
+from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
+from dovetail.pcp.settings import PcpSettings
+from dovetail.shells.pcp_server import PcpServer, check_settings, now_us
+
+_GC_THRESHOLDS = (50_000, 20, 100)
+
+log = logging.getLogger("dovetail.pcp")
+
+
+def run_broker(settings: PcpSettings, on_started: Callable[[dict[str, object]], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT; raises where it cannot start or can no longer keep its journal."""
+    check_settings(settings)
+    if settings.event_loop == "uvloop":
+        try:
+            import uvloop
+        except ImportError:
+            raise ConfigError("event_loop is 'uvloop', which is not installed; 'asyncio' always is") from None
+        uvloop.run(_serve(settings, on_started))
+    else:
+        asyncio.run(_serve(settings, on_started))
+
+
+def open_journal(settings: PcpSettings) -> Journal | None:
+    """The broker's journal; its signing key is made beside it where none is named."""
+    if settings.journal is None:
+        return None
+    path = Path(settings.journal)
+    server = settings.server_uri
+    if settings.signing_key is not None:
+        key_path = Path(settings.signing_key)
+    else:
+        key_path = path.parent / f"{file_stem(server)}.skey"
+        if not key_path.exists():
+            create_signing_key(path.parent, server)
+    key = load_signing_key(key_path)
+    options = JournalOptions(durability=settings.durability)
+    return Journal.open(path, server=server, signer=Signer(server, key.private_key), options=options)
+
+
+async def _serve(settings: PcpSettings, on_started: Callable[[dict[str, object]], None]) -> None:
+    journal = open_journal(settings)
+    try:
+        server = PcpServer(settings, journal)
+        if journal is not None:
+            first = max(0, journal.size - settings.restore_hops)
+            server.broker.restore(journal.hops(first), now_us())
+        await server.start()
+        gc.collect()
+        gc.freeze()  # what is there now stays; a collection looks only at what comes after
+        gc.set_threshold(*_GC_THRESHOLDS)
+        on_started(describe(server))
+        await _until_stopped(server)
+        await server.stop()
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def describe(server: PcpServer) -> dict[str, object]:
+    """Where a broker listens."""
+    settings = server.settings
+    scheme = "ws" if settings.insecure_plain else "wss"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    described: dict[str, object] = {
+        "server": settings.server_uri,
+        "url": f"{scheme}://{host}:{server.port}{settings.mount_v1}",
+        "url_v2": f"{scheme}://{host}:{server.port}{settings.mount_v2}",
+    }
+    if server.metrics_port is not None:
+        described["metrics"] = f"http://{settings.metrics_host}:{server.metrics_port}/metrics"
+    return described
+
+
+async def _until_stopped(server: PcpServer) -> None:
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop(name: str) -> None:
+        log.info("%s: draining", name)
+        if not stopped.done():
+            stopped.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    assert server.failed is not None
+    try:
+        await asyncio.wait([stopped, server.failed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    if server.failed.done():
+        error = server.failed.exception()
+        with contextlib.suppress(Exception):
+            await server.stop()
+        raise error if isinstance(error, DovetailError) else DovetailError(f"the broker failed: {error}")

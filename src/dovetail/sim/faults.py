@@ -1,0 +1,259 @@
+"""Misfortune as data: what goes wrong in a world, when and where.
+
+A schedule is a list of faults. It is drawn from the world's seed or read from JSON, can be printed and replayed, and
+does not depend on what the places do. Times are microseconds after the world's start. Every fault ends by itself, so
+that after `end_of(faults)` the world is whole again and can be expected to settle.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from dovetail.errors import LocalProtocolError, UsageError
+from dovetail.sim.core import CrashPoint
+from dovetail.sim.network import Link
+from dovetail.sim.randomness import Randomness, draw_between
+from dovetail.sim.world import SECOND_US, World
+
+MAX_FAULTS = 10_000
+MAX_SCHEDULE_BYTES = 4 << 20
+_MAX_DOWN_US = 5 * SECOND_US
+_MAX_CLOCK_JUMP_US = 20 * SECOND_US
+_APPENDS_WORTH_A_CRASH = 50
+
+Span = Annotated[int, msgspec.Meta(ge=0)]
+Ordinal = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="crash"):
+    """A place dies at a moment and comes back from its journal."""
+
+    at_us: Span
+    place: str
+    down_us: Span
+
+
+class AppendCrash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="append_crash"):
+    """A place dies in the turn of its n-th append (from 1), before the commit, before, amid or after the sends."""
+
+    place: str
+    append: Ordinal
+    point: CrashPoint
+    down_us: Span
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="partition"):
+    """Groups of places, and all that are named in none, cannot reach each other for a while."""
+
+    at_us: Span
+    groups: tuple[tuple[str, ...], ...]
+    for_us: Span
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="pause"):
+    """A place stands still for a while and then goes on."""
+
+    at_us: Span
+    place: str
+    for_us: Span
+
+
+class ClockJump(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="clock"):
+    """A place's clock is set forwards or backwards."""
+
+    at_us: Span
+    place: str
+    by_us: int
+
+
+class DiskFull(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="disk"):
+    """A place's journal has no room for a while."""
+
+    at_us: Span
+    place: str
+    for_us: Span
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="weather"):
+    """All links behave like this one for a while."""
+
+    at_us: Span
+    link: Link
+    for_us: Span
+
+
+AnyFault = Crash | AppendCrash | Partition | Pause | ClockJump | DiskFull | Weather
+
+
+def encode_faults(faults: Sequence[AnyFault]) -> bytes:
+    """A schedule as JSON, one fault a line."""
+    lines = b",\n".join(msgspec.json.encode(fault) for fault in faults)
+    return b"[\n" + lines + b"\n]\n" if lines else b"[]\n"
+
+
+def decode_faults(data: bytes) -> list[AnyFault]:
+    """A schedule from JSON; UsageError says what is wrong with it."""
+    if len(data) > MAX_SCHEDULE_BYTES:
+        raise UsageError(f"fault schedule of {len(data)} bytes, expected at most {MAX_SCHEDULE_BYTES}")
+    try:
+        faults = msgspec.json.decode(data, type=list[AnyFault])
+    except msgspec.DecodeError as error:
+        raise UsageError(f"fault schedule: {error}") from None
+    if len(faults) > MAX_FAULTS:
+        raise UsageError(f"fault schedule of {len(faults)} faults, expected at most {MAX_FAULTS}")
+    return faults
+
+
+def apply_faults(world: World, faults: Sequence[AnyFault]) -> None:
+    """Plan a schedule in a world whose places are all there and which has not run yet."""
+    for fault in faults:
+        names = [name for group in fault.groups for name in group] if isinstance(fault, Partition) else []
+        names += [fault.place] if not isinstance(fault, Partition | Weather) else []
+        for name in names:
+            if name not in world.places:
+                raise UsageError(f"fault {type(fault).__name__} names {name!r}, which is no place of this world")
+        if isinstance(fault, AppendCrash):
+            world.crash_on_append(fault.place, fault.append, fault.point, fault.down_us)
+        else:
+            world.schedule(world.timeline.start_us + fault.at_us - world.now, _strike(world, fault))
+
+
+def end_of(faults: Sequence[AnyFault]) -> int:
+    """When the last fault is over, in microseconds after the start; crashes on an append have no time of their own."""
+    ends = [0]
+    for fault in faults:
+        match fault:
+            case Crash():
+                ends.append(fault.at_us + fault.down_us)
+            case Partition() | Pause() | DiskFull() | Weather():
+                ends.append(fault.at_us + fault.for_us)
+            case ClockJump():
+                ends.append(fault.at_us)
+            case AppendCrash():
+                pass
+    return max(ends)
+
+
+def _strike(world: World, fault: AnyFault) -> Callable[[], None]:
+    def strike() -> None:
+        match fault:
+            case Crash():
+                world.crash(fault.place, fault.down_us)
+            case Partition():
+                number = world.partition(fault.groups)
+                world.schedule(fault.for_us, lambda: world.heal(number))
+            case Pause():
+                world.pause(fault.place, fault.for_us)
+            case ClockJump():
+                world.jump_clock(fault.place, fault.by_us)
+            case DiskFull():
+                world.fill_disk(fault.place, fault.for_us)
+            case Weather():
+                number = world.network.add_weather(fault.link)
+                world.schedule(fault.for_us, lambda: world.network.end_weather(number))
+            case AppendCrash():
+                raise LocalProtocolError("a crash on an append is planned by number, not by time")
+
+    return strike
+
+
+# -- drawing a schedule
+
+_Draw = Callable[[random.Random, Sequence[str], int], AnyFault]
+
+
+def _draw_crash(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    at_us, place = _moment(chance, span_us), _pick(chance, places)
+    return Crash(at_us=at_us, place=place, down_us=draw_between(chance, 1, _MAX_DOWN_US))
+
+
+def _draw_append_crash(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    return AppendCrash(
+        place=_pick(chance, places),
+        append=draw_between(chance, 1, _APPENDS_WORTH_A_CRASH),
+        point=tuple(CrashPoint)[draw_between(chance, 0, len(CrashPoint) - 1)],
+        down_us=draw_between(chance, 1, min(_MAX_DOWN_US, span_us)),
+    )
+
+
+def _draw_partition(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    at_us = _moment(chance, span_us)
+    sides: tuple[list[str], list[str]] = ([], [])
+    for place in places:
+        sides[chance.random() < 0.5].append(place)
+    for side, other in (sides, sides[::-1]):
+        if not side and len(other) > 1:
+            side.append(other.pop())
+    return Partition(at_us=at_us, groups=(tuple(sides[0]), tuple(sides[1])), for_us=_while(chance, span_us, at_us))
+
+
+def _draw_pause(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    at_us = _moment(chance, span_us)
+    return Pause(at_us=at_us, place=_pick(chance, places), for_us=_while(chance, span_us, at_us))
+
+
+def _draw_clock_jump(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    by_us = draw_between(chance, -_MAX_CLOCK_JUMP_US, _MAX_CLOCK_JUMP_US)
+    return ClockJump(at_us=_moment(chance, span_us), place=_pick(chance, places), by_us=by_us)
+
+
+def _draw_disk_full(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    at_us = _moment(chance, span_us)
+    return DiskFull(at_us=at_us, place=_pick(chance, places), for_us=_while(chance, span_us, at_us))
+
+
+def _draw_weather(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:  # noqa: ARG001 - as the others
+    at_us = _moment(chance, span_us)
+    low_us = draw_between(chance, 0, 100_000)
+    link = Link(
+        latency_us=(low_us, low_us + draw_between(chance, 0, 400_000)),
+        loss=draw_between(chance, 0, 50) / 100,
+        duplicate=draw_between(chance, 0, 20) / 100,
+        reorder=draw_between(chance, 0, 30) / 100,
+    )
+    return Weather(at_us=at_us, link=link, for_us=_while(chance, span_us, at_us))
+
+
+KINDS: Mapping[str, _Draw] = {
+    "crash": _draw_crash,
+    "append_crash": _draw_append_crash,
+    "partition": _draw_partition,
+    "pause": _draw_pause,
+    "clock": _draw_clock_jump,
+    "disk": _draw_disk_full,
+    "weather": _draw_weather,
+}
+"""The kinds that can be drawn, by the name that JSON and the command line use."""
+
+
+def draw_faults(
+    randomness: Randomness, places: Sequence[str], *, span_us: int, kinds: Sequence[str], count: int
+) -> list[AnyFault]:
+    """`count` faults of each kind within `span_us`; each kind has a stream of its own, so that kinds can be added."""
+    if not places or span_us < 1:
+        raise LocalProtocolError(f"faults for {len(places)} places within {span_us} us")
+    if count * len(kinds) > MAX_FAULTS:
+        raise UsageError(f"{count * len(kinds)} faults, expected at most {MAX_FAULTS}")
+    faults: list[AnyFault] = []
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"unknown kind of fault {kind!r}, expected some of {', '.join(KINDS)}")
+        chance = randomness.stream(f"faults\0{kind}")
+        faults.extend(KINDS[kind](chance, places, span_us) for _ in range(count))
+    return faults
+
+
+def _moment(chance: random.Random, span_us: int) -> int:
+    return draw_between(chance, 0, span_us - 1)
+
+
+def _while(chance: random.Random, span_us: int, at_us: int) -> int:
+    return draw_between(chance, 1, span_us - at_us)
+
+
+def _pick(chance: random.Random, places: Sequence[str]) -> str:
+    return places[draw_between(chance, 0, len(places) - 1)]

@@ -1,0 +1,175 @@
+"""Run a world from a seed with faults until it is quiet, and report what came of it.
+
+A scenario is a builder: it puts places into a world, plans the traffic of a setting, and returns a play that can say
+whether everything that was promised has arrived, and what is wrong. To add one, write a builder and put it into
+SCENARIOS; it is imported only when it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, cast
+
+import msgspec
+
+from dovetail.errors import UsageError
+from dovetail.hop import Hop
+from dovetail.sim.core import JournalFactory
+from dovetail.sim.faults import KINDS, AnyFault, apply_faults, draw_faults, end_of
+from dovetail.sim.invariants import Finding, check_journals
+from dovetail.sim.network import Link, NetworkCounts
+from dovetail.sim.randomness import Randomness
+from dovetail.sim.streams import StreamCounts
+from dovetail.sim.world import SECOND_US, World
+
+GRACE_US = 120 * SECOND_US
+"""How long after the traffic and the last fault a world may take to settle."""
+_LOOK_EVERY_US = SECOND_US // 4
+MAX_PLACES = 10_000
+
+SCENARIOS: dict[str, str] = {
+    "pingpong": "dovetail.sim.pingpong:build",
+}
+"""By name: module and function of the builder."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a scenario is: a builder makes this many places and traffic for this long."""
+
+    places: int = 3
+    duration_us: int = 10 * SECOND_US
+
+
+class Play(Protocol):
+    """A scenario under way."""
+
+    def is_settled(self) -> bool:
+        """Whether all that must arrive has arrived; asked now and then while the world runs."""
+
+    def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
+        """What is wrong at the end, beyond the general invariants."""
+
+    def facts(self) -> dict[str, int]:
+        """Numbers for the report."""
+
+
+Builder = Callable[[World, Setting], Play]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run; two runs with equal reports wrote equal journals."""
+
+    scenario: str
+    seed: int
+    places: int
+    faults: list[AnyFault]
+    is_settled: bool
+    virtual_us: int
+    events: int
+    hops: int
+    appends: int
+    crashes: int
+    missed: int
+    network: NetworkCounts
+    streams: StreamCounts
+    facts: dict[str, int]
+    findings: list[Finding]
+    digests: dict[str, str]
+    digest: str
+
+
+def run_scenario(
+    name: str,
+    seed: int,
+    *,
+    setting: Setting | None = None,
+    faults: Sequence[AnyFault] | str = (),
+    link: Link | None = None,
+    journal_factory: JournalFactory | None = None,
+) -> Report:
+    """Build, run until settled or out of time, check, report; faults are a schedule or a text for `draw_schedule`."""
+    setting = setting or Setting()
+    world = World(seed, link=link, journal_factory=journal_factory)
+    try:
+        play = find_builder(name)(world, setting)
+        if isinstance(faults, str):
+            faults = draw_schedule(faults, world.randomness, list(world.places), setting.duration_us)
+        apply_faults(world, faults)
+        _run_until_settled(world, play, max(setting.duration_us, end_of(faults)))
+        return _report(name, world, play, list(faults))
+    finally:
+        world.close()
+
+
+def find_builder(name: str) -> Builder:
+    """The builder of a scenario by name."""
+    if name not in SCENARIOS:
+        raise UsageError(f"unknown scenario {name!r}, expected one of {', '.join(SCENARIOS)}")
+    module, _, function = SCENARIOS[name].partition(":")
+    return cast(Builder, getattr(importlib.import_module(module), function))
+
+
+def name_places(prefix: str, count: int) -> list[str]:
+    """Names that sort in their order: prefix-0000 and so on."""
+    if not 1 <= count <= MAX_PLACES:
+        raise UsageError(f"{count} places, expected 1 to {MAX_PLACES}")
+    return [f"{prefix}-{number:04}" for number in range(count)]
+
+
+def draw_schedule(text: str, randomness: Randomness, places: Sequence[str], span_us: int) -> list[AnyFault]:
+    """Draw what a text asks for: `none`, or kinds with counts such as `crash=2,partition`; `all=2` is two of each."""
+    if text == "none":
+        return []
+    wanted: dict[str, int] = {}
+    for part in text.split(","):
+        kind, _, number = part.strip().partition("=")
+        if number and not (number.isascii() and number.isdecimal()):
+            raise UsageError(f"fault {part!r}: {number!r} is no count")
+        for one in KINDS if kind == "all" else [kind]:
+            wanted[one] = wanted.get(one, 0) + int(number or "1")
+    faults: list[AnyFault] = []
+    for kind, count in wanted.items():
+        faults += draw_faults(randomness, places, span_us=span_us, kinds=[kind], count=count)
+    return faults
+
+
+def _run_until_settled(world: World, play: Play, busy_us: int) -> None:
+    deadline_us = world.timeline.start_us + busy_us + GRACE_US
+    while world.now < deadline_us:
+        if world.run(_LOOK_EVERY_US):
+            return
+        is_over = world.now >= world.timeline.start_us + busy_us
+        if is_over and all(place.is_up for place in world.places.values()) and play.is_settled():
+            return
+
+
+def _report(name: str, world: World, play: Play, faults: list[AnyFault]) -> Report:
+    hops = world.hops()
+    digests = world.digests()
+    findings = check_journals(hops) + play.findings(hops)
+    is_settled = play.is_settled()
+    virtual_us = world.timeline.last_us - world.timeline.start_us
+    if not is_settled:
+        findings.append(Finding(rule="settled", server="", seq=None, detail=f"not settled after {virtual_us} us"))
+    counts = [place.counts for place in world.places.values()]
+    return Report(
+        scenario=name,
+        seed=world.seed,
+        places=len(world.places),
+        faults=faults,
+        is_settled=is_settled,
+        virtual_us=virtual_us,
+        events=world.timeline.happened,
+        hops=sum(len(part) for part in hops.values()),
+        appends=sum(count.appends for count in counts),
+        crashes=sum(count.crashes for count in counts),
+        missed=sum(count.missed for count in counts),
+        network=world.network.counts,
+        streams=world.streams.counts,
+        facts=play.facts(),
+        findings=findings,
+        digests=digests,
+        digest=hashlib.sha256("\n".join(f"{place} {digests[place]}" for place in digests).encode()).hexdigest(),
+    )

@@ -1,0 +1,239 @@
+"""What a peer knows of the other peers it has heard of, in bounded memory.
+
+A contact is validated once it has echoed a ticket that was sent to its endpoint: then the endpoint is not spoofed.
+Until then it is sent at most `AMPLIFICATION` times the bytes that came from it, besides a bounded number of hellos.
+It is proven once it has handed us a message with valid work that we lacked, or listed what we know to exist: peers
+that only take places do neither, so proven ones are preferred wherever there is a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from dovetail.swarm.exchange import NO_PROOF, Endpoint, PeerAddress, is_forward_peer
+from dovetail.swarm.limits import TokenBucket
+
+AMPLIFICATION: Final = 3
+MAX_CONTACTS: Final = 192
+"""Contacts that have answered or are pinned."""
+MAX_STRANGERS: Final = 512
+"""Endpoints that have not answered a ticket yet."""
+SERVE_BURST_SECONDS: Final = 0.5
+
+
+class Chance(Protocol):
+    """The injected source of randomness."""
+
+    def random(self) -> float:
+        """From 0.0 up to, not including, 1.0."""
+        ...
+
+    def getrandbits(self, k: int, /) -> int:
+        """So many random bits."""
+        ...
+
+
+class Contact:
+    """One other peer, or what claims to be one."""
+
+    __slots__ = (
+        "address",
+        "delivered",
+        "endpoint",
+        "given_token",
+        "heard_us",
+        "held_token",
+        "hello_due_us",
+        "hello_had_proof",
+        "hello_sent_us",
+        "hello_ticket",
+        "is_ahead",
+        "is_backward",
+        "is_forward",
+        "is_masked",
+        "is_pinned",
+        "is_proven",
+        "is_validated",
+        "knows_us",
+        "linked_us",
+        "queries",
+        "received_bytes",
+        "refused_until_us",
+        "sent_bytes",
+        "serving",
+        "unanswered",
+        "uri",
+        "watermark_ms",
+        "wished",
+    )
+
+    def __init__(self, endpoint: Endpoint, now: int, serving: TokenBucket, queries: TokenBucket) -> None:
+        self.endpoint = endpoint
+        self.uri = f"udp://{endpoint}"
+        self.address: PeerAddress | None = None
+        self.is_ahead: bool | None = None
+        self.is_pinned = False
+        self.is_validated = False
+        self.is_proven = False
+        self.is_masked = False
+        self.is_forward = False
+        self.is_backward = False
+        self.heard_us = now
+        self.hello_ticket: bytes | None = None
+        self.given_token: bytes | None = None
+        self.held_token = NO_PROOF
+        self.hello_had_proof = False
+        self.knows_us = False
+        self.hello_sent_us = 0
+        self.hello_due_us = now
+        self.unanswered = 0
+        self.wished = 0
+        self.refused_until_us = 0
+        self.linked_us = 0
+        self.delivered = 0
+        self.watermark_ms: int | None = None
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.serving = serving
+        self.queries = queries
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether messages flow between us by relay."""
+        return self.is_forward or self.is_backward
+
+    def may_send(self, size: int, now: int) -> bool:
+        """Whether an answer of this size may go out: no amplification to strangers, a fair share to the others."""
+        if self.is_validated:
+            return self.serving.take(size, now)
+        if self.sent_bytes + size > AMPLIFICATION * self.received_bytes:
+            return False
+        self.sent_bytes += size
+        return True
+
+
+class Contacts:
+    """All contacts by endpoint: the answered ones, and strangers in the order in which they were last heard."""
+
+    def __init__(
+        self,
+        local: PeerAddress,
+        swarm_name: str,
+        chance: Chance,
+        serve_bytes_per_second: int,
+        queries_per_second: int,
+    ) -> None:
+        self.local = local
+        self._swarm_name = swarm_name
+        self._chance = chance
+        self._serve_rate = serve_bytes_per_second
+        self._query_rate = queries_per_second
+        self._known: dict[Endpoint, Contact] = {}
+        self._strangers: dict[Endpoint, Contact] = {}
+        self._forward: list[Contact] | None = None
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._strangers)
+
+    def __iter__(self) -> Iterator[Contact]:
+        yield from self._known.values()
+        yield from self._strangers.values()
+
+    @property
+    def known(self) -> list[Contact]:
+        """Those that have answered a ticket, or are pinned."""
+        return list(self._known.values())
+
+    @property
+    def stranger_count(self) -> int:
+        """How many endpoints are remembered that have not answered."""
+        return len(self._strangers)
+
+    @property
+    def forward(self) -> list[Contact]:
+        """Whom we relay to."""
+        if self._forward is None:
+            self._forward = [contact for contact in self._known.values() if contact.is_forward]
+        return self._forward
+
+    @property
+    def backward(self) -> list[Contact]:
+        """Who relays to us."""
+        return [contact for contact in self._known.values() if contact.is_backward]
+
+    @property
+    def linked(self) -> list[Contact]:
+        """All that messages flow to or from."""
+        return [contact for contact in self._known.values() if contact.is_linked]
+
+    def find(self, endpoint: Endpoint) -> Contact | None:
+        """A contact that is remembered."""
+        return self._known.get(endpoint) or self._strangers.get(endpoint)
+
+    def meet(self, endpoint: Endpoint, now: int) -> Contact:
+        """The contact of an endpoint, made as a stranger if it is new."""
+        contact = self._known.get(endpoint)
+        if contact is not None:
+            return contact
+        contact = self._strangers.pop(endpoint, None)
+        if contact is None:
+            if len(self._strangers) >= MAX_STRANGERS:
+                del self._strangers[next(iter(self._strangers))]
+            serving = TokenBucket(self._serve_rate, self._serve_rate * SERVE_BURST_SECONDS)
+            contact = Contact(endpoint, now, serving, TokenBucket(self._query_rate, 2 * self._query_rate))
+        self._strangers[endpoint] = contact
+        return contact
+
+    def pin(self, endpoint: Endpoint, now: int) -> Contact:
+        """Remember an endpoint of the bootstrap list for good."""
+        contact = self.meet(endpoint, now)
+        contact.is_pinned = True
+        self._strangers.pop(endpoint, None)
+        self._known[endpoint] = contact
+        return contact
+
+    def identify(self, contact: Contact, address: PeerAddress) -> None:
+        """Note the address that a contact claims."""
+        if contact.address == address:
+            return
+        contact.address = address
+        contact.is_ahead = is_forward_peer(self.local, address)
+        contact.uri = f"swarm://{self._swarm_name}/{address.hex()}"
+
+    def validate(self, contact: Contact) -> None:
+        """It echoed a ticket: it is where it says."""
+        contact.is_validated = True
+        if contact.endpoint in self._strangers:
+            if len(self._known) >= MAX_CONTACTS:
+                self._evict()
+            del self._strangers[contact.endpoint]
+            self._known[contact.endpoint] = contact
+
+    def set_link(self, contact: Contact, *, forward: bool | None = None, backward: bool | None = None) -> None:
+        """Change what flows between us and a contact."""
+        if forward is not None:
+            contact.is_forward = forward
+        if backward is not None:
+            contact.is_backward = backward
+            contact.delivered = 0
+        self._forward = None
+
+    def forget(self, contact: Contact) -> None:
+        """Remove a contact that is neither pinned nor linked."""
+        self._strangers.pop(contact.endpoint, None)
+        self._known.pop(contact.endpoint, None)
+        self._forward = None
+
+    def pick(self, count: int, is_fit: Callable[[Contact], bool]) -> list[Contact]:
+        """Up to `count` contacts at random, first those that are proven, and that will answer us."""
+        fit = [contact for contact in self._known.values() if is_fit(contact)]
+        ranked = sorted(
+            [(not contact.is_proven, not contact.knows_us, self._chance.random(), at) for at, contact in enumerate(fit)]
+        )
+        return [fit[row[-1]] for row in ranked[:count]]
+
+    def _evict(self) -> None:
+        spare = [contact for contact in self._known.values() if not contact.is_pinned and not contact.is_linked]
+        if spare:
+            self.forget(min(spare, key=lambda contact: (contact.is_proven, contact.heard_us)))

@@ -1,0 +1,244 @@
+"""The directed acyclic graph of unexpired messages: who refers to whom, what is missing, what to refer to next.
+
+Messages are indexed by their full 32-byte address; the 8 bytes on the wire are only a hint, and two messages that
+share them are both kept and reported (reading 6). An edge counts when the referrer is strictly newer than the referee
+(reading 9); a message that breaks the rule is kept and the edge is not counted. Counted edges always lead back in
+time, so only an edge that is not counted can close a cycle: whenever one is seen, a bounded walk looks for the way
+back, and a cycle found is reported. Nothing pins an expired message; when a referrer expires, what only it referred
+to becomes a tip again, and the next composer refers to it.
+
+ttl 0 messages are known by address only, to relay them once; they have no edges (reading 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush, nsmallest
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from dovetail.hop import Address
+from dovetail.swarm.content import (
+    HASH_BYTES,
+    MAX_REFERENCES,
+    Content,
+    ContentRules,
+    MsgHash,
+    Reference,
+    epoch_diff_of,
+    expiration_ms,
+)
+from dovetail.swarm.times import TimeIndex
+
+MAX_AWAITED: Final = 16_384
+"""Unresolved references whose referrers are remembered, so that the edge counts when the referee comes."""
+MAX_REFERRERS: Final = 8
+MAX_CYCLE_WALK: Final = 256
+RECENT: Final = 32
+"""How many of the newest messages are looked at when there are fewer tips than references to give."""
+
+
+class Entry(msgspec.Struct, kw_only=True, gc=False, eq=False):
+    """One unexpired message."""
+
+    address: Address
+    msg_hash: MsgHash
+    timestamp_ms: int
+    expires_ms: int
+    ttl_epochs: int
+    references: tuple[Reference, ...]
+    raw: bytes
+    referred: int = 0
+    is_live: bool = True
+
+
+class Added(msgspec.Struct, frozen=True, gc=False):
+    """What adding a message brought to light."""
+
+    missing: tuple[Reference, ...] = ()
+    collides_with: tuple[Address, ...] = ()
+    cycle: tuple[Address, ...] = ()
+
+
+_NOTHING_SPECIAL: Final = Added()
+
+
+def make_entry(address: Address, content: Content, raw: bytes, rules: ContentRules) -> Entry:
+    """The entry of a decoded message."""
+    return Entry(
+        address=address,
+        msg_hash=MsgHash(address[:HASH_BYTES]),
+        timestamp_ms=content.timestamp_ms,
+        expires_ms=expiration_ms(content.timestamp_ms, content.ttl_epochs, rules.epoch_ms),
+        ttl_epochs=content.ttl_epochs,
+        references=content.references,
+        raw=raw,
+    )
+
+
+class Dag:
+    """All unexpired messages of one swarm, as one peer knows them."""
+
+    def __init__(self, epoch_ms: int) -> None:
+        self._epoch_ms = epoch_ms
+        self._entries: dict[Address, Entry] = {}
+        self._by_hash: dict[MsgHash, list[Entry]] = {}
+        self._times: TimeIndex[Entry] = TimeIndex()
+        self._tips: dict[Address, Entry] = {}
+        self._passing: set[Address] = set()
+        self._expiry: list[tuple[int, Address]] = []
+        self._awaited: dict[MsgHash, list[Address]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, address: Address) -> bool:
+        return address in self._entries or address in self._passing
+
+    @property
+    def tips(self) -> Sequence[Entry]:
+        """Messages that no unexpired message refers to."""
+        return list(self._tips.values())
+
+    @property
+    def next_expiry_ms(self) -> int | None:
+        """When the next message expires."""
+        return self._expiry[0][0] if self._expiry else None
+
+    def get(self, address: Address) -> Entry | None:
+        """A pullable message by its address."""
+        return self._entries.get(address)
+
+    def has_hash(self, msg_hash: MsgHash) -> bool:
+        """Whether a pullable message with this wire hash is here."""
+        return msg_hash in self._by_hash
+
+    def by_hash(self, msg_hash: MsgHash) -> Sequence[Entry]:
+        """All messages with this wire hash; more than one is a collision."""
+        return self._by_hash.get(msg_hash, ())
+
+    def between(self, start_ms: int, end_ms: int) -> Iterator[Entry]:
+        """Pullable messages of this time, in order."""
+        return self._times.between(start_ms, end_ms)
+
+    def addresses(self) -> set[Address]:
+        """All pullable messages."""
+        return set(self._entries)
+
+    def add(self, entry: Entry) -> Added:
+        """Take a message in that is not here yet."""
+        heappush(self._expiry, (entry.expires_ms, entry.address))
+        if entry.ttl_epochs == 0:
+            self._passing.add(entry.address)
+            return _NOTHING_SPECIAL
+        self._entries[entry.address] = entry
+        self._times.add(entry)
+        same = self._by_hash.setdefault(entry.msg_hash, [])
+        collides_with = tuple([other.address for other in same]) if same else ()
+        same.append(entry)
+        self._tips[entry.address] = entry
+        referrers = self._awaited.pop(entry.msg_hash, None)
+        missing: list[Reference] | None = None
+        for edge in entry.references:
+            found = self._by_hash.get(edge.msg_hash)
+            if found is not None:
+                self._link(entry, found[0])
+                continue
+            self._await(edge.msg_hash, entry.address)
+            if missing is None:
+                missing = [edge]
+            else:
+                missing.append(edge)
+        cycle = self._settle(entry, referrers) if referrers else ()
+        if missing or collides_with or cycle:
+            return Added(tuple(missing or ()), collides_with, cycle)
+        return _NOTHING_SPECIAL
+
+    def expire(self, now_ms: int) -> list[Entry]:
+        """Remove everything whose lifetime is over and return what was pullable (UEP-12, Message Life-Cycle)."""
+        gone = []
+        while self._expiry and self._expiry[0][0] <= now_ms:
+            address = heappop(self._expiry)[1]
+            entry = self._entries.pop(address, None)
+            if entry is None:
+                self._passing.discard(address)
+            else:
+                self._remove(entry)
+                gone.append(entry)
+        return gone
+
+    def choose_references(self, timestamp_ms: int, expires_ms: int) -> tuple[Reference, ...]:
+        """Fewest referred first, then those that expire no later than the new message, then the newest."""
+        candidates = {entry.address: entry for entry in islice(self._times.before(timestamp_ms), RECENT)}
+        candidates |= self._tips
+        eligible = [entry for entry in candidates.values() if entry.timestamp_ms < timestamp_ms]
+        chosen = nsmallest(
+            MAX_REFERENCES,
+            eligible,
+            key=lambda entry: (entry.referred, entry.expires_ms > expires_ms, -entry.timestamp_ms, entry.address),
+        )
+        return tuple(
+            [Reference(entry.msg_hash, epoch_diff_of(expires_ms, entry.expires_ms, self._epoch_ms)) for entry in chosen]
+        )
+
+    def _link(self, referrer: Entry, referee: Entry) -> bool:
+        """Count an edge, if it is one that counts."""
+        if referrer.timestamp_ms <= referee.timestamp_ms:
+            return False
+        referee.referred += 1
+        if referee.referred == 1:
+            self._tips.pop(referee.address, None)
+        return True
+
+    def _await(self, msg_hash: MsgHash, referrer: Address) -> None:
+        referrers = self._awaited.get(msg_hash)
+        if referrers is None:
+            if len(self._awaited) >= MAX_AWAITED:
+                del self._awaited[next(iter(self._awaited))]
+            self._awaited[msg_hash] = [referrer]
+        elif len(referrers) < MAX_REFERRERS:
+            referrers.append(referrer)
+
+    def _settle(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
+        """Count the edges that waited for a message: only one that was referred to before it came closes a cycle."""
+        is_suspect = False
+        for address in referrers:
+            referrer = self._entries.get(address)
+            if referrer is not None:
+                is_suspect = not self._link(referrer, entry) or is_suspect
+        return self._find_cycle(entry) if is_suspect else ()
+
+    def _find_cycle(self, start: Entry) -> tuple[Address, ...]:
+        """A way along the references from a message back to itself, if there is one within the walk's bound."""
+        came_from: dict[Address, Address] = {}
+        waiting = [start]
+        while waiting and len(came_from) < MAX_CYCLE_WALK:
+            entry = waiting.pop()
+            for edge in entry.references:
+                for other in self._by_hash.get(edge.msg_hash, ()):
+                    if other.address not in came_from:
+                        came_from[other.address] = entry.address
+                        waiting.append(other)
+            if start.address in came_from:
+                path = [came_from[start.address]]
+                while path[-1] != start.address:
+                    path.append(came_from[path[-1]])
+                return tuple(reversed(path))
+        return ()
+
+    def _remove(self, entry: Entry) -> None:
+        entry.is_live = False
+        self._times.remove(entry)
+        self._tips.pop(entry.address, None)
+        same = self._by_hash[entry.msg_hash]
+        same.remove(entry)
+        if not same:
+            del self._by_hash[entry.msg_hash]
+        for edge in entry.references:
+            for referee in self._by_hash.get(edge.msg_hash, ())[:1]:
+                if referee.timestamp_ms < entry.timestamp_ms and referee.referred:
+                    referee.referred -= 1
+                    if not referee.referred:
+                        self._tips[referee.address] = referee

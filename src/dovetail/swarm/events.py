@@ -1,0 +1,79 @@
+"""What a peer tells its shell, besides the observations for the journal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dovetail.hop import Address, Observation
+from dovetail.swarm.content import Content, MsgHash
+
+
+class MessageAccepted(msgspec.Struct, frozen=True, gc=False):
+    """A message joined the flow: hand it to the application; each message comes once."""
+
+    address: Address
+    content: Content
+    source: str
+    """URI of the peer it came from; our own for a message composed here."""
+    at_us: int
+
+
+class GapFound(msgspec.Struct, frozen=True, gc=False):
+    """A message refers to one that has not come; it is being pulled."""
+
+    msg_hash: MsgHash
+    referrer: Address | None
+
+
+class GapFilled(msgspec.Struct, frozen=True, gc=False):
+    """The message behind an announced gap has come."""
+
+    msg_hash: MsgHash
+    address: Address
+
+
+class GapGivenUp(msgspec.Struct, frozen=True, gc=False):
+    """A missing message was asked for as often as allowed and never came, or has expired by now."""
+
+    msg_hash: MsgHash
+    referrer: Address | None
+
+
+class CollisionFound(msgspec.Struct, frozen=True, gc=False):
+    """Two different messages share the 8 bytes that travel as `msg_hash`; both are kept."""
+
+    first: Address
+    second: Address
+
+
+class CycleFound(msgspec.Struct, frozen=True, gc=False):
+    """Messages refer to each other in a circle; all are kept, and the edge that closes it is not counted."""
+
+    path: tuple[Address, ...]
+
+
+class PeerLinked(msgspec.Struct, frozen=True, gc=False):
+    """Another peer relays to us (`is_forward` False) or is relayed to (True)."""
+
+    peer: str
+    is_forward: bool
+
+
+class PeerUnlinked(msgspec.Struct, frozen=True, gc=False):
+    """Such a link ended."""
+
+    peer: str
+    is_forward: bool
+
+
+Event = (
+    Observation
+    | MessageAccepted
+    | GapFound
+    | GapFilled
+    | GapGivenUp
+    | CollisionFound
+    | CycleFound
+    | PeerLinked
+    | PeerUnlinked
+)

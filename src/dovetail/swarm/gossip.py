@@ -1,0 +1,246 @@
+"""Finding out what was missed: time-range pulls in turn, and the pushing again of own messages.
+
+References reveal only messages that somebody refers to, and the newest have no referrer yet. So a peer asks its
+partners in turn, every 5 s, and every 1 s while something is found: what do you have since I last asked you? Each
+contact has a watermark, the time of the last complete answer, so that after a partition the first question covers all
+of it. The window reaches further back than the watermark by an overlap: messages come late when they were repaired,
+and carry older times when their composer's clock is slow, so the overlap follows the age of what has lately been
+accepted. Now and then a question reaches back `DEEP_MS`, twice that, and so on to the longest lifetime; each depth is
+asked so seldom that all depths together cost little. An unanswered question goes to the next partner after 1 s.
+
+A composer pushes its message again until it sees it come back, referred to or listed.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Final
+
+from dovetail.hop import Address
+from dovetail.swarm.contacts import Chance, Contact, Contacts
+from dovetail.swarm.exchange import Endpoint
+from dovetail.swarm.queries import RangeList, encode_pull_range
+from dovetail.swarm.refusals import UnknownTicket
+
+SECOND_US: Final = 1_000_000
+IDLE_US: Final = 5 * SECOND_US
+BUSY_US: Final = 1 * SECOND_US
+ALONE_US: Final = SECOND_US // 2
+ANSWER_WITHIN_US: Final = 1 * SECOND_US
+PARTNERS: Final = 4
+EXPLORE_EVERY: Final = 6
+OVERLAP_MS: Final = 4_000
+MAX_OVERLAP_MS: Final = 300_000
+LATE_MEMORY_US: Final = 30 * SECOND_US
+EXPLORE_WINDOW_MS: Final = 16_000
+DEEP_MS: Final = 64_000
+DEEP_PAUSE: Final = 8
+"""A question of a given depth is asked at most once in so many times its depth."""
+FULL_SYNCS: Final = 2
+MAX_OPEN: Final = 8
+PUSH_AGAIN_US: Final = 2 * SECOND_US
+MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
+
+
+class Question:
+    """A time-range pull that is under way."""
+
+    __slots__ = ("asked_ms", "contact", "end_ms", "is_explored", "is_full", "sent_us", "start_ms")
+
+    def __init__(
+        self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, *, is_full: bool, is_explored: bool
+    ) -> None:
+        self.contact = contact
+        self.start_ms = start_ms
+        self.end_ms = end_ms
+        self.asked_ms = asked_ms
+        self.is_full = is_full
+        self.is_explored = is_explored
+        self.sent_us = 0
+
+
+class Gossip:
+    """Asks partners in turn; the peer sends what is in `outbox`."""
+
+    def __init__(self, contacts: Contacts, chance: Chance, lifetime_ms: int, max_future_ms: int, now: int) -> None:
+        self._contacts = contacts
+        self._chance = chance
+        self._lifetime_ms = lifetime_ms
+        self._max_future_ms = max_future_ms
+        self._open: dict[bytes, Question] = {}
+        self._paused: Question | None = None
+        self._turn = 0
+        self._full_syncs = 0
+        self._full_after_us = now
+        self._late: tuple[int, int] = (0, now)
+        self._deep: dict[int, int] = {}
+        self._asked: dict[Endpoint, int] = {}
+        self._returned: list[Contact] = []
+        self.due_us = now
+        self.outbox: list[tuple[Contact, bytes]] = []
+
+    def note_accepted(self, age_ms: int, now: int) -> None:
+        """A message of this age was accepted: look back as far for a while."""
+        if age_ms >= self._late[0] or now - self._late[1] > LATE_MEMORY_US:
+            self._late = (age_ms, now)
+
+    def wake(self, now: int) -> None:
+        """Something was found: ask soon again."""
+        self.due_us = min(self.due_us, now + BUSY_US)
+
+    def prefer(self, contact: Contact, now: int) -> None:
+        """A contact is back after a silence: ask it next, it may have seen another part of the swarm."""
+        if len(self._returned) < MAX_OPEN and contact not in self._returned:
+            self._returned.append(contact)
+            self.due_us = min(self.due_us, now)
+
+    def handle_timer(self, now: int, has_room: bool) -> None:
+        """Give up what is unanswered and ask the next partner."""
+        if now < self.due_us:
+            return
+        for ticket, question in list(self._open.items()):
+            if now - question.sent_us >= ANSWER_WITHIN_US:
+                del self._open[ticket]
+        if self._paused is not None and has_room:
+            question, self._paused = self._paused, None
+            self._ask(question, now)
+        elif self._paused is None:
+            partner = self._next_partner()
+            if partner is not None:
+                self._ask(self._question(*partner, now), now)
+        waiting = self._open or self._paused is not None
+        self.due_us = now + (ANSWER_WITHIN_US if waiting else ALONE_US)
+
+    def receive_list(self, answer: RangeList, contact: Contact, now: int, found: int, has_room: bool) -> None:
+        """Take the answer in; `found` hashes of it are not here. Raises UnknownTicket for an answer not asked for."""
+        question = self.find(answer.ticket, contact)
+        if answer.end_ms < question.start_ms:
+            raise UnknownTicket("list that ends before the range that was asked for")
+        del self._open[answer.ticket]
+        if answer.end_ms < question.end_ms:
+            question.start_ms = answer.end_ms + 1
+            if has_room:
+                self._ask(question, now)
+            else:
+                self._paused = question
+                self.due_us = now + ALONE_US
+            return
+        if not question.is_explored:
+            contact.watermark_ms = question.asked_ms
+        if question.is_full:
+            self._full_syncs += 1
+        pause = BUSY_US if found else IDLE_US
+        self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
+
+    def find(self, ticket: bytes, contact: Contact) -> Question:
+        """The question that this contact was asked; raises UnknownTicket if there is none."""
+        question = self._open.get(ticket)
+        if question is None or question.contact is not contact:
+            raise UnknownTicket("list for a range that was not asked of this peer")
+        return question
+
+    def _question(self, contact: Contact, is_explored: bool, now: int) -> Question:
+        now_ms = now // 1000
+        end_ms = now_ms + self._max_future_ms
+        if self._full_syncs < FULL_SYNCS and contact.watermark_ms is None:
+            start_ms = max(0, now_ms - self._lifetime_ms)
+            return Question(contact, start_ms, end_ms, now_ms, is_full=True, is_explored=False)
+        since = contact.watermark_ms
+        if since is None or is_explored:
+            start_ms = now_ms - EXPLORE_WINDOW_MS
+        else:
+            start_ms = min(since, now_ms) - self._overlap_ms(now)
+        start_ms = min(start_ms, now_ms - self._depth_ms(now))
+        start_ms = max(0, start_ms, now_ms - self._lifetime_ms)
+        return Question(contact, start_ms, end_ms, now_ms, is_full=False, is_explored=is_explored)
+
+    def _overlap_ms(self, now: int) -> int:
+        age_ms, at = self._late
+        late_ms = age_ms * 5 // 4 if now - at <= LATE_MEMORY_US else 0
+        return min(MAX_OVERLAP_MS, max(OVERLAP_MS, late_ms))
+
+    def _depth_ms(self, now: int) -> int:
+        """The greatest depth that is due, counted as asked."""
+        depth, due = DEEP_MS, 0
+        while depth < 2 * self._lifetime_ms:
+            last = self._deep.setdefault(depth, now)
+            if now - last >= depth * 1000 * DEEP_PAUSE:
+                due = depth
+            depth *= 2
+        if due:
+            for shallower in self._deep:
+                if shallower <= due:
+                    self._deep[shallower] = now
+        return due
+
+    def _next_partner(self) -> tuple[Contact, bool] | None:
+        """Partners in turn, least recently asked first; now and then anybody else who answers, to explore."""
+        if self._returned:
+            return self._returned.pop(), False
+        self._turn += 1
+        busy = {question.contact.endpoint for question in self._open.values()}
+        able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
+        if not able:
+            return None
+        if self._turn % EXPLORE_EVERY:
+            ranked = sorted(able, key=lambda contact: (-_rank(contact), contact.endpoint))[:PARTNERS]
+        else:
+            ranked = able
+        partner = min(ranked, key=lambda contact: (self._asked.get(contact.endpoint, 0), contact.endpoint))
+        if len(self._asked) > 4 * len(able) + 64:
+            self._asked = {contact.endpoint: self._asked.get(contact.endpoint, 0) for contact in able}
+        self._asked[partner.endpoint] = self._turn
+        return partner, not self._turn % EXPLORE_EVERY
+
+    def _ask(self, question: Question, now: int) -> None:
+        if len(self._open) >= MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        ticket = self._chance.getrandbits(32).to_bytes(4)
+        question.sent_us = now
+        self._open[ticket] = question
+        self.outbox.append((question.contact, encode_pull_range(ticket, question.start_ms, question.end_ms)))
+        self.due_us = now + ANSWER_WITHIN_US
+
+
+def _rank(contact: Contact) -> int:
+    return 4 * contact.is_proven + 3 * contact.is_backward + 2 * contact.is_pinned + contact.is_forward
+
+
+class OwnMessages:
+    """Messages composed here that nobody has been seen to have yet."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[Address, int] = {}
+        self._queue: list[tuple[int, Address]] = []
+
+    def __len__(self) -> int:
+        return len(self._pauses)
+
+    def __contains__(self, address: Address) -> bool:
+        return address in self._pauses
+
+    @property
+    def next_due_us(self) -> int | None:
+        """When one has to be pushed again."""
+        while self._queue and self._queue[0][1] not in self._pauses:
+            heappop(self._queue)
+        return self._queue[0][0] if self._queue else None
+
+    def add(self, address: Address, now: int) -> None:
+        """Watch a message that was just pushed."""
+        self._pauses[address] = PUSH_AGAIN_US
+        heappush(self._queue, (now + PUSH_AGAIN_US, address))
+
+    def confirm(self, address: Address) -> bool:
+        """Somebody else has it, or it is over; True if that is news."""
+        return self._pauses.pop(address, None) is not None
+
+    def collect(self, now: int) -> list[Address]:
+        """What to push again now."""
+        due = []
+        while (at := self.next_due_us) is not None and at <= now:
+            address = heappop(self._queue)[1]
+            pause = self._pauses[address] = min(MAX_PUSH_AGAIN_US, 2 * self._pauses[address])
+            heappush(self._queue, (now + pause, address))
+            due.append(address)
+        return due

@@ -1,0 +1,48 @@
+"""Bounds on what others can make us do: token buckets, and the journaling of refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dovetail.hop import Reason
+
+
+class TokenBucket:
+    """So many units a second on average, saved up to `burst`; starts full."""
+
+    __slots__ = ("_burst", "_left", "_rate", "_seen_us")
+
+    def __init__(self, rate_per_second: float, burst: float) -> None:
+        self._rate = rate_per_second
+        self._burst = burst
+        self._left = burst
+        self._seen_us: int | None = None
+
+    def take(self, amount: float, now: int) -> bool:
+        """Whether so much may be spent now; if not, nothing is spent. A clock set back changes nothing."""
+        if self._seen_us is None:
+            self._seen_us = now
+        elif now > self._seen_us:
+            self._left = min(self._burst, self._left + (now - self._seen_us) * self._rate / 1_000_000)
+            self._seen_us = now
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True
+
+
+class RefusalBook:
+    """Counts every refusal by reason and says which may be journaled, so that a flood cannot fill the disk."""
+
+    def __init__(self, journaled_per_second: float) -> None:
+        self.counts: Counter[Reason] = Counter()
+        self.journaled = 0
+        self._bucket = TokenBucket(journaled_per_second, 10 * journaled_per_second)
+
+    def note(self, reason: Reason, now: int) -> bool:
+        """Count one; True if it shall be journaled."""
+        self.counts[reason] += 1
+        if not self._bucket.take(1, now):
+            return False
+        self.journaled += 1
+        return True

@@ -1,0 +1,285 @@
+"""Links to other peers: as many that relay to us as we relay to, agreed by hellos and answers.
+
+A peer relays to its forward links. The direction between two peers comes from their addresses, so that messages flow
+round a ring of chances and every peer has as many relays coming in as going out (`exchange.is_forward_peer`);
+unbalanced lists leave some peers with nothing. Where too few peers lie on one side, as in small swarms, the other
+side will do.
+
+Each side seeks `target` links in each direction and grants `spare` more to who asks. A hello carries the whole wished
+state, the answer the whole granted state; both are repeated every 30 s and end a link that is no longer wished. A
+contact that leaves four hellos unanswered loses its links, and is still asked now and then: it may be behind a
+partition. Strangers are asked four times in all.
+
+Peers that relay nothing are found out: a backward link that handed over nothing while others handed over
+`ROTATE_AFTER` new messages is ended and sought elsewhere, and a forward link that is not proven is changed now and
+then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dovetail.swarm.contacts import Chance, Contact, Contacts
+from dovetail.swarm.events import PeerLinked, PeerUnlinked
+from dovetail.swarm.exchange import (
+    I_RELAY_TO_YOU,
+    INTRODUCE_OTHERS,
+    MAX_INTRODUCTIONS,
+    NO_PROOF,
+    YOU_RELAY_TO_ME,
+    Answer,
+    Endpoint,
+    Hello,
+    Introduction,
+    encode_answer,
+    encode_hello,
+)
+from dovetail.swarm.refusals import UnknownTicket
+from dovetail.swarm.settings import PeerSettings
+
+SECOND_US: Final = 1_000_000
+SEEK_US: Final = SECOND_US // 2
+CALM_US: Final = 5 * SECOND_US
+REFRESH_US: Final = 30 * SECOND_US
+REFRESH_UNLINKED_US: Final = 120 * SECOND_US
+ANSWER_WITHIN_US: Final = 1 * SECOND_US
+MAX_RETRY_US: Final = 10 * SECOND_US
+MAX_RETRY_SEEKING_US: Final = 2 * SECOND_US
+MAX_UNANSWERED: Final = 4
+FORGET_US: Final = 600 * SECOND_US
+REFUSED_US: Final = 10 * SECOND_US
+LOST_US: Final = 20 * SECOND_US
+SETTLED_US: Final = 5 * SECOND_US
+"""A hello may have been under way while a link was made: only later ones can end it."""
+SILENT_US: Final = 120 * SECOND_US
+ROTATE_US: Final = 20 * SECOND_US
+ROTATE_AFTER: Final = 8
+ENOUGH_CONTACTS: Final = 20
+MAX_SEEKING: Final = 4
+"""Peers asked for a link in one direction, and strangers asked for their name, at a time."""
+
+
+class Neighbours:
+    """Keeps the links; the peer sends what is in `outbox`."""
+
+    def __init__(self, contacts: Contacts, settings: PeerSettings, chance: Chance, now: int) -> None:
+        self._contacts = contacts
+        self._settings = settings
+        self._chance = chance
+        self._accepted = 0
+        self._rotate_us = now + ROTATE_US
+        self.due_us = now
+        self.outbox: list[tuple[Contact, bytes]] = []
+        self.events: list[PeerLinked | PeerUnlinked] = []
+        self.returned: list[Contact] = []
+        """Contacts that answered again after a silence."""
+
+    def bootstrap(self, endpoint: Endpoint, now: int) -> None:
+        """Ask an endpoint of the bootstrap list."""
+        self._contacts.pin(endpoint, now)
+        self.due_us = now
+
+    def note_accepted(self, contact: Contact | None) -> None:
+        """A new message was accepted, from this contact."""
+        self._accepted += 1
+        if contact is not None:
+            contact.is_proven = contact.is_proven or contact.is_validated
+
+    # -- hello and answer
+
+    def receive_hello(self, hello: Hello, contact: Contact, now: int) -> None:
+        """Answer a hello; only validated contacts are granted anything."""
+        contacts = self._contacts
+        if hello.address == contacts.local:
+            return
+        contacts.identify(contact, hello.address)
+        grants = 0
+        introductions: tuple[Introduction, ...] = ()
+        if contact.given_token is None:
+            contact.given_token = self._chance.getrandbits(32).to_bytes(4)
+        elif hello.proof == contact.given_token:
+            contacts.validate(contact)
+            contact.unanswered = 0
+        if contact.is_validated:
+            self._grant(contact, hello.wishes, now)
+            grants = _state(contact)
+            if hello.wishes & INTRODUCE_OTHERS:
+                introductions = self._introduce(contact)
+        message = encode_answer(Answer(hello.ticket, contact.given_token, contacts.local, grants, introductions))
+        self.outbox.append((contact, message))
+
+    def receive_answer(self, answer: Answer, contact: Contact, now: int) -> None:
+        """Take the answer to our hello; raises UnknownTicket for any other."""
+        if contact.hello_ticket is None or answer.ticket != contact.hello_ticket:
+            raise UnknownTicket("answer to a hello that was not sent")
+        contact.hello_ticket = None
+        if contact.unanswered >= MAX_UNANSWERED and contact.is_validated:
+            self.returned.append(contact)
+        contact.unanswered = 0
+        contact.held_token = answer.token
+        contact.knows_us = contact.hello_had_proof
+        self._contacts.identify(contact, answer.address)
+        if answer.address == self._contacts.local:
+            contact.refused_until_us = now + FORGET_US
+            return
+        self._contacts.validate(contact)
+        if contact.wished & I_RELAY_TO_YOU:
+            self._link(contact, now, forward=bool(answer.grants & YOU_RELAY_TO_ME))
+        if contact.wished & YOU_RELAY_TO_ME:
+            self._link(contact, now, backward=bool(answer.grants & I_RELAY_TO_YOU))
+        if contact.wished and not contact.is_linked and contact.knows_us:
+            contact.refused_until_us = now + REFUSED_US
+        if not contact.knows_us:
+            contact.hello_due_us = now
+        else:
+            contact.hello_due_us = now + (REFRESH_US if contact.is_linked else REFRESH_UNLINKED_US)
+        for introduction in answer.introductions:
+            self._meet(introduction, now)
+        if self._lacking():
+            self.due_us = min(self.due_us, now + SEEK_US // 8)
+
+    def _grant(self, contact: Contact, wishes: int, now: int) -> None:
+        settings, contacts = self._settings, self._contacts
+        is_settled = now - contact.linked_us >= SETTLED_US
+        if wishes & I_RELAY_TO_YOU:
+            if len(contacts.backward) < settings.backward_links + settings.spare_links:
+                self._link(contact, now, backward=True)
+        elif is_settled:
+            self._link(contact, now, backward=False)
+        if wishes & YOU_RELAY_TO_ME:
+            if len(contacts.forward) < settings.forward_links + settings.spare_links:
+                self._link(contact, now, forward=True)
+        elif is_settled:
+            self._link(contact, now, forward=False)
+
+    def _introduce(self, asker: Contact) -> tuple[Introduction, ...]:
+        chosen = self._contacts.pick(
+            MAX_INTRODUCTIONS,
+            lambda contact: contact is not asker and contact.is_validated and not contact.unanswered,
+        )
+        return tuple([Introduction(other.address, other.endpoint) for other in chosen if other.address is not None])
+
+    def _meet(self, introduction: Introduction, now: int) -> None:
+        if introduction.address == self._contacts.local or not introduction.endpoint.isprintable():
+            return
+        if self._contacts.find(introduction.endpoint) is None:
+            self._contacts.identify(self._contacts.meet(introduction.endpoint, now), introduction.address)
+
+    # -- time
+
+    def handle_timer(self, now: int) -> None:
+        """Ask who is due, end what is dead, seek what is lacking."""
+        if now < self.due_us:
+            return
+        if now >= self._rotate_us:
+            self._rotate(now)
+        strangers = MAX_SEEKING if len(self._contacts.known) < ENOUGH_CONTACTS else 0
+        for contact in list(self._contacts):
+            if contact.is_validated or contact.is_pinned:
+                self._tend(contact, now)
+            elif strangers:
+                strangers -= self._approach(contact, now)
+        self._seek(now)
+        pause = SEEK_US if self._lacking() else CALM_US
+        self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
+
+    def _tend(self, contact: Contact, now: int) -> None:
+        self._note_silence(contact, now)
+        if contact.unanswered >= MAX_UNANSWERED and now - contact.heard_us >= LOST_US:
+            self._link(contact, now, forward=False, backward=False)
+        if not contact.is_pinned and not contact.is_linked and now - contact.heard_us >= FORGET_US:
+            self._contacts.forget(contact)
+        elif contact.hello_ticket is None and contact.hello_due_us <= now and now >= contact.refused_until_us:
+            self._hello(contact, now)
+
+    def _approach(self, stranger: Contact, now: int) -> bool:
+        """Ask a stranger for its name, at most `MAX_UNANSWERED` times; True if it was asked now."""
+        self._note_silence(stranger, now)
+        if stranger.unanswered >= MAX_UNANSWERED:
+            self._contacts.forget(stranger)
+        elif stranger.hello_ticket is None and stranger.hello_due_us <= now:
+            self._hello(stranger, now)
+            return True
+        return False
+
+    def _note_silence(self, contact: Contact, now: int) -> None:
+        if contact.hello_ticket is not None and now - contact.hello_sent_us >= ANSWER_WITHIN_US:
+            contact.hello_ticket = None
+            contact.unanswered += 1
+            longest = MAX_RETRY_SEEKING_US if self._lacking() else MAX_RETRY_US
+            contact.hello_due_us = now + min(longest, SEEK_US * (2 ** min(contact.unanswered - 1, 8) - 1))
+
+    def _rotate(self, now: int) -> None:
+        self._rotate_us = now + ROTATE_US
+        backward = self._contacts.backward
+        if self._accepted >= ROTATE_AFTER:
+            silent = [contact for contact in backward if not contact.delivered]
+            for contact in silent[: max(1, len(backward) // 2)]:
+                self._link(contact, now, backward=False)
+                contact.is_proven = False
+                contact.refused_until_us = now + SILENT_US
+                self._hello(contact, now)
+            unproven = [contact for contact in self._contacts.forward if not contact.is_proven]
+            for contact in unproven[:1]:
+                self._link(contact, now, forward=False)
+                contact.refused_until_us = now + REFUSED_US
+                self._hello(contact, now)
+        self._accepted = 0
+        for contact in backward:
+            contact.delivered = 0
+
+    def _lacking(self) -> bool:
+        return (
+            len(self._contacts.forward) < self._settings.forward_links
+            or len(self._contacts.backward) < self._settings.backward_links
+        )
+
+    def _seek(self, now: int) -> None:
+        forward = self._settings.forward_links - len(self._contacts.forward)
+        backward = self._settings.backward_links - len(self._contacts.backward)
+        if forward > 0:
+            self._wish(forward, I_RELAY_TO_YOU, True, now)
+        if backward > 0:
+            self._wish(backward, YOU_RELAY_TO_ME, False, now)
+
+    def _wish(self, count: int, wish: int, is_ahead: bool, now: int) -> None:
+        """Ask contacts on the right side, or on any side where the right one has too few."""
+        target = self._settings.forward_links if is_ahead else self._settings.backward_links
+        on_side = sum(1 for contact in self._contacts.known if contact.is_ahead is is_ahead)
+
+        def is_fit(contact: Contact) -> bool:
+            has_it = contact.is_forward if wish == I_RELAY_TO_YOU else contact.is_backward
+            return (
+                not has_it
+                and contact.is_validated
+                and contact.hello_ticket is None
+                and not contact.unanswered
+                and now >= contact.refused_until_us
+                and (contact.is_ahead is is_ahead or on_side < target)
+            )
+
+        for contact in self._contacts.pick(min(count, MAX_SEEKING), is_fit):
+            self._hello(contact, now, wish)
+
+    def _hello(self, contact: Contact, now: int, wish: int = 0) -> None:
+        contact.hello_ticket = self._chance.getrandbits(32).to_bytes(4)
+        contact.hello_sent_us = now
+        contact.hello_had_proof = contact.held_token != NO_PROOF
+        contact.wished = _state(contact) | wish
+        introduce = INTRODUCE_OTHERS if len(self._contacts.known) < ENOUGH_CONTACTS else 0
+        hello = Hello(contact.hello_ticket, self._contacts.local, contact.wished | introduce, contact.held_token)
+        self.outbox.append((contact, encode_hello(hello)))
+
+    def _link(self, contact: Contact, now: int, *, forward: bool | None = None, backward: bool | None = None) -> None:
+        if forward is not None and forward != contact.is_forward:
+            contact.linked_us = now
+            self._contacts.set_link(contact, forward=forward)
+            self.events.append((PeerLinked if forward else PeerUnlinked)(contact.uri, True))
+        if backward is not None and backward != contact.is_backward:
+            contact.linked_us = now
+            self._contacts.set_link(contact, backward=backward)
+            self.events.append((PeerLinked if backward else PeerUnlinked)(contact.uri, False))
+
+
+def _state(contact: Contact) -> int:
+    return (I_RELAY_TO_YOU if contact.is_forward else 0) | (YOU_RELAY_TO_ME if contact.is_backward else 0)

@@ -1,0 +1,181 @@
+"""Which messages are missing, whom to ask for them, and when to stop asking.
+
+Each missing hash is wanted once, however many messages refer to it, so the walk back through the graph ends whatever
+its shape (reading 8). A want waits a moment, since a message that is only late needs no pull; then the peer that
+named the hash is asked, then others, one at a time, with growing pauses, `MAX_ATTEMPTS` times. After that it is
+given up and remembered for a while, so that references that can never be resolved cost a bounded number of datagrams.
+Wants are bounded in all and per source that named them: a peer that invents hashes crowds out only itself.
+What is not wanted for lack of room is found again by the time-range pulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+from dovetail.hop import Address
+from dovetail.swarm.content import MsgHash
+from dovetail.swarm.exchange import Endpoint
+from dovetail.swarm.queries import MAX_HASHES_SENT
+
+FIRST_DELAY_US: Final = 300_000
+RETRY_US: Final = 500_000
+QUICK_ATTEMPTS: Final = 10
+"""So many attempts follow each other without a growing pause: half of them fail at 30 % loss."""
+GROWTH: Final = 1.5
+MAX_RETRY_US: Final = 15_000_000
+MAX_ATTEMPTS: Final = 16
+MAX_WANTED: Final = 4_096
+MAX_WANTED_PER_SOURCE: Final = 1_024
+MAX_GIVEN_UP: Final = 4_096
+GIVEN_UP_US: Final = 60_000_000
+"""For so long a hash that was given up is not wanted again on the word of the same peer."""
+CROWDED_US: Final = 100_000
+"""How long a hash waits that did not fit into the datagram for its peer."""
+
+
+class Want:
+    """One missing message."""
+
+    __slots__ = (
+        "asked",
+        "attempts",
+        "deadline_ms",
+        "due_us",
+        "is_announced",
+        "is_history",
+        "msg_hash",
+        "named_by",
+        "referrer",
+        "tried",
+        "untried",
+    )
+
+    def __init__(self, msg_hash: MsgHash, source: Endpoint, referrer: Address | None, deadline_ms: int | None) -> None:
+        self.msg_hash = msg_hash
+        self.named_by = source
+        self.untried = [source]
+        self.tried: set[Endpoint] = set()
+        self.referrer = referrer
+        self.deadline_ms = deadline_ms
+        self.attempts = 0
+        self.due_us = 0
+        self.asked: Endpoint | None = None
+        self.is_announced = False
+        self.is_history = False
+
+
+class Wants:
+    """All missing messages."""
+
+    def __init__(self) -> None:
+        self._wants: dict[MsgHash, Want] = {}
+        self._per_source: dict[Endpoint, int] = {}
+        self._queue: list[tuple[int, MsgHash]] = []
+        self._given_up: dict[MsgHash, tuple[Endpoint, int]] = {}
+        self.crowded_out = 0
+        """Hashes that were not taken for lack of room."""
+
+    def __len__(self) -> int:
+        return len(self._wants)
+
+    def __contains__(self, msg_hash: MsgHash) -> bool:
+        return msg_hash in self._wants
+
+    @property
+    def next_due_us(self) -> int | None:
+        """When somebody has to be asked."""
+        while self._queue:
+            due, msg_hash = self._queue[0]
+            want = self._wants.get(msg_hash)
+            if want is not None and want.due_us == due:
+                return due
+            heappop(self._queue)
+        return None
+
+    def add(
+        self,
+        msg_hash: MsgHash,
+        source: Endpoint,
+        now: int,
+        *,
+        referrer: Address | None = None,
+        deadline_ms: int | None = None,
+        delay_us: int = FIRST_DELAY_US,
+        is_history: bool = False,
+    ) -> bool:
+        """Want a message that `source` named; True if that is news."""
+        want = self._wants.get(msg_hash)
+        if want is not None:
+            if source not in want.tried and source not in want.untried and len(want.untried) < MAX_ATTEMPTS:
+                want.untried.append(source)
+                if want.due_us > now + RETRY_US:
+                    self._schedule(want, now)
+            return False
+        given_up = self._given_up.get(msg_hash)
+        if given_up is not None and given_up[0] == source and now < given_up[1]:
+            return False
+        if len(self._wants) >= MAX_WANTED or self._per_source.get(source, 0) >= MAX_WANTED_PER_SOURCE:
+            self.crowded_out += 1
+            return False
+        want = self._wants[msg_hash] = Want(msg_hash, source, referrer, deadline_ms)
+        want.is_history = is_history
+        self._per_source[source] = self._per_source.get(source, 0) + 1
+        self._schedule(want, now + delay_us)
+        return True
+
+    def resolve(self, msg_hash: MsgHash) -> Want | None:
+        """The message came."""
+        want = self._wants.pop(msg_hash, None)
+        if want is not None:
+            self._leave(want)
+        self._given_up.pop(msg_hash, None)
+        return want
+
+    def collect(
+        self, now: int, other_peer: Callable[[Want], Endpoint | None], jitter: Callable[[], float]
+    ) -> tuple[dict[Endpoint, list[Want]], list[Want]]:
+        """Whom to ask for what now, at most one datagram each, and what is given up."""
+        asks: dict[Endpoint, list[Want]] = {}
+        given_up: list[Want] = []
+        while (due := self.next_due_us) is not None and due <= now:
+            want = self._wants[heappop(self._queue)[1]]
+            if want.attempts >= MAX_ATTEMPTS or (want.deadline_ms is not None and want.deadline_ms * 1000 <= now):
+                self._give_up(want, now)
+                given_up.append(want)
+                continue
+            peer = want.untried[0] if want.untried else other_peer(want)
+            if peer is None:
+                self._schedule(want, now + RETRY_US)
+            elif len(asks.get(peer, ())) >= MAX_HASHES_SENT:
+                self._schedule(want, now + CROWDED_US)
+                continue
+            else:
+                asks.setdefault(peer, []).append(want)
+                want.asked = peer
+                want.tried.add(peer)
+                del want.untried[:1]
+                pause = min(MAX_RETRY_US, RETRY_US * GROWTH ** max(0, want.attempts + 1 - QUICK_ATTEMPTS))
+                self._schedule(want, now + int(pause * (1 + jitter() / 4)))
+            want.attempts += 1
+        return asks, given_up
+
+    def _schedule(self, want: Want, due_us: int) -> None:
+        want.due_us = due_us
+        heappush(self._queue, (due_us, want.msg_hash))
+
+    def _give_up(self, want: Want, now: int) -> None:
+        del self._wants[want.msg_hash]
+        self._leave(want)
+        if len(self._given_up) >= MAX_GIVEN_UP:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[want.msg_hash] = (want.named_by, now + GIVEN_UP_US)
+
+    def _leave(self, want: Want) -> None:
+        source = want.named_by
+        left = self._per_source[source] - 1
+        if left:
+            self._per_source[source] = left
+        else:
+            del self._per_source[source]

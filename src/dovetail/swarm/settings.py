@@ -1,0 +1,114 @@
+"""What all peers of a swarm agree on, and what each peer decides for itself.
+
+`SwarmSettings` is the agreement: every peer has the same file. Its hash is part of the swarm address, so peers that
+disagree about an epoch or a target do not hear each other instead of quietly refusing each other's messages:
+
+    address = SHA-256(name)[:12] + SHA-256(canonical JSON of the agreement)[:8]
+
+A swarm made elsewhere has an address of its own; give it as `address`, and the agreement is then nobody's but yours.
+The secret of a private swarm is not hashed into the address; it is part of every packet's signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from dovetail.errors import ConfigError
+from dovetail.swarm.content import MAX_TTL_EPOCHS, ContentRules
+from dovetail.swarm.packet import swarm_key
+
+MAX_SETTINGS_BYTES: Final = 65_536
+_NAME_BYTES: Final = 12
+_HASH_BYTES: Final = 8
+
+Hex20 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{40}$", description="20 bytes as 40 hex digits")]
+
+
+class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The agreement of a swarm."""
+
+    name: Annotated[
+        str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="what people call the swarm; part of URIs")
+    ]
+    epoch_ms: Annotated[
+        int, Meta(ge=1_000, le=86_400_000, description="length of an epoch; much longer than convergence takes")
+    ] = 60_000
+    max_ttl_epochs: Annotated[int, Meta(ge=1, le=MAX_TTL_EPOCHS, description="longest lifetime in epochs")] = 1_440
+    work: Annotated[
+        int, Meta(ge=1, le=1 << 40, description="hashes a message costs on average; the target is 2^256 / work")
+    ] = 100_000
+    max_future_ms: Annotated[
+        int, Meta(ge=0, le=3_600_000, description="how far ahead of the own clock a timestamp may lie")
+    ] = 60_000
+    slot_slack: Annotated[
+        int, Meta(ge=1, le=8, description="slots of 16.384 s by which the clocks of two peers may differ")
+    ] = 1
+    address: Annotated[Hex20 | None, Meta(description="address of a swarm made elsewhere")] = None
+    secret: Annotated[Hex20 | None, Meta(description="secret of a private swarm")] = None
+
+    @property
+    def rules(self) -> ContentRules:
+        """The part that judges content messages."""
+        return ContentRules(
+            epoch_ms=self.epoch_ms,
+            max_ttl_epochs=self.max_ttl_epochs,
+            pow_target=(1 << 256) // self.work,
+            max_future_ms=self.max_future_ms,
+        )
+
+    @property
+    def swarm_address(self) -> bytes:
+        """The 20 bytes that name the swarm."""
+        if self.address is not None:
+            return bytes.fromhex(self.address)
+        agreed = {
+            name: getattr(self, name)
+            for name in ("name", "epoch_ms", "max_ttl_epochs", "work", "max_future_ms", "slot_slack")
+        }
+        canonical = msgspec.json.encode(agreed, order="sorted")
+        return (
+            hashlib.sha256(self.name.encode()).digest()[:_NAME_BYTES] + hashlib.sha256(canonical).digest()[:_HASH_BYTES]
+        )
+
+    @property
+    def key(self) -> bytes:
+        """What packets are signed with."""
+        return swarm_key(self.swarm_address, bytes.fromhex(self.secret) if self.secret else None)
+
+
+class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one peer decides for itself."""
+
+    forward_links: Annotated[int, Meta(ge=1, le=32, description="peers to relay to")] = 4
+    backward_links: Annotated[int, Meta(ge=1, le=32, description="peers that relay to us")] = 4
+    spare_links: Annotated[int, Meta(ge=0, le=32, description="links more than that, granted to who asks")] = 2
+    push_limit: Annotated[
+        int, Meta(ge=0, le=255, description="a range with at most so many messages is answered with them too")
+    ] = 4
+    serve_bytes_per_second: Annotated[
+        int, Meta(ge=1_000, le=1 << 32, description="most that one source is served, on average")
+    ] = 2_000_000
+    queries_per_second: Annotated[
+        int, Meta(ge=1, le=100_000, description="pulls of one source that are answered, on average")
+    ] = 50
+    rejections_per_second: Annotated[
+        int, Meta(ge=0, le=10_000, description="refusals written to the journal, on average; all are counted")
+    ] = 5
+    obfuscate: Annotated[bool, Meta(description="mask all datagrams (UEP-6); else only to peers that do")] = False
+
+
+def load_swarm_settings(path: Path) -> SwarmSettings:
+    """The agreement from a TOML file; ConfigError names what is wrong."""
+    try:
+        if path.stat().st_size > MAX_SETTINGS_BYTES:
+            raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_SETTINGS_BYTES}")
+        return msgspec.toml.decode(path.read_bytes(), type=SwarmSettings)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None

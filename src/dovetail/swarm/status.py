@@ -1,0 +1,28 @@
+"""A peer in numbers, for `dovetail swarm status`, metrics and tests."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Present state and counters since the start."""
+
+    uri: str
+    swarm: str
+    forward: list[str]
+    backward: list[str]
+    contacts: int
+    strangers: int
+    messages: int
+    tips: int
+    missing: int
+    unconfirmed: int
+    accepted: int
+    duplicates: int
+    refused: dict[str, int]
+    refused_journaled: int
+    received_bytes: int
+    received_datagrams: int
+    sent_bytes: dict[str, int]
+    sent_datagrams: int

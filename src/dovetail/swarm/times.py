@@ -1,0 +1,94 @@
+"""Messages in the order of time: ties in one millisecond are ordered by hash (reading 13).
+
+Buckets of about a second hold sorted lists; messages come nearly in order, so that most insertions are appends.
+Removal is lazy: a bucket only counts its dead, is dropped when nothing in it lives, and is tidied when most of it is
+dead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Final, Generic, Protocol, TypeVar
+
+BUCKET_BITS: Final = 10
+
+
+class Timed(Protocol):
+    """What is kept: a time and a name that never change, and whether it is still there."""
+
+    @property
+    def timestamp_ms(self) -> int: ...
+    @property
+    def address(self) -> bytes: ...
+    @property
+    def is_live(self) -> bool: ...
+
+
+Item = TypeVar("Item", bound=Timed)
+
+
+class _Bucket(Generic[Item]):
+    __slots__ = ("dead", "rows")
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, bytes, Item]] = []
+        self.dead = 0
+
+
+class TimeIndex(Generic[Item]):
+    """Items by time, both ends of a range included."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, _Bucket[Item]] = {}
+        self._numbers: list[int] = []
+
+    def add(self, item: Item) -> None:
+        """Put an item in its place."""
+        number = item.timestamp_ms >> BUCKET_BITS
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._buckets[number] = _Bucket()
+            insort(self._numbers, number)
+        row = item.timestamp_ms, item.address, item
+        rows = bucket.rows
+        if not rows or row[:2] > rows[-1][:2]:
+            rows.append(row)
+        else:
+            insort(rows, row)
+
+    def remove(self, item: Item) -> None:
+        """Forget an item whose `is_live` has become False."""
+        number = item.timestamp_ms >> BUCKET_BITS
+        bucket = self._buckets[number]
+        bucket.dead += 1
+        if bucket.dead == len(bucket.rows):
+            del self._buckets[number]
+            del self._numbers[bisect_left(self._numbers, number)]
+        elif bucket.dead > 64 and bucket.dead * 2 > len(bucket.rows):
+            bucket.rows = [row for row in bucket.rows if row[2].is_live]
+            bucket.dead = 0
+
+    def between(self, start_ms: int, end_ms: int) -> Iterator[Item]:
+        """Live items from `start_ms` to `end_ms`, in order."""
+        first, last = start_ms >> BUCKET_BITS, end_ms >> BUCKET_BITS
+        for at in range(bisect_left(self._numbers, first), len(self._numbers)):
+            number = self._numbers[at]
+            if number > last:
+                return
+            rows = self._buckets[number].rows
+            for timestamp, _, item in rows[bisect_left(rows, (start_ms,)) :] if number == first else rows:
+                if timestamp > end_ms:
+                    return
+                if item.is_live:
+                    yield item
+
+    def before(self, end_ms: int) -> Iterator[Item]:
+        """Live items strictly before `end_ms`, the newest first."""
+        for at in range(len(self._numbers) - 1, -1, -1):
+            number = self._numbers[at]
+            if number << BUCKET_BITS >= end_ms:
+                continue
+            for timestamp, _, item in reversed(self._buckets[number].rows):
+                if timestamp < end_ms and item.is_live:
+                    yield item

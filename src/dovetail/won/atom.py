@@ -1,0 +1,74 @@
+"""An atom: its state table, sockets, key, connections, and the log of all that its owners are told."""
+
+from __future__ import annotations
+
+import enum
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Address, Reason
+from dovetail.won.chain import AtomConfirmations
+from dovetail.won.connection import Connection
+from dovetail.won.signing import PublicKey
+from dovetail.won.vocabulary import MessageType
+
+LogEntry = tuple[Address, ...]
+"""The messages that go to the owners in one dataset."""
+
+
+class AtomState(enum.StrEnum):
+    """The states of an atom."""
+
+    ACTIVE = "Active"
+    INACTIVE = "Inactive"
+    DELETED = "Deleted"
+
+
+_ANY = (AtomState.ACTIVE, AtomState.INACTIVE)
+# An absent pair is a refusal.
+TRANSITIONS: dict[tuple[AtomState, MessageType], AtomState] = {
+    **{(state, MessageType.REPLACE): state for state in _ANY},
+    **{(state, MessageType.ACTIVATE): AtomState.ACTIVE for state in _ANY},
+    **{(state, MessageType.DEACTIVATE): AtomState.INACTIVE for state in _ANY},
+    **{(state, MessageType.DELETE): AtomState.DELETED for state in _ANY},
+}
+
+
+class Atom:
+    """One atom of this node."""
+
+    __slots__ = (
+        *("confirmations", "connections", "create", "delivered", "key"),
+        *("links", "log", "messages", "sockets", "state", "uri"),
+    )
+
+    def __init__(self, uri: str, key: PublicKey, sockets: frozenset[str], create: Address) -> None:
+        self.uri = uri
+        self.key = key
+        self.sockets = sockets
+        self.create = create
+        self.state = AtomState.ACTIVE
+        self.confirmations = AtomConfirmations()
+        self.connections: dict[tuple[str, str], Connection] = {}
+        self.messages: list[Address] = []
+        self.log: list[LogEntry] = []
+        self.delivered = 0
+        self.links: dict[str, int] = {}
+
+    def next_state(self, kind: MessageType) -> AtomState:
+        """The state after an atom-specific message; raises RemoteProtocolError."""
+        after = TRANSITIONS.get((self.state, kind))
+        if after is None:
+            raise RemoteProtocolError(Reason.ATOM_DELETED, f"{self.uri} was deleted")
+        return after
+
+    def check_open(self) -> None:
+        """New connections need an Active atom; raises RemoteProtocolError."""
+        if self.state is AtomState.DELETED:
+            raise RemoteProtocolError(Reason.ATOM_DELETED, f"{self.uri} was deleted")
+        if self.state is not AtomState.ACTIVE:
+            raise RemoteProtocolError(Reason.ATOM_INACTIVE, f"{self.uri} is not active")
+
+    def check_socket(self, socket: str) -> None:
+        """The atom must have declared the socket; raises RemoteProtocolError."""
+        if socket not in self.sockets:
+            raise RemoteProtocolError(Reason.UNKNOWN_SOCKET, f"{self.uri} has no socket {socket}")

@@ -1,0 +1,105 @@
+"""What happened in a won core, and what it wants sent. Observations are journaled before anything is sent."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dovetail.hop import Observation, Reason
+from dovetail.won.atom import AtomState
+from dovetail.won.chain import ChainState
+from dovetail.won.connection import ConnectionState
+
+
+class OpenLink(msgspec.Struct, frozen=True, gc=False):
+    """Open a WebSocket to a node; `link` is the core's own name for it."""
+
+    link: str
+    node: str
+
+
+class SendFrame(msgspec.Struct, frozen=True, gc=False):
+    """One dataset for the other end of a link."""
+
+    link: str
+    data: bytes
+
+
+class CloseLink(msgspec.Struct, frozen=True, gc=False):
+    """End a link."""
+
+    link: str
+    code: int = 1000
+
+
+Outgoing = OpenLink | SendFrame | CloseLink
+
+
+class KeyWanted(msgspec.Struct, frozen=True, gc=False):
+    """The document of a node or atom is needed for its key; the shell answers with `receive_document`."""
+
+    uri: str
+
+
+class MessageRejected(msgspec.Struct, frozen=True, gc=False):
+    """Something was refused; it stands in the journal with the same reason."""
+
+    uri: str | None
+    reason: Reason
+    detail: str
+
+
+class AtomChanged(msgspec.Struct, frozen=True, gc=False):
+    """An atom was created or changed its state."""
+
+    atom: str
+    state: AtomState
+
+
+class ConnectionChanged(msgspec.Struct, frozen=True, gc=False):
+    """One side of a connection changed its state."""
+
+    connection: str
+    state: ConnectionState
+
+
+class ChainAdvanced(msgspec.Struct, frozen=True, gc=False):
+    """A message of a conversation got further: stored by one's node (s1), by theirs (s2), or failed and why."""
+
+    uri: str
+    state: ChainState
+    detail: str | None = None
+
+
+class MessageReceived(msgspec.Struct, frozen=True, gc=False):
+    """An owner was told a message of the other side, verified."""
+
+    uri: str
+    sender: str
+    text: str | None
+
+
+class DestinationChanged(msgspec.Struct, frozen=True, gc=False):
+    """A node can, or can no longer, be reached."""
+
+    node: str
+    is_reachable: bool
+
+
+class RegistrationConfirmed(msgspec.Struct, frozen=True, gc=False):
+    """An owner's client has everything that its node has for the atom."""
+
+    atom: str
+    position: int
+
+
+Event = (
+    Observation
+    | KeyWanted
+    | MessageRejected
+    | AtomChanged
+    | ConnectionChanged
+    | ChainAdvanced
+    | MessageReceived
+    | DestinationChanged
+    | RegistrationConfirmed
+)

@@ -1,0 +1,248 @@
+"""Is a conversation what it was? A pure check from raw bytes, and the comparison of two parties' copies.
+
+Every message is content-addressed and signed, and nodes link each new SuccessResponse to earlier ones. So any change
+shows: a changed message no longer has its address; with a new address it is missing where others reference it; without
+its author's key it cannot be signed again. What references cannot show is the newest message, which nothing references
+yet: a participant could change it and count its address anew. The journal's checkpoints, and another party's copy
+(`compare_copies`), find that too.
+
+What is checked, per message: it can be read, its URI is its address, its signer may speak for its sender and signed
+it. Per response: the message it responds to is there, its type is the one it names, its sockets are that message's.
+Per reference: previousMessage goes to a SuccessResponse of the same container that is there; no message reaches
+itself. And no response is skipped: a node's response stays unreferenced only as long as no later one of the same kind
+is referenced (responses of one node arrive in order, so the skipped one was not there when it should have been).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Reason, address_of, won_uri
+from dovetail.won import vocabulary as v
+from dovetail.won.chain import Role, role_of
+from dovetail.won.keys import check_claims
+from dovetail.won.message import Message, decode_message
+from dovetail.won.signing import PublicKey, expected_signer, verify_signature
+from dovetail.won.vocabulary import MessageType
+
+
+class FindingKind(enum.StrEnum):
+    """What can be wrong with a message of a log."""
+
+    UNREADABLE = "unreadable"
+    ALTERED = "altered"
+    FORGED = "forged"
+    UNKNOWN_KEY = "unknown_key"
+    MISSING = "missing"
+    BAD_REFERENCE = "bad_reference"
+    CONFLICT = "conflict"
+    CYCLE = "cycle"
+    SKIPPED = "skipped"
+    DIFFERENT = "different"
+
+
+_UNTRUSTED = frozenset({FindingKind.ALTERED, FindingKind.FORGED})
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """One thing that is wrong: `uri` names the message that is altered, missing or forged; `seen_in` who shows it."""
+
+    kind: FindingKind
+    uri: str
+    detail: str
+    seen_in: str | None = None
+
+
+def check_conversation(raws: Iterable[bytes], keys: Mapping[str, PublicKey]) -> list[Finding]:
+    """All findings about the messages of one log (atom's or connection's, one party's copy), sorted; none if intact."""
+    findings: set[Finding] = set()
+    messages: dict[str, Message] = {}
+    for raw in raws:
+        try:
+            message = decode_message(raw)
+        except RemoteProtocolError as error:
+            findings.add(Finding(FindingKind.UNREADABLE, _name_unreadable(raw), error.detail))
+            continue
+        wrong = set(check_message(message, keys))
+        findings |= wrong
+        if not any(finding.kind in _UNTRUSTED for finding in wrong):
+            messages[message.uri] = message
+    # What is altered or forged says nothing about others: neither its absence nor its claims accuse them.
+    doubted = {finding.uri for finding in findings}
+    firsts = {m.responding_to: m.uri for m in messages.values() if role_of(m) is Role.FIRST and m.is_response}
+    for message in messages.values():
+        if message.is_response:
+            findings.update(f for f in _check_response(message, messages) if f.uri not in doubted)
+            references = _check_references(message, messages, firsts.get(message.responding_to))
+            findings.update(f for f in references if f.uri not in doubted)
+    findings.update(_check_conflicts(messages.values()))
+    findings.update(_find_cycles(messages))
+    findings.update(_find_skipped(messages))
+    return sorted(findings)
+
+
+def check_message(message: Message, keys: Mapping[str, PublicKey]) -> Iterator[Finding]:
+    """What is wrong with a message by itself: its address, its signer, its signature."""
+    try:
+        check_claims(message)
+        signer = expected_signer(message)
+    except RemoteProtocolError as error:
+        kind = FindingKind.ALTERED if error.reason is Reason.WRONG_ADDRESS else FindingKind.FORGED
+        yield Finding(kind, message.uri, error.detail)
+        return
+    key = keys.get(signer)
+    if key is None:
+        yield Finding(FindingKind.UNKNOWN_KEY, message.uri, f"no key of {signer} was given")
+    elif not verify_signature(message, key):
+        yield Finding(FindingKind.FORGED, message.uri, f"not signed with the key of {signer}")
+
+
+def compare_copies(one: Iterable[bytes], other: Iterable[bytes]) -> list[Finding]:
+    """Messages that only one of two copies has; `seen_in` is `one` or `other`."""
+    mine, theirs = ({_name(raw): raw for raw in raws} for raws in (one, other))
+    findings = []
+    for uris, name in ((mine.keys() - theirs.keys(), "one"), (theirs.keys() - mine.keys(), "other")):
+        findings += [Finding(FindingKind.DIFFERENT, uri, f"only the copy `{name}` has it", name) for uri in uris]
+    for uri in mine.keys() & theirs.keys():
+        if mine[uri] != theirs[uri]:
+            findings.append(Finding(FindingKind.DIFFERENT, uri, "the two copies have different bytes under this URI"))
+    return sorted(findings)
+
+
+def _check_response(response: Message, messages: Mapping[str, Message]) -> Iterator[Finding]:
+    message = messages.get(response.responding_to or "")
+    if message is None:
+        yield Finding(FindingKind.MISSING, response.responding_to or "", f"{response.uri} responds to it", response.uri)
+        return
+    sender = message.sender_socket
+    places = {(sender, sender), (message.recipient_socket, sender)} if sender else {(None, None)}
+    if (
+        response.responding_to_type is not message.type
+        or (response.sender_socket, response.recipient_socket) not in places
+        or (sender is None and response.atom != message.atom)
+    ):
+        yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"its type or sockets are not those of {message.uri}")
+
+
+def _check_references(response: Message, messages: Mapping[str, Message], first: str | None) -> Iterator[Finding]:
+    container = _container(response, messages)
+    for uri in response.previous:
+        target = messages.get(uri)
+        if target is None:
+            yield Finding(FindingKind.MISSING, uri, f"{response.uri} references it", response.uri)
+        elif target.type is not MessageType.SUCCESS:
+            yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"references {uri}, which is no SuccessResponse")
+        elif container and (other := _container(target, messages)) and other != container:
+            yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"references {uri} of another container")
+    if role_of(response) is Role.SECOND and first is not None and first not in response.previous:
+        yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"does not reference {first}")
+
+
+def _container(response: Message, messages: Mapping[str, Message]) -> frozenset[str | None]:
+    """What the responses of one container have in common: the two sockets, or the atom; empty if it cannot be told."""
+    if response.sender_socket is None:
+        return frozenset({response.atom})
+    message = messages.get(response.responding_to or "")
+    return frozenset({message.sender_socket, message.recipient_socket}) if message else frozenset()
+
+
+def _check_conflicts(messages: Iterable[Message]) -> Iterator[Finding]:
+    """One node answers a message once."""
+    answers: dict[tuple[str | None, str | None, bool], Message] = {}
+    for message in messages:
+        if not message.is_response:
+            continue
+        is_second = message.sender_socket != message.recipient_socket
+        before = answers.setdefault((message.responding_to, message.signer, is_second), message)
+        if before is not message:
+            for pair in ((before, message), (message, before)):
+                yield Finding(FindingKind.CONFLICT, pair[0].uri, f"{pair[1].uri} answers the same message differently")
+
+
+def _find_cycles(messages: Mapping[str, Message]) -> Iterator[Finding]:
+    """Every message that reaches itself by its references; possible only where addresses are broken."""
+    edges = {
+        uri: [r for r in (*message.previous, message.responding_to) if r is not None and r in messages]
+        for uri, message in messages.items()
+    }
+    for uri in cyclic_members(edges):
+        yield Finding(FindingKind.CYCLE, uri, "references itself, directly or by others")
+
+
+def cyclic_members(edges: Mapping[str, list[str]]) -> set[str]:
+    """All nodes of a graph that lie on a cycle (Tarjan's strongly connected components, without recursion)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    members = {node for node, targets in edges.items() if node in targets}
+    for root in edges:
+        if root in order:
+            continue
+        work = [(root, iter(edges[root]))]
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            node, targets = work[-1]
+            target = next((t for t in targets if t not in order or t in on_stack), None)
+            if target is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    component = _pop_component(stack, on_stack, node)
+                    members |= component if len(component) > 1 else set()
+            elif target in order:
+                low[node] = min(low[node], order[target])
+            else:
+                order[target] = low[target] = len(order)
+                stack.append(target)
+                on_stack.add(target)
+                work.append((target, iter(edges[target])))
+    return members
+
+
+def _pop_component(stack: list[str], on_stack: set[str], root: str) -> set[str]:
+    component: set[str] = set()
+    while root not in component:
+        component.add(stack.pop())
+    on_stack -= component
+    return component
+
+
+def _find_skipped(messages: Mapping[str, Message]) -> Iterator[Finding]:
+    """Responses that nothing references although a later one of the same node and role is referenced."""
+    referenced = {uri for message in messages.values() for uri in message.previous}
+    newest: dict[tuple[frozenset[str | None], str | None, Role], int] = {}
+    successes = [m for m in messages.values() if m.type is MessageType.SUCCESS and m.sender_socket is not None]
+    for message in successes:
+        if message.uri in referenced:
+            stream = (_container(message, messages), message.sender_socket, role_of(message))
+            newest[stream] = max(newest.get(stream, 0), message.timestamp_ms)
+    for message in successes:
+        stream = (_container(message, messages), message.sender_socket, role_of(message))
+        if message.uri not in referenced and message.timestamp_ms < newest.get(stream, 0):
+            yield Finding(
+                FindingKind.SKIPPED, message.uri, "a later response of the same node is referenced, this is not"
+            )
+
+
+def _name(raw: bytes) -> str:
+    try:
+        return decode_message(raw).uri
+    except RemoteProtocolError:
+        return _name_unreadable(raw)
+
+
+def _name_unreadable(raw: bytes) -> str:
+    """The URI that an unreadable message calls itself, as far as it can be told; else the address of its bytes."""
+    _, mark, rest = raw.partition(f"<{v.MESSAGE_SCHEME}".encode())
+    name = rest.partition(b">")[0].partition(b"#")[0] if mark else b""
+    if 0 < len(name) <= 64 and name.isalnum():
+        return v.MESSAGE_SCHEME + name.decode()
+    return won_uri(address_of(raw))

@@ -1,0 +1,146 @@
+"""What a node has stored: atoms, connections, containers, and which response answers which message.
+
+Every change is one `store_*` call with genuine messages. The running node and the recovery from the journal use the
+same calls, so that a node rebuilt from its journal is the node that wrote it. Nothing here is scanned: a step costs
+the same in a conversation of a hundred thousand messages as in one of a hundred.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dovetail.hop import Address
+from dovetail.won import vocabulary as v
+from dovetail.won.archive import Archive
+from dovetail.won.atom import Atom
+from dovetail.won.compose import sockets_of
+from dovetail.won.connection import Connection, next_state
+from dovetail.won.message import Message, uri_address
+from dovetail.won.signing import extract_keys
+from dovetail.won.vocabulary import MessageType
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A connection-specific message of an atom of this node whose second response is still awaited."""
+
+    connection: Connection
+    message: Address
+    first: str
+    first_address: Address
+
+    @property
+    def destination(self) -> str:
+        """The recipient's node."""
+        return v.node_of_atom(v.atom_of_socket(self.connection.target_socket))
+
+
+class Ledger:
+    """All durable state of a node, in memory; `archive` holds the bytes."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.archive = archive
+        self.atoms: dict[str, Atom] = {}
+        self.connections: dict[str, Connection] = {}
+        self.sent: dict[str, Sent] = {}
+        self.last_response_ms = 0
+        self.refused: set[Address] = set()
+        # message -> response: of its own node (s, s1, failure), of ours as the recipient's node, of the other node
+        self.first: dict[Address, Address] = {}
+        self.second: dict[Address, Address] = {}
+        self.acknowledged: dict[Address, Address] = {}
+
+    def store_atom_specific(self, message: Message, response: Message) -> Atom:
+        """An atom-specific message was answered with a SuccessResponse."""
+        assert message.atom is not None
+        if message.type is MessageType.CREATE:
+            atom = Atom(message.atom, extract_keys(message)[message.atom], sockets_of(message), message.address)
+            self.atoms[atom.uri] = atom
+        else:
+            atom = self.atoms[message.atom]
+            atom.state = atom.next_state(message.type)
+            if message.type is MessageType.REPLACE:
+                atom.sockets = sockets_of(message) or atom.sockets
+        atom.confirmations.append(response.uri, response.previous)
+        atom.messages += (message.address, response.address)
+        self.first[message.address] = response.address
+        self._keep(response, message)
+        atom.log.append((message.address, response.address))
+        return atom
+
+    def store_first(self, message: Message, response: Message) -> Connection:
+        """A message of one of our atoms entered its connection; s1 is made, the other node's response is awaited."""
+        connection = self._connection_of(response, message.sender_socket, message.recipient_socket)
+        connection.state = next_state(connection.state, message.type, from_partner=False)
+        connection.confirmations.append_own(response.uri, response.previous)
+        connection.messages += (message.address, response.address)
+        self.first[message.address] = response.address
+        self.sent[message.uri] = Sent(connection, message.address, response.uri, response.address)
+        self._keep(response, message)
+        self.atoms[connection.atom].log.append((message.address, response.address))
+        return connection
+
+    def store_second(self, message: Message, first: Message, response: Message) -> Connection:
+        """A message for one of our atoms entered its connection with s1; s2 is made."""
+        connection = self._connection_of(response, message.recipient_socket, message.sender_socket)
+        connection.state = next_state(connection.state, message.type, from_partner=True)
+        connection.confirmations.append_other(first.uri, first.previous)
+        connection.confirmations.append_own(response.uri, response.previous)
+        connection.messages += (message.address, first.address, response.address)
+        self.second[message.address] = response.address
+        self._keep(response, message, first)
+        self.atoms[connection.atom].log.append((message.address, first.address, response.address))
+        return connection
+
+    def store_acknowledgement(self, response: Message) -> Sent:
+        """The other node's response to a message that awaited it came: s2, or a failure."""
+        assert response.responding_to is not None
+        sent = self.sent.pop(response.responding_to)
+        if response.type is MessageType.SUCCESS:
+            sent.connection.confirmations.append_other(response.uri, response.previous)
+        sent.connection.messages.append(response.address)
+        self.acknowledged[sent.message] = response.address
+        self.archive.put(response.address, response.raw)
+        self.atoms[sent.connection.atom].log.append((response.address,))
+        return sent
+
+    def store_refusal(self, message: Address, response: Message, *, is_first: bool) -> Atom | None:
+        """A genuine message was refused; its owners are told with the log, and a resend gets the same failure."""
+        (self.first if is_first else self.second)[message] = response.address
+        self._keep(response)
+        atom = self.atoms.get(response.sender or "") if is_first else None
+        if atom is not None:
+            self.refused.add(message)
+            atom.log.append((message, response.address))
+        return atom
+
+    def find_connection(self, socket: str, target_socket: str) -> Connection | None:
+        """Our side of the channel between two sockets."""
+        atom = self.atoms.get(v.atom_of_socket(socket))
+        return atom.connections.get((socket, target_socket)) if atom else None
+
+    def read_pair(self, sent: Sent) -> bytes | None:
+        """m and s1 as one dataset, unless their bytes are gone."""
+        message, first = self.archive.raw(sent.message), self.archive.raw(sent.first_address)
+        return message + first if message is not None and first is not None else None
+
+    def find_message(self, uri: str) -> bytes | None:
+        """The bytes of a stored message by its URI."""
+        address = uri_address(uri)
+        return self.archive.raw(address) if address else None
+
+    def _connection_of(self, response: Message, socket: str | None, target: str | None) -> Connection:
+        assert socket is not None
+        assert target is not None
+        assert response.connection is not None
+        atom = self.atoms[v.atom_of_socket(socket)]
+        connection = atom.connections.get((socket, target))
+        if connection is None:
+            connection = Connection(response.connection, socket, target)
+            atom.connections[socket, target] = connection
+            self.connections[connection.uri] = connection
+        return connection
+
+    def _keep(self, response: Message, *messages: Message) -> None:
+        self.last_response_ms = max(self.last_response_ms, response.timestamp_ms)
+        for message in (response, *messages):
+            self.archive.put(message.address, message.raw)

@@ -1,0 +1,392 @@
+"""A node: takes messages from its owners and from other nodes, answers, stores, delivers.
+
+Connection-specific delivery, step by step (owner1 at node1, owner2 at node2):
+
+    1. owner1 => node1 : m          `_take_from_owner`
+    2. owner1 <= node1 : m, s1      `_store_first`; to all clients of the sending atom (the echo)
+    3. node1 => node2  : m, s1      the outbox of node2, until s2 came
+    4. node1 <= node2  : s2         `_take_delivery`, the reply on the same link
+    5. node2 => owner2 : m, s1, s2  the log of the receiving atom
+    6. owner1 <= node1 : s2         `_take_acknowledgement`
+
+Every message stored and every response made comes out of `events()` as an Observation, in the same turn as what is to
+be sent; the shell journals the first before it sends the second. Frames are handled one after the other, so there is
+one message at a time per connection. A message that is known already gets the response it got before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Address, Hop, Reason, Stage
+from dovetail.won import vocabulary as v
+from dovetail.won.archive import Archive, MemoryArchive
+from dovetail.won.chain import is_first
+from dovetail.won.connection import Connection
+from dovetail.won.dispatch import Dispatcher
+from dovetail.won.events import AtomChanged, CloseLink, ConnectionChanged, Event, KeyWanted, Outgoing
+from dovetail.won.herald import Herald
+from dovetail.won.keys import KeyRing, Verifier, read_key_document
+from dovetail.won.ledger import Ledger
+from dovetail.won.links import Link, LinkKind
+from dovetail.won.message import Bundle, Message, decode_bundle, decode_message, verify_address
+from dovetail.won.recovery import Recovery
+from dovetail.won.rules import (
+    Refusal,
+    check_acknowledgement,
+    check_delivery,
+    check_owner_clock,
+    check_owner_message,
+    check_sender_clock,
+)
+from dovetail.won.scribe import Scribe
+from dovetail.won.settings import WonSettings
+from dovetail.won.signing import SigningKey, expected_signer
+from dovetail.won.trig import encode_bundle
+from dovetail.won.turn import Turn
+from dovetail.won.vocabulary import Direction, MessageType
+
+CLOSE_TRY_AGAIN = 1013
+
+
+class Randomness(Protocol):
+    """The chance a core needs; `random.Random` has it."""
+
+    def random(self) -> float: ...
+    def randbytes(self, n: int, /) -> bytes: ...
+
+
+class Node:
+    """The core of a node: no socket, no clock, no file."""
+
+    def __init__(
+        self,
+        uri: str,
+        key: SigningKey,
+        random: Randomness,
+        *,
+        settings: WonSettings | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        self.uri = uri
+        self.key = key.public
+        self.settings = settings or WonSettings()
+        self.ledger = Ledger(archive or MemoryArchive())
+        self.keys = KeyRing(capacity=self.settings.max_cached_keys, lifetime_us=self.settings.key_lifetime_ms * 1000)
+        self.keys.pin(uri, key.public)
+        self._turn = Turn(self.settings.max_evidence_bytes)
+        self._scribe = Scribe(uri, key, self.ledger, random)
+        self._herald = Herald(self.ledger, self.settings, self._turn)
+        self._dispatcher = Dispatcher(self.ledger, self.settings, self._turn, random.random)
+        self._verifier = Verifier(self.settings.max_verdicts)
+        self._links: dict[str, Link] = {}
+        self._held: dict[str, Link] = {}
+        self._wanted: set[str] = set()
+
+    # -- the verbs
+
+    def restore(self, hops: Iterable[Hop], now: int) -> None:
+        """Rebuild everything from the journal; call once, before any other verb."""
+        recovery = Recovery(self.ledger)
+        recovery.replay(hops)
+        for atom in self.ledger.atoms.values():
+            self.keys.pin(atom.uri, atom.key)
+        for sent in list(self.ledger.sent.values()):
+            if sent.destination == self.uri:
+                # The journal ends between the two responses of a connection within this node.
+                pair = self.ledger.archive.raw(sent.message), self.ledger.archive.raw(sent.first_address)
+                assert pair[0] is not None
+                assert pair[1] is not None
+                self._take_delivery(decode_message(pair[0]), decode_message(pair[1]), None, now)
+        self._dispatcher.restore(recovery.forwarded, now)
+
+    def receive_accepted(self, link: str, kind: LinkKind, now: int) -> None:
+        """Somebody opened a link to us."""
+        del now
+        self._links[link] = Link(link, kind)
+
+    def receive_opened(self, link: str, now: int) -> None:
+        """A link that we asked for is open."""
+        self._links[link] = Link(link, LinkKind.NODE, self._dispatcher.node_of(link))
+        self._dispatcher.opened(link, now)
+
+    def receive_frame(self, data: bytes, link: str, now: int) -> None:
+        """A frame came over a link."""
+        source = self._links.get(link)
+        if source is None:
+            return
+        if len(source.frames) >= self.settings.max_held_frames:
+            error = RemoteProtocolError(Reason.QUEUE_FULL, "too many frames wait for a key")
+            self._turn.reject_frame(data, source.counterpart, error, now)
+            self._hang_up(source, now)
+            return
+        source.frames.append(data)
+        if not source.waiting:
+            self._drain(source, now)
+
+    def receive_closed(self, link: str, now: int) -> None:
+        """A link ended, broke or could not be opened."""
+        gone = self._links.pop(link, None)
+        self._held.pop(link, None)
+        for uri in gone.atoms if gone else ():
+            self.ledger.atoms[uri].links.pop(link, None)
+        self._dispatcher.closed(link, now)
+
+    def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
+        """The answer to KeyWanted: the document found at `uri`, None if there was none."""
+        self._wanted.discard(uri)
+        key = read_key_document(uri, data) if data is not None else None
+        if key is not None:
+            self.keys.add(uri, key, now)
+        for link in [link for link in self._held.values() if uri in link.waiting]:
+            link.waiting.discard(uri)
+            if key is None:
+                self._give_up_frame(link, uri, now)
+            elif not link.waiting:
+                self._drain(link, now)
+
+    def handle_timer(self, now: int) -> None:
+        """Do what is due: give up waiting for keys, open links again, send again what had no response."""
+        for link in list(self._held.values()):
+            if link.deadline is not None and link.deadline <= now:
+                self._give_up_frame(link, min(link.waiting), now)
+        self._dispatcher.handle_timer(now)
+
+    def next_timer(self) -> int | None:
+        """When `handle_timer` wants to be called."""
+        times = [link.deadline for link in self._held.values()] + [self._dispatcher.next_timer()]
+        return min((due for due in times if due is not None), default=None)
+
+    def events(self) -> list[Event]:
+        """What happened since the last call."""
+        return self._turn.drain_events()
+
+    def to_send(self) -> list[Outgoing]:
+        """What is to be sent, once the observations of `events` are durable."""
+        return self._turn.drain_outgoing()
+
+    # -- frames
+
+    def _drain(self, link: Link, now: int) -> None:
+        while link.frames and not link.waiting:
+            if self._take_frame(link.frames[0], link, now):
+                link.frames.popleft()
+        if link.waiting:
+            link.deadline = now + self.settings.key_timeout_ms * 1000
+            self._held[link.name] = link
+        else:
+            self._held.pop(link.name, None)
+
+    def _take_frame(self, data: bytes, link: Link, now: int) -> bool:
+        """Handle one frame; False if it must wait for keys, which are then in `link.waiting`."""
+        try:
+            bundle = decode_bundle(data, max_bytes=self.settings.max_frame_bytes)
+            for message in bundle.messages:
+                if not verify_address(message):
+                    raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{message.uri} is not the address of its content")
+            if link.kind is LinkKind.OWNER:
+                self._take_from_owner(bundle, link, now)
+                return True
+            link.waiting = self._missing_keys(bundle.messages, now)
+            if link.waiting:
+                return False
+            self._take_from_node(bundle, link, now)
+        except RemoteProtocolError as error:
+            self._turn.reject_frame(data, link.counterpart, error, now)
+        return True
+
+    def _missing_keys(self, messages: tuple[Message, ...], now: int) -> set[str]:
+        missing = set()
+        for message in messages:
+            signer = expected_signer(message)
+            if self.keys.find(signer, now) is not None:
+                continue
+            if v.node_of_atom(signer) == self.uri:
+                raise RemoteProtocolError(Reason.UNKNOWN_ATOM, f"{signer} does not exist here")
+            missing.add(signer)
+            if signer not in self._wanted:
+                self._wanted.add(signer)
+                self._turn.tell(KeyWanted(signer))
+        return missing
+
+    def _give_up_frame(self, link: Link, uri: str, now: int) -> None:
+        """The key was not found: refuse the frame without a response, and hang up.
+
+        Whoever sent it opens a new link after a pause and sends everything again, in order: going on with the next
+        frame would let a message overtake the Connect before it.
+        """
+        self._wanted.discard(uri)
+        error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {uri} was found")
+        self._turn.reject_frame(link.frames[0], link.counterpart, error, now)
+        self._hang_up(link, now)
+
+    def _hang_up(self, link: Link, now: int) -> None:
+        self._turn.send(CloseLink(link.name, CLOSE_TRY_AGAIN))
+        self.receive_closed(link.name, now)
+
+    # -- from owners
+
+    def _take_from_owner(self, bundle: Bundle, link: Link, now: int) -> None:
+        message = bundle.messages[0]
+        if len(bundle.messages) != 1 or message.direction is not Direction.OWNER:
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, "an owner sends one message of its own per dataset")
+        if v.node_of_atom(message.sender or "") != self.uri:
+            raise RemoteProtocolError(Reason.WRONG_NODE, f"{message.sender} is not an atom of this node")
+        try:
+            self._verifier.verify(message, self._scribe.key_for(message))
+            answered = self.ledger.first.get(message.address)
+            if answered is not None:
+                # A registered client has the response in its log already, or gets it there.
+                if link.name not in self.ledger.atoms[message.sender or ""].links:
+                    self._resend(link, (message.address, answered))
+                return
+            check_owner_clock(message, now, self.settings)
+            if message.type is MessageType.REGISTER:
+                link.atoms.add(message.atom or "")
+                self._herald.register(self.ledger.atoms[message.atom or ""], link.name, message.after or 0, now)
+                return
+            check_owner_message(message, self.ledger)
+            self._check_room(message)
+        except RemoteProtocolError as error:
+            self._refuse(message, Refusal(error.reason, error.detail, True), link, now)
+            return
+        self._turn.keep(Stage.ACCEPTED, message, message.sender, now)
+        if message.type in v.ATOM_TYPES:
+            self._store_atom_specific(message, link, now)
+        else:
+            self._store_first(message, now)
+
+    def _check_room(self, message: Message) -> None:
+        if message.type in v.CONNECTION_TYPES and self._dispatcher.is_full(v.node_of_atom(message.recipient or "")):
+            raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for the node of {message.recipient}")
+
+    def _resend(self, link: Link, addresses: tuple[Address, ...]) -> None:
+        raws = [self.ledger.archive.raw(address) for address in addresses]
+        self._turn.send_frame(link.name, b"".join(raw for raw in raws if raw is not None))
+
+    def _store_atom_specific(self, message: Message, link: Link, now: int) -> None:
+        response = self._scribe.answer_atom_specific(message, now)
+        atom = self.ledger.store_atom_specific(message, response)
+        self._verifier.trust(response)
+        self._turn.keep(Stage.CREATED, response, None, now)
+        if message.type is MessageType.CREATE:
+            self.keys.pin(atom.uri, atom.key)
+            atom.links[link.name] = 0
+            link.atoms.add(atom.uri)
+        if message.type is not MessageType.REPLACE:
+            self._turn.tell(AtomChanged(atom.uri, atom.state))
+        self._herald.tell(atom, (message, response), now)
+        for follow_up in self._scribe.follow_ups(message, atom, now):
+            self._verifier.trust(follow_up)
+            self._turn.keep(Stage.CREATED, follow_up, None, now)
+            self._store_first(follow_up, now)
+
+    def _store_first(self, message: Message, now: int) -> None:
+        """Steps 2 and 3: store m, make s1, echo both, owe both to the other node."""
+        response = self._scribe.answer_first(message, now)
+        connection = self.ledger.store_first(message, response)
+        self._verifier.trust(response)
+        self._turn.keep(Stage.CREATED, response, None, now)
+        self._tell_change(message, connection)
+        bundle = encode_bundle((message, response))
+        self._herald.tell(self.ledger.atoms[connection.atom], (message, response), now, bundle)
+        if v.node_of_atom(message.recipient or "") == self.uri:
+            # Two atoms on one node: nothing is shortened, both containers get m and their response.
+            self._take_delivery(message, response, None, now)
+        else:
+            self._dispatcher.owe(message.uri, bundle, now)
+
+    def _tell_change(self, message: Message, connection: Connection) -> None:
+        if message.type in (MessageType.CONNECT, MessageType.CLOSE) and connection.state is not None:
+            self._turn.tell(ConnectionChanged(connection.uri, connection.state))
+
+    def _refuse(self, message: Message, refusal: Refusal, link: Link | None, now: int) -> Message:
+        """Journal the refusal, answer with a FailureResponse; a genuine message's owners are all told."""
+        sender = message.sender or self.uri
+        source = sender if refusal.is_first else v.node_of_atom(sender)
+        if link is not None and not refusal.is_genuine:
+            source = link.counterpart
+        self._turn.reject_message(message, source, refusal.reason, refusal.detail, now)
+        response = self._scribe.answer_failure(message, refusal, now)
+        self._verifier.trust(response)
+        self._turn.keep(Stage.CREATED, response, None, now)
+        atom = None
+        if refusal.is_genuine and message.type is not MessageType.REGISTER:
+            self.ledger.archive.put(message.address, message.raw)
+            atom = self.ledger.store_refusal(message.address, response, is_first=refusal.is_first)
+        if atom is not None:
+            self._herald.tell(atom, (message, response), now)
+        if link is not None and (atom is None or link.name not in atom.links):
+            parts = (message, response) if refusal.is_first else (response,)
+            self._turn.send_frame(link.name, encode_bundle(parts))
+        return response
+
+    # -- from nodes
+
+    def _take_from_node(self, bundle: Bundle, link: Link, now: int) -> None:
+        messages = bundle.messages
+        if len(messages) == 2 and messages[0].type in v.CONNECTION_TYPES and is_first(messages[1]):
+            self._take_delivery(messages[0], messages[1], link, now)
+        elif len(messages) == 1 and messages[0].is_response:
+            self._take_acknowledgement(messages[0], now)
+        else:
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, "a node sends m with s1, or one response, per dataset")
+
+    def _take_delivery(self, message: Message, first: Message, link: Link | None, now: int) -> None:
+        """Steps 4 and 5: take m and s1, make s2, answer with it, tell the receiving atom's owners all three."""
+        if v.node_of_atom(message.recipient or "") != self.uri:
+            raise RemoteProtocolError(Reason.WRONG_NODE, f"{message.recipient} is not an atom of this node")
+        answered = self.ledger.second.get(message.address)
+        if answered is not None:
+            if link is not None:
+                self._resend(link, (answered,))
+            return
+        try:
+            for part in (message, first):
+                self._verify(part, now)
+                check_sender_clock(part, now, self.settings)
+            check_delivery(message, first, self.ledger)
+        except RemoteProtocolError as error:
+            failure = self._refuse(message, Refusal(error.reason, error.detail, False), link, now)
+            if link is None:
+                # Within one node the failure is at once the other node's response.
+                self._acknowledge(failure, now)
+            return
+        self._store_second(message, first, link, now)
+
+    def _store_second(self, message: Message, first: Message, link: Link | None, now: int) -> None:
+        sender_node = v.node_of_atom(message.sender or "")
+        response = self._scribe.answer_second(message, first, now)
+        if link is not None:
+            self._turn.keep(Stage.ACCEPTED, message, sender_node, now)
+            self._turn.keep(Stage.ACCEPTED, first, sender_node, now)
+        connection = self.ledger.store_second(message, first, response)
+        self._verifier.trust(response)
+        self._turn.keep(Stage.CREATED, response, None, now)
+        self._tell_change(message, connection)
+        self._herald.tell(self.ledger.atoms[connection.atom], (message, first, response), now)
+        if link is None:
+            self._acknowledge(response, now)
+        else:
+            self._turn.note(Stage.FORWARDED, response.address, sender_node, now)
+            self._turn.send_frame(link.name, encode_bundle((response,)))
+
+    def _take_acknowledgement(self, response: Message, now: int) -> None:
+        """Step 6: the other node's response to a message of ours."""
+        self._verify(response, now)
+        if check_acknowledgement(response, self.ledger):
+            self._turn.keep(Stage.ACCEPTED, response, response.signer, now)
+            self._acknowledge(response, now)
+
+    def _acknowledge(self, response: Message, now: int) -> None:
+        sent = self.ledger.store_acknowledgement(response)
+        self._herald.tell(self.ledger.atoms[sent.connection.atom], (response,), now)
+        self._dispatcher.settle(response.responding_to or "", sent.destination, sent.message, now)
+
+    def _verify(self, message: Message, now: int) -> None:
+        key = self.keys.find(expected_signer(message), now)
+        if key is None:
+            raise RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {message.signer} is known")
+        self._verifier.verify(message, key)

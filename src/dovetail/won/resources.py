@@ -1,0 +1,150 @@
+"""Linked data: the documents a node serves over HTTP GET.
+
+    NODE                      the node and its key
+    NODE/atom/ID              an atom: its Create message, which carries its key and certifies itself, and its state
+    NODE/atom/ID/msg          its message container, in pages (`?page=N`)
+    NODE/atom/ID/c            its connections, in pages
+    NODE/atom/ID/c/ID         a connection: its state and sockets
+    NODE/atom/ID/c/ID/msg     its message container, in pages
+    NODE/msg/Qm...            a message
+
+Facts that the node states itself stand in the graph `DOCUMENT#data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Address, won_uri
+from dovetail.won import vocabulary as v
+from dovetail.won.canonical import Quad, read_quads
+from dovetail.won.node import Node
+from dovetail.won.signing import key_quads
+from dovetail.won.trig import encode_document
+
+MEDIA_TYPES = ("application/trig", "application/n-quads", "text/turtle")
+_MEMBER = f"<{v.RDFS}member>"
+_MAX_PAGE_DIGITS = 9
+
+
+def choose_media_type(accept: str) -> str | None:
+    """The best type we can write for an HTTP Accept header, None if there is none."""
+    if not accept.strip():
+        return MEDIA_TYPES[0]
+    best: tuple[float, str] | None = None
+    for part in accept.split(",")[:32]:
+        name, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = next((_quality(p[2:]) for p in parameters if p.startswith("q=")), 1.0)
+        matches = [kind for kind in MEDIA_TYPES if name in (kind, "*/*", kind.partition("/")[0] + "/*")]
+        if matches and quality > 0 and (best is None or quality > best[0]):
+            best = (quality, matches[0])
+    return best[1] if best else None
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def find_document(node: Node, path: str, query: str = "") -> list[Quad] | None:
+    """The quads of the resource at `path` (below the host), None if there is none."""
+    base = "/" + node.uri.partition("://")[2].partition("/")[2]
+    if path == base:
+        return _describe_node(node)
+    if not path.startswith(base + "/"):
+        return None
+    uri = node.uri + path[len(base) :]
+    page = _page_of(query)
+    if uri in node.ledger.atoms:
+        return _describe_atom(node, uri)
+    if not node.settings.serve_conversations or page is None:
+        return None
+    if uri in node.ledger.connections:
+        return _describe_connection(node, uri)
+    owner, _, last = uri.rpartition("/")
+    if owner == f"{node.uri}/msg":
+        return _find_message(node, v.MESSAGE_SCHEME + last)
+    if owner in node.ledger.atoms and last == "c":
+        members = [connection.uri for connection in node.ledger.atoms[owner].connections.values()]
+        return _list_page(node, uri, members, page)
+    holder = node.ledger.atoms.get(owner) or node.ledger.connections.get(owner)
+    if holder is None or last != "msg":
+        return None
+    return _list_page(node, uri, holder.messages, page)
+
+
+def encode_resource(node: Node, path: str, query: str, media_type: str) -> bytes | None:
+    """The document at `path` in a media type, None if there is none."""
+    quads = find_document(node, path, query)
+    return encode_document(quads, media_type) if quads is not None else None
+
+
+def _page_of(query: str) -> int | None:
+    if not query:
+        return 0
+    name, _, digits = query.partition("=")
+    if name != "page" or not (digits.isascii() and digits.isdigit()) or len(digits) > _MAX_PAGE_DIGITS:
+        return None
+    return int(digits)
+
+
+def _describe_node(node: Node) -> list[Quad]:
+    graph = f"{node.uri}#data"
+    return [(f"<{node.uri}>", v.RDF_TYPE, f"<{v.WON}Node>", f"<{graph}>"), *key_quads(node.uri, node.key, graph)]
+
+
+def _describe_atom(node: Node, uri: str) -> list[Quad]:
+    atom = node.ledger.atoms[uri]
+    subject, graph = f"<{uri}>", f"<{uri}#data>"
+    facts = [
+        (subject, v.RDF_TYPE, f"<{v.WON}Atom>", graph),
+        (subject, f"<{v.WON}atomState>", f"<{v.WON}{atom.state.value}>", graph),
+        (subject, f"<{v.WON}messageContainer>", f"<{uri}/msg>", graph),
+        (subject, f"<{v.WON}connections>", f"<{uri}/c>", graph),
+        *((subject, v.P_SOCKET, f"<{socket}>", graph) for socket in sorted(atom.sockets)),
+    ]
+    return facts + (_find_message(node, won_uri(atom.create)) or [])
+
+
+def _describe_connection(node: Node, uri: str) -> list[Quad]:
+    connection = node.ledger.connections[uri]
+    subject, graph = f"<{uri}>", f"<{uri}#data>"
+    return [
+        (subject, v.RDF_TYPE, f"<{v.WON}Connection>", graph),
+        (subject, f"<{v.WON}connectionState>", f"<{v.WON}{connection.state}>", graph),
+        (subject, f"<{v.WON}sourceAtom>", f"<{connection.atom}>", graph),
+        (subject, v.P_SOCKET, f"<{connection.socket}>", graph),
+        (subject, f"<{v.WON}targetSocket>", f"<{connection.target_socket}>", graph),
+        (subject, f"<{v.WON}messageContainer>", f"<{uri}/msg>", graph),
+    ]
+
+
+def _list_page(node: Node, uri: str, members: Sequence[Address | str], page: int) -> list[Quad] | None:
+    """One page of a container, with its size and where the next page is."""
+    size = node.settings.page_size
+    if page * size > max(len(members) - 1, 0):
+        return None
+    subject, graph = f"<{uri}>", f"<{uri}#data>"
+    quads = [
+        (subject, v.RDF_TYPE, f"<{v.WON}Container>", graph),
+        (subject, v.P_SIZE, f'"{len(members)}"{v.XSD_LONG}', graph),
+    ]
+    for member in members[page * size : (page + 1) * size]:
+        name = member if isinstance(member, str) else won_uri(member)
+        quads.append((subject, _MEMBER, f"<{name}>", graph))
+    if (page + 1) * size < len(members):
+        quads.append((subject, f"<{v.WON}nextPage>", f"<{uri}?page={page + 1}>", graph))
+    return quads
+
+
+def _find_message(node: Node, uri: str) -> list[Quad] | None:
+    raw = node.ledger.find_message(uri)
+    if raw is None:
+        return None
+    try:
+        return read_quads(raw)
+    except RemoteProtocolError:
+        return None

@@ -1,0 +1,48 @@
+"""What can be set for a won node and its owners, with bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits and times of a won node and its owners."""
+
+    max_frame_bytes: Annotated[int, Meta(ge=4096, le=16 << 20, description="largest dataset taken from the wire")] = (
+        1 << 20
+    )
+    max_evidence_bytes: Annotated[
+        int, Meta(ge=0, le=1 << 20, description="how much of a refused frame is kept in the journal")
+    ] = 4096
+    max_clock_skew_ms: Annotated[
+        int, Meta(ge=1000, description="how far an owner's timestamp may be from the node's clock, either way")
+    ] = 1_800_000
+    max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link that wait for a key")] = 256
+    key_timeout_ms: Annotated[int, Meta(ge=100, description="how long a frame waits for its signer's key")] = 10_000
+    max_cached_keys: Annotated[int, Meta(ge=16, description="public keys of other nodes and atoms kept in memory")] = (
+        10_000
+    )
+    key_lifetime_ms: Annotated[int, Meta(ge=1000, description="a fetched key is fetched again after this time")] = (
+        86_400_000
+    )
+    max_queue: Annotated[int, Meta(ge=1, description="messages that may wait for one destination node")] = 100_000
+    window: Annotated[int, Meta(ge=1, le=4096, description="messages under way to one node without response")] = 256
+    retry_ms: Annotated[int, Meta(ge=10, description="first pause before a destination is tried again")] = 500
+    max_retry_ms: Annotated[int, Meta(ge=10, description="longest pause between two tries of a destination")] = 60_000
+    response_timeout_ms: Annotated[
+        int, Meta(ge=100, description="a message without response is sent again after this time")
+    ] = 30_000
+    catch_up_page: Annotated[int, Meta(ge=1, le=4096, description="log entries a client gets for one registration")] = (
+        256
+    )
+    page_size: Annotated[int, Meta(ge=1, le=10_000, description="entries on one page of a container document")] = 200
+    recent_messages: Annotated[
+        int, Meta(ge=64, description="messages whose bytes stay in memory; older ones come from the journal")
+    ] = 4096
+    max_verdicts: Annotated[int, Meta(ge=64, description="addresses whose verification is remembered")] = 65_536
+    serve_conversations: Annotated[
+        bool, Meta(description="serve connections, containers and messages as linked data, not only keys and atoms")
+    ] = True

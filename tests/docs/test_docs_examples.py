@@ -1,0 +1,44 @@
+"""The commands in the documentation run, in the order in which they stand there."""
+
+import contextlib
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/how-to/keys.md", "docs/how-to/set-up.md")
+NOUNS = ("config", "doctor", "keys")  # the others' examples need servers, and are run by their own tests
+_EXAMPLE = re.compile(r"^    (?:\.venv/bin/)?dovetail (.+)$", re.MULTILINE)
+
+
+def commands(page: str) -> list[str]:
+    found = _EXAMPLE.findall((ROOT / page).read_text())
+    # Starting Spark takes long; tests/system does it.
+    return [command for command in found if command.split()[0] in NOUNS and "--spark" not in command]
+
+
+def run(command: str) -> int:
+    words = shlex.split(command, comments=True)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        if ">" in words:
+            words, target = words[: words.index(">")], words[-1]
+            code = main(words)
+            Path(target).write_text(output.getvalue())
+            return code
+        return main(words)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site.toml").write_text("")
+    examples = commands(page)
+    assert examples
+    for command in examples:
+        assert run(command) == 0, command

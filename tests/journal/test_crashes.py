@@ -1,0 +1,119 @@
+"""Power cuts after every write and fsync, and errors at every one of them."""
+
+import random
+
+import apsw
+import pytest
+
+from dovetail.errors import JournalError, JournalFull
+from dovetail.journal.catalogue import Limits
+from dovetail.journal.purge import purge_step
+from dovetail.journal.verify import verify_journal
+from journal.fault_vfs import Disk
+from journal.worlds import START_US, Model, open_writer, random_observations
+
+LIMITS = Limits(messages_kept=8, names_kept=8, index_after_messages=10, index_after_runs=40)
+
+
+def workload(journal, model, acknowledged, disk):
+    """Some of everything a journal does; notes after how many disk operations which hops were acknowledged."""
+    rng = random.Random(7)
+    for step in range(8):
+        batch = random_observations(rng, START_US + step * 10**6, 4)
+        journal.append(batch)
+        model.append(batch)
+        acknowledged.append((len(disk.log), len(model.hops)))
+        if step % 3 == 2:
+            journal.checkpoint()
+        if step == 5:
+            journal.index()
+            purge_step(journal, now_us=START_US + 10**10)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    disk, model, acknowledged = Disk(), Model(), []
+    journal = open_writer(tmp_path_factory.mktemp("disk") / "a.journal", connect=disk.connect, limits=LIMITS)
+    workload(journal, model, acknowledged, disk)
+    hops = list(journal.hops())
+    journal.sync()
+    journal.close()
+    return disk, hops, acknowledged
+
+
+@pytest.mark.parametrize("keep", ["none", "some", "all"])
+def test_a_power_cut_after_any_operation_loses_and_doubles_nothing(recorded, tmp_path, keep):
+    disk, hops, acknowledged = recorded
+    rng = random.Random(keep)
+    assert len(disk.log) > 100
+    for count in range(len(disk.log) + 1):
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        for name, content in disk.disk_after(count, keep, rng).items():
+            (directory / name).write_bytes(content)
+        promised = max((size for done, size in acknowledged if done <= count), default=0)
+        with open_writer(directory / "a.journal") as journal:
+            found = list(journal.hops())
+            assert len(found) >= promised, f"{promised - len(found)} acknowledged hops lost after operation {count}"
+            assert [_fields(hop) for hop in found] == [_fields(hop) for hop in hops[: len(found)]]
+            extra = random_observations(rng, START_US, 2)
+            journal.append(extra)
+            journal.checkpoint()
+        verdict = verify_journal(directory / "a.journal")
+        assert verdict.findings == [], f"after operation {count}"
+
+
+def _fields(hop):
+    # bytes may have been purged by a later operation than the cut
+    return hop.seq, hop.at_us, hop.stage, hop.message, hop.counterpart, hop.reason, hop.size
+
+
+def test_no_room_at_any_write_acknowledges_nothing_and_can_be_repeated(tmp_path):
+    for fail_at in range(20, 200, 3):
+        disk, model = Disk(), Model()
+        with open_writer(tmp_path / f"{fail_at}.journal", connect=disk.connect, limits=LIMITS) as journal:
+            if len(disk.log) > fail_at:
+                continue
+            disk.fail_at = fail_at
+            rng = random.Random(fail_at)
+            for step in range(6):
+                batch = random_observations(rng, START_US + step * 10**6, 4)
+                for action in (lambda batch=batch: journal.append(batch), journal.checkpoint, journal.index):
+                    try:
+                        action()
+                    except JournalFull:
+                        if journal.size == len(model.hops):
+                            action()
+                    if journal.size != len(model.hops):
+                        model.append(batch)
+            assert list(journal.hops()) == model.hops
+            journal.checkpoint()
+        assert verify_journal(tmp_path / f"{fail_at}.journal").findings == []
+
+
+def test_a_disk_that_fails_ends_the_writer_and_reopening_finds_what_was_acknowledged(tmp_path):
+    broken = 0
+    for fail_at in range(25, 90, 2):
+        disk, model = Disk(), Model()
+        disk.failure = apsw.SQLITE_IOERR_FSYNC
+        path = tmp_path / f"{fail_at}.journal"
+        journal = open_writer(path, connect=disk.connect, limits=LIMITS)
+        disk.fail_at = max(fail_at, len(disk.log))
+        rng = random.Random(fail_at)
+        for step in range(8):
+            batch = random_observations(rng, START_US + step * 10**6, 4)
+            was_broken = journal.is_broken
+            try:
+                journal.append(batch)
+                model.append(batch)
+                assert not was_broken, "a writer went on after the disk had failed"
+            except JournalError:
+                assert journal.is_broken
+        broken += journal.is_broken
+        journal.close()
+        with open_writer(path) as reopened:
+            found = list(reopened.hops())
+            assert found[: len(model.hops)] == model.hops
+            reopened.checkpoint()
+        assert verify_journal(path).findings == []
+    assert broken > 10

@@ -1,0 +1,232 @@
+"""Group commit: many callers, two durabilities, bounds, checkpoints behind the callers' back."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from dovetail.errors import JournalBusy, JournalError, JournalFull
+from dovetail.hop import Address, Observation, Stage, address_of
+from dovetail.journal.database import connect_writer
+from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.verify import verify_journal
+from journal.worlds import SERVER, SIGNER, observe, open_writer
+
+
+def open_journal(path, **options):
+    return Journal.open(path, server=SERVER, signer=SIGNER, options=JournalOptions(**options))
+
+
+def commits_of(path):
+    with JournalReader.open(path) as reader:
+        return reader.one("SELECT count(*) FROM commits")[0]
+
+
+def test_append_returns_when_the_hops_can_be_read_by_others(tmp_path):
+    with open_journal(tmp_path / "a.journal") as journal:
+        assert journal.append([observe(b"1"), observe(b"2")]) == 2
+        with JournalReader.open(journal.path) as reader:
+            assert [hop.raw for hop in reader.hops()] == [b"1", b"2"]
+        assert [hop.raw for hop in journal.hops_of(address_of(b"2"))] == [b"2"]
+        assert journal.raw(address_of(b"1")) == b"1"
+
+
+def test_many_threads_share_commits_and_nothing_is_lost_or_doubled(tmp_path):
+    def work(number):
+        for i in range(50):
+            journal.append([observe(b"%d %d" % (number, i))])
+
+    with open_journal(tmp_path / "a.journal") as journal:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert journal.size == 400
+        found = [hop.raw for hop in journal.hops()]
+    assert sorted(found) == sorted(b"%d %d" % (n, i) for n in range(8) for i in range(50))
+    for number in range(8):
+        own = [raw for raw in found if raw.startswith(b"%d " % number)]
+        assert own == [b"%d %d" % (number, i) for i in range(50)], "a caller's own order was not kept"
+    assert commits_of(tmp_path / "a.journal") < 400
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_tasks_of_an_event_loop_share_commits_and_the_loop_is_not_blocked(tmp_path):
+    async def main():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        sizes = await asyncio.gather(*(journal.append_async([observe(b"%d" % i)]) for i in range(500)))
+        ticking.cancel()
+        return ticks, sizes
+
+    with open_journal(tmp_path / "a.journal") as journal:
+        ticks, sizes = asyncio.run(main())
+        assert max(sizes) == journal.size == 500
+    assert ticks > 3
+    assert commits_of(tmp_path / "a.journal") <= 50
+
+
+def test_a_cancelled_caller_does_not_disturb_the_others(tmp_path):
+    async def main():
+        first = asyncio.create_task(journal.append_async([observe(b"cancelled")]))
+        await asyncio.sleep(0)
+        first.cancel()
+        await journal.append_async([observe(b"other")])
+
+    with open_journal(tmp_path / "a.journal") as journal:
+        asyncio.run(main())
+        assert {hop.raw for hop in journal.hops()} == {b"cancelled", b"other"}
+
+
+def test_one_callers_impossible_observation_fails_alone(tmp_path):
+    bad = Observation(at_us=1, stage=Stage.ACCEPTED, message=Address(b"short"))
+
+    async def main():
+        return await asyncio.gather(
+            journal.append_async([observe(b"1")]),
+            journal.append_async([bad]),
+            journal.append_async([observe(b"2")]),
+            return_exceptions=True,
+        )
+
+    with open_journal(tmp_path / "a.journal") as journal:
+        results = asyncio.run(main())
+        assert isinstance(results[1], JournalError)
+        assert not any(isinstance(result, Exception) for result in (results[0], results[2]))
+        assert [hop.raw for hop in journal.hops()] == [b"1", b"2"]
+
+
+def test_relaxed_writes_gather_into_few_commits_and_flush_makes_them_durable(tmp_path):
+    with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=50) as journal:
+        for i in range(1000):
+            journal.write([observe(b"%d" % i)])
+        assert journal.flush() == 1000
+        assert journal.queue_bytes == 0
+    assert commits_of(tmp_path / "a.journal") < 50
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_relaxed_writes_are_committed_without_anybody_waiting(tmp_path):
+    with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=5) as journal:
+        journal.write([observe(b"1")])
+        deadline = time.monotonic() + 5
+        while journal.size == 0 and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert journal.size == 1
+
+
+def stalled(path, monkey_pages=4, **options):
+    """A journal whose disk has room for nothing more, and the way to make room."""
+    connections = []
+
+    def connect(file):
+        connections.append(connect_writer(file))
+        return connections[-1]
+
+    writer = open_writer(path, connect=connect)
+    pages = connections[0].execute("PRAGMA page_count").fetchone()[0]
+    connections[0].execute(f"PRAGMA max_page_count = {pages}").fetchone()
+    journal = Journal(writer, JournalOptions(checkpoint_interval_s=3600, **options))
+    return journal, lambda: journal.call(lambda _: connections[0].execute("PRAGMA max_page_count = 100000").fetchone())
+
+
+def test_a_full_disk_fails_those_who_wait_and_goes_on_when_there_is_room(tmp_path):
+    journal, make_room = stalled(tmp_path / "a.journal")
+    with journal:
+        with pytest.raises(JournalFull):
+            journal.append([observe(b"x" * 100_000)])
+        assert journal.size == 0
+        make_room()
+        assert journal.append([observe(b"x" * 100_000)]) == 1
+
+
+def test_what_nobody_waits_for_is_kept_over_a_full_disk(tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    journal, make_room = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
+    with journal:
+        journal.write([observe(b"x" * 100_000)])
+        time.sleep(0.05)
+        assert journal.size == 0
+        make_room()
+        deadline = time.monotonic() + 5
+        while journal.size == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [hop.size for hop in journal.hops()] == [100_000]
+
+
+def test_the_queue_is_bounded(tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    journal, make_room = stalled(
+        tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1, max_queue_bytes=250_000
+    )
+    with journal:
+        with pytest.raises(JournalBusy, match="at most 250000 may"):  # noqa: PT012
+            for i in range(10):
+                journal.write([observe(b"%d" % i * 100_000)])
+        assert journal.queue_bytes <= 250_000
+        make_room()
+
+
+def test_a_single_append_larger_than_the_bound_still_passes(tmp_path):
+    with open_journal(tmp_path / "a.journal", max_queue_bytes=1000) as journal:
+        assert journal.append([observe(b"x" * 100_000)]) == 1
+
+
+def test_appends_wait_for_room_in_the_queue(tmp_path):
+    with open_journal(tmp_path / "a.journal", max_queue_bytes=2000) as journal:
+        threads = [
+            threading.Thread(target=lambda n=n: [journal.append([observe(b"%d %d" % (n, i) * 100)]) for i in range(20)])
+            for n in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert journal.size == 80
+
+
+def test_checkpoints_come_by_themselves_and_at_closing(tmp_path):
+    with open_journal(tmp_path / "a.journal", checkpoint_interval_s=0.02) as journal:
+        journal.append([observe(b"%d" % i) for i in range(600)])
+        deadline = time.monotonic() + 5
+        while journal.reader.latest_checkpoint() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert journal.reader.latest_checkpoint().size == 600
+        journal.append([observe(b"more")])
+        assert journal.checkpoint().size == 601
+        journal.append([observe(b"and more")])
+    verdict = verify_journal(tmp_path / "a.journal")
+    assert verdict.is_intact
+    assert verdict.committed == verdict.hops == 602
+
+
+def test_a_reopened_journal_goes_on_where_it_was(tmp_path):
+    for round_ in range(3):
+        with open_journal(tmp_path / "a.journal", checkpoint_interval_s=0.01) as journal:
+            journal.append([observe(b"%d %d" % (round_, i)) for i in range(300)])
+            assert journal.size == 300 * (round_ + 1)
+            journal.checkpoint()
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_a_closed_journal_refuses(tmp_path):
+    journal = open_journal(tmp_path / "a.journal")
+    journal.close()
+    journal.close()
+    with pytest.raises(JournalError, match="closed"):
+        journal.append([observe(b"1")])
+    with pytest.raises(JournalError, match="closed"):
+        journal.write([observe(b"1")])
+    with pytest.raises(JournalError, match="closed"):
+        journal.flush()

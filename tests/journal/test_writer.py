@@ -1,0 +1,200 @@
+import random
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dovetail.errors import JournalError, JournalFull, JournalLocked
+from dovetail.hop import Address, Observation, Reason, Stage, address_of
+from dovetail.journal import writer
+from dovetail.journal.catalogue import Limits
+from dovetail.journal.checkpoint import Signer
+from dovetail.journal.database import connect_writer
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.verify import verify_journal
+from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
+
+
+def test_a_hop_comes_back_as_it_was_appended(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        assert journal.append([observe(b"hello", Stage.ACCEPTED, "pcp://a/agent")]) == 1
+        (hop,) = journal.hops()
+    assert (hop.server, hop.seq, hop.at_us, hop.stage) == (SERVER, 0, START_US, Stage.ACCEPTED)
+    assert (hop.message, hop.counterpart, hop.reason) == (address_of(b"hello"), "pcp://a/agent", None)
+    assert (hop.raw, hop.size) == (b"hello", 5)
+
+
+def test_a_fan_out_is_one_row_and_a_hop_for_each_recipient(tmp_path):
+    names = tuple(f"pcp://host{i}/agent" for i in range(1000))
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"m", Stage.ACCEPTED, "pcp://c/controller"), observe(b"m", Stage.DELIVERED, *names)])
+        assert journal.size == 1001
+        assert [hop.counterpart for hop in journal.hops(1)] == list(names)
+        assert journal.reader.one("SELECT count(*), length(runs) < 4100 FROM commits") == (1, 1)
+
+
+def test_bytes_are_kept_once_and_stand_on_the_hop_that_brought_them(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"m", Stage.PULLED, raw=None), observe(b"m"), observe(b"m")])
+        journal.append([observe(b"m", Stage.DELIVERED)])
+        assert [hop.raw for hop in journal.hops()] == [None, b"m", None, None]
+        assert journal.reader.message_count == 1
+
+
+def test_time_never_goes_back(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"1", at_us=100), observe(b"2", at_us=50), observe(b"3", at_us=120)])
+        journal.append([observe(b"4", at_us=10)])
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"5", at_us=20)])
+        assert [hop.at_us for hop in journal.hops()] == [100, 100, 120, 120, 120]
+
+
+def test_cut_evidence_keeps_the_size_of_the_whole(tmp_path):
+    whole = b"x" * 1000
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append(
+            [observe(whole, Stage.REJECTED, reason=Reason.TOO_LARGE, raw=whole[:10], size=1000, at_us=1)],
+        )
+        (hop,) = journal.hops()
+        assert (hop.raw, hop.size, hop.reason) == (whole[:10], 1000, Reason.TOO_LARGE)
+        journal.checkpoint()
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_what_is_open_cannot_be_opened_twice(tmp_path):
+    with open_writer(tmp_path / "a.journal"), pytest.raises(JournalLocked, match="process"):
+        open_writer(tmp_path / "a.journal")
+    open_writer(tmp_path / "a.journal").close()
+
+
+def test_a_journal_of_another_server_or_key_is_refused(tmp_path):
+    open_writer(tmp_path / "a.journal").close()
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    other = Signer("pcp://other/server", key)
+    with pytest.raises(JournalError, match=r"journal of .* expected"):
+        writer.JournalWriter.open(tmp_path / "a.journal", server=other.name, signer=other)
+    with pytest.raises(JournalError, match=r"journal of key .* expected"):
+        writer.JournalWriter.open(tmp_path / "a.journal", server=SERVER, signer=Signer(SERVER, key))
+    with pytest.raises(JournalError, match="signing key is named"):
+        writer.JournalWriter.open(tmp_path / "a.journal", server=SERVER, signer=other)
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path):
+    (tmp_path / "a.journal").write_bytes(b"not a database" * 1000)
+    with pytest.raises(JournalError, match=r"a\.journal"):
+        open_writer(tmp_path / "a.journal")
+    with pytest.raises(JournalError, match=r"a\.journal"):
+        JournalReader.open(tmp_path / "a.journal")
+    with pytest.raises(JournalError, match="no journal at"):
+        JournalReader.open(tmp_path / "missing.journal")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Observation(at_us=1, stage=Stage.ACCEPTED, message=Address(b"short")),
+        observe(b"m", Stage.ACCEPTED, ""),
+        observe(b"m", Stage.ACCEPTED, "x" * 9000),
+    ],
+)
+def test_an_impossible_observation_is_refused_and_leaves_nothing(tmp_path, bad):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"before")])
+        with pytest.raises(JournalError):
+            journal.append([observe(b"good", Stage.ACCEPTED, "pcp://new/agent"), bad])
+        assert journal.size == 1
+        journal.append([observe(b"good", Stage.ACCEPTED, "pcp://new/agent")])
+        journal.checkpoint()
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_a_full_disk_acknowledges_nothing_and_goes_on_when_there_is_room(tmp_path):
+    connections = []
+
+    def connect(path):
+        connections.append(connect_writer(path))
+        return connections[-1]
+
+    model = Model()
+    with open_writer(tmp_path / "a.journal", connect=connect) as journal:
+        pages = connections[0].execute("PRAGMA page_count").fetchone()[0]
+        connections[0].execute(f"PRAGMA max_page_count = {pages + 6}").fetchone()
+        batch = [observe(b"0")]
+        with pytest.raises(JournalFull, match="no room left"):  # noqa: PT012
+            for i in range(1000):
+                batch = [observe(b"%d" % i * 100, Stage.ACCEPTED, f"pcp://host{i}/agent")]
+                journal.append(batch)
+                model.append(batch)
+        assert journal.size == len(model.hops)
+        connections[0].execute("PRAGMA max_page_count = 100000").fetchone()
+        journal.append(batch)
+        model.append(batch)
+        assert list(journal.hops()) == model.hops
+        journal.checkpoint()
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_lookups_work_before_and_after_indexing_and_reopening(tmp_path):
+    rng = random.Random(4)
+    model = Model()
+    with open_writer(tmp_path / "a.journal") as journal:
+        for step in range(6):
+            batch = random_observations(rng, START_US + step * 10**7, 20)
+            journal.append(batch)
+            model.append(batch)
+            if step == 2:
+                journal.index()
+        _assert_lookups(journal.reader, model)
+    with open_writer(tmp_path / "a.journal") as journal:
+        _assert_lookups(journal.reader, model)
+        journal.index()
+        _assert_lookups(journal.reader, model)
+
+
+def _assert_lookups(reader, model):
+    assert list(reader.hops()) == model.hops
+    assert list(reader.hops(7, 31)) == model.hops[7:31]
+    addresses = {hop.message for hop in model.hops}
+    for address in addresses:
+        assert reader.hops_of(address) == [hop for hop in model.hops if hop.message == address]
+        assert reader.raw(address) == model.raw(address)
+        assert [row.address for row in reader.find(address[:6])] == [address]
+    assert {row.address for row in reader.find(b"")} == addresses
+    assert {row.address for row in reader.find(b"\xa0"[:1])} == {a for a in addresses if a[0] == 0xA0}
+    assert reader.message(address_of(b"never seen")) is None
+    times = [hop.at_us for hop in model.hops]
+    for at_us in {times[0] - 1, *times, *(t + 1 for t in times)}:
+        assert reader.seq_at(at_us) == sum(1 for t in times if t < at_us)
+
+
+def test_what_memory_forgot_is_found_in_the_file(tmp_path):
+    limits = Limits(messages_kept=3, names_kept=3, index_after_messages=2, index_after_runs=10)
+    rng = random.Random(5)
+    model = Model()
+    with open_writer(tmp_path / "a.journal", limits=limits) as journal:
+        for step in range(40):
+            batch = random_observations(rng, START_US + step * 10**6, 5)
+            journal.append(batch)
+            model.append(batch)
+        journal.checkpoint()
+        assert list(journal.hops()) == model.hops
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_checkpoints_are_made_only_when_something_is_new(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        assert journal.checkpoint() is None
+        journal.append([observe(b"1")])
+        first = journal.checkpoint()
+        assert journal.checkpoint() == first
+        journal.append([observe(b"2")])
+        assert journal.checkpoint().size == 2
+        assert [c.size for c in journal.reader.checkpoints()] == [1, 2]
+
+
+def test_signer_is_the_only_thing_that_opens_a_journal_for_writing(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"1")])
+    data = (tmp_path / "a.journal").read_bytes()
+    assert bytes(range(32)) not in data
+    assert SIGNER.verifier.text().encode() in data

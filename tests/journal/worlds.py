@@ -1,0 +1,87 @@
+"""Journals for tests: keys, observations and a model that is too simple to be wrong."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dovetail.hop import Fabric, Hop, Observation, Reason, Stage, address_of
+from dovetail.journal.checkpoint import Signer
+from dovetail.journal.writer import JournalWriter
+
+SERVER = "pcp://broker.example/server"
+SIGNER = Signer(SERVER, Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+START_US = 1_700_000_000_000_000
+
+
+def open_writer(path: Path, **options) -> JournalWriter:
+    return JournalWriter.open(path, server=SERVER, signer=SIGNER, **options)
+
+
+def observe(
+    text: bytes, stage: Stage = Stage.ACCEPTED, *counterparts: str, at_us: int = START_US, **more
+) -> Observation:
+    """An observation of the message whose bytes are `text`."""
+    more.setdefault("raw", text)
+    return Observation(at_us=at_us, stage=stage, message=address_of(text), counterparts=counterparts, **more)
+
+
+def random_observations(rng: random.Random, at_us: int, count: int) -> list[Observation]:
+    """Everything a fabric may report: repeats, fan-outs, refusals, cut evidence, messages without bytes."""
+    made = []
+    for _ in range(count):
+        at_us += rng.choice([0, 0, 1, 1000, 2_000_000, -5000])
+        text = b"message %d" % rng.randrange(40) * rng.choice([1, 1, 30])
+        names = tuple(f"pcp://host{rng.randrange(30)}/agent" for _ in range(rng.choice([0, 1, 1, 2, 17])))
+        stage = rng.choice([s for s in Stage if s is not Stage.PURGED])
+        reason = rng.choice(list(Reason)) if stage is Stage.REJECTED else None
+        raw, size = rng.choice([(text, None), (text, None), (None, None), (text[:5], len(text)), (None, len(text))])
+        made.append(
+            Observation(
+                at_us=at_us,
+                stage=stage,
+                message=address_of(text),
+                counterparts=names,
+                reason=reason,
+                raw=raw,
+                size=size,
+                expires_us=rng.choice([None, at_us + 1_000_000, at_us + 10**12]),
+            )
+        )
+    return made
+
+
+class Model:
+    """What a journal must contain, kept in a list."""
+
+    def __init__(self) -> None:
+        self.hops: list[Hop] = []
+        self._with_body: set[bytes] = set()
+
+    def append(self, observations: list[Observation]) -> None:
+        for o in observations:
+            last = self.hops[-1].at_us if self.hops else o.at_us
+            for name in o.counterparts or (None,):
+                has_body = (o.raw is not None or o.size is not None) and o.message not in self._with_body
+                if has_body:
+                    self._with_body.add(o.message)
+                size = o.size if o.size is not None else len(o.raw or b"")
+                self.hops.append(
+                    Hop(
+                        server=SERVER,
+                        seq=len(self.hops),
+                        at_us=max(last, o.at_us),
+                        fabric=Fabric.PCP,
+                        stage=o.stage,
+                        message=o.message,
+                        counterpart=name,
+                        reason=o.reason,
+                        raw=o.raw if has_body else None,
+                        size=size if has_body else None,
+                    )
+                )
+
+    def raw(self, address: bytes) -> bytes | None:
+        return next((hop.raw for hop in self.hops if hop.message == address and hop.raw is not None), None)

@@ -1,0 +1,65 @@
+"""The audit's tables in the oracle's form, and the oracle's own view of a lake's journals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dovetail.journal.reader import JournalReader
+from dovetail.pipeline.reading import open_table
+from oracle.audit_oracle import Oracle
+from pipeline.audit_worlds import EPOCH_MS, NODE_A, NODE_B, SETTINGS
+from won.won_samples import KEYS
+
+COLUMNS = {
+    "deliveries": (
+        "fabric",
+        "message",
+        "recipient",
+        "outcome",
+        "failed_stage",
+        "failed_at",
+        "reason",
+        "latency_us",
+        "attempts",
+    ),
+    "chains": ("fabric", "message", "kind", "state", "first_response", "second_response", "failure", "only_at"),
+    "gaps": ("fabric", "child", "parent", "relation", "server", "holders", "unexpired"),
+    "forks": ("fabric", "kind", "subject", "evidence"),
+    "coverage": ("scope", "message", "peer", "holders", "lacking", "all_us"),
+}
+
+
+def ask_oracle(root: Path) -> dict[str, set[tuple]]:
+    """What the journals beside a lake say."""
+    hops = []
+    for path in sorted(root.glob("*.journal")):
+        with JournalReader.open(path) as reader:
+            hops += list(reader.hops())
+    oracle = Oracle(
+        hops,
+        epoch_ms=EPOCH_MS,
+        patience_us=SETTINGS.patience_us,
+        node_keys={node: KEYS[node].public for node in (NODE_A, NODE_B)},
+    )
+    answers = {name: getattr(oracle, name)() for name in COLUMNS}
+    answers["signatures"] = oracle.signatures()
+    return answers
+
+
+def ask_tables(out: Path) -> dict[str, set[tuple]]:
+    """What the audit's tables say; a row that stands twice is an error."""
+    answers = {}
+    for name, columns in COLUMNS.items():
+        rows = [
+            tuple(_plain(row[column]) for column in columns) for row in open_table(out, name).to_table().to_pylist()
+        ]
+        assert len(rows) == len(set(rows)), f"{name} repeats rows"
+        answers[name] = set(rows)
+    messages = open_table(out, "messages").to_table().to_pylist()
+    assert len(messages) == len({(row["fabric"], row["message"]) for row in messages})
+    answers["signatures"] = {(row["message"], row["signature"]) for row in messages if row["fabric"] == "won"}
+    return answers
+
+
+def _plain(value):
+    return tuple(value) if isinstance(value, list) else value

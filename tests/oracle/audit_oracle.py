@@ -1,0 +1,396 @@
+"""The slow, separate implementation: the audit's questions answered from hops in plain Python, one message at a time.
+
+It shares nothing with the pipeline but the codecs and the vocabulary, and is written to be read, not to be fast.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from msgspec import UNSET
+
+from dovetail.errors import DovetailError
+from dovetail.hop import Fabric, Hop, Stage
+from dovetail.pcp.codec_v1 import decode_frame
+from dovetail.pcp.codec_v2 import decode_message as decode_v2
+from dovetail.swarm.content import decode_content, expiration_ms, latest_referee_expiration_ms
+from dovetail.won.message import decode_message as decode_won
+from dovetail.won.message import uri_address
+from dovetail.won.signing import extract_keys, verify_signature
+from dovetail.won.vocabulary import ATOM_TYPES, RESPONSE_TYPES, MessageType
+
+TAKEN = (Stage.ACCEPTED, Stage.CREATED)
+HANDED = (Stage.DELIVERED, Stage.REDELIVERED)
+PCP_ERRORS = ("error_message", "unauthorized", "ttl_expired", "version_error")
+
+
+@dataclass
+class Known:
+    """A message that could be read."""
+
+    fabric: str
+    address: bytes
+    key: bytes
+    type: str
+    sender: str | None = None
+    recipients: list[str] = field(default_factory=list)
+    created_us: int | None = None
+    expires_us: int | None = None
+    links: list[tuple[bytes, str, int | None]] = field(default_factory=list)
+    won: object = None
+
+
+class Oracle:
+    """Answers from the hops of all servers."""
+
+    def __init__(self, hops: list[Hop], *, epoch_ms: int, patience_us: int, node_keys: dict[str, object]):
+        self.hops = hops
+        self.epoch_ms = epoch_ms
+        self.patience_us = patience_us
+        self.as_of_us = max(hop.at_us for hop in hops)
+        self.known: dict[tuple[str, bytes], Known] = {}
+        self.of: dict[tuple[str, bytes], list[Hop]] = defaultdict(list)
+        for hop in sorted(hops, key=lambda h: (h.at_us, h.server, h.seq)):
+            self.of[hop.fabric.value, bytes(hop.message)].append(hop)
+            if hop.raw is not None:
+                self._read(hop)
+        self.keys = dict(node_keys)
+        for message in self.known.values():
+            if message.won is not None:
+                self.keys.update(extract_keys(message.won))
+
+    def _read(self, hop: Hop) -> None:
+        try:
+            message = {Fabric.PCP: self._pcp, Fabric.SWARM: self._swarm, Fabric.WON: self._won}[hop.fabric](hop)
+        except DovetailError:
+            return
+        self.known[message.fabric, message.address] = message
+
+    def _pcp(self, hop: Hop) -> Known:
+        if hop.raw[:1] == b"\x01":
+            frame = decode_frame(hop.raw)
+            e = frame.envelope
+            ident, kind, sender, targets, reply, expires = (
+                e.id,
+                e.message_type,
+                e.sender,
+                e.targets,
+                e.in_reply_to,
+                frame.expires_us,
+            )
+        else:
+            e = decode_v2(hop.raw)
+            ident, kind, sender, reply, expires = e.id, e.message_type, e.sender, e.in_reply_to, None
+            targets = [e.target]
+        links = [] if reply is UNSET else [(uuid.UUID(reply).bytes, "in_reply_to", None)]
+        return Known(
+            "pcp", bytes(hop.message), uuid.UUID(ident).bytes, kind, sender, list(targets), None, expires, links
+        )
+
+    def _swarm(self, hop: Hop) -> Known:
+        content = decode_content(hop.raw)
+        expires = expiration_ms(content.timestamp_ms, content.ttl_epochs, self.epoch_ms)
+        links = []
+        for edge in content.references:
+            latest = latest_referee_expiration_ms(expires, edge.epoch_diff, self.epoch_ms)
+            links.append((bytes(edge.msg_hash), "refers", None if latest is None else latest * 1000))
+        return Known(
+            "swarm",
+            bytes(hop.message),
+            bytes(hop.message[:8]),
+            "content",
+            None,
+            [],
+            content.timestamp_ms * 1000,
+            expires * 1000,
+            links,
+        )
+
+    def _won(self, hop: Hop) -> Known:
+        m = decode_won(hop.raw)
+        links = [(uri_address(m.responding_to), "responding_to", None)] if m.responding_to else []
+        links += [(uri_address(uri), "previous", None) for uri in m.previous]
+        return Known(
+            "won",
+            bytes(m.address),
+            bytes(m.address),
+            m.type.value,
+            m.sender,
+            [m.recipient],
+            m.timestamp_ms * 1000,
+            None,
+            links,
+            m,
+        )
+
+    def holders(self, fabric: str, address: bytes) -> dict[str, int]:
+        """Server -> when it first had the message."""
+        held: dict[str, int] = {}
+        for hop in self.of[fabric, address]:
+            if hop.stage in TAKEN:
+                held.setdefault(hop.server, hop.at_us)
+        return held
+
+    def first(self, fabric: str, address: bytes) -> int | None:
+        held = self.holders(fabric, address)
+        return min(held.values()) if held else None
+
+    # messages
+
+    def signatures(self) -> set[tuple]:
+        return {(m.address, self._signature(m.won)) for m in self.known.values() if m.won is not None}
+
+    def _signature(self, message) -> str:
+        key = self.keys.get(message.signer)
+        if key is None:
+            return "unknown_key"
+        return "valid" if verify_signature(message, key) else "invalid"
+
+    # deliveries
+
+    def deliveries(self) -> set[tuple]:
+        rows: set[tuple] = set()
+        for fabric, address in list(self.of):
+            rows |= {"pcp": self._pcp_rows, "won": self._won_rows, "swarm": self._swarm_rows}[fabric](address)
+        return rows
+
+    def _pcp_rows(self, address: bytes) -> set[tuple]:
+        hops, message = self.of["pcp", address], self.known.get(("pcp", address))
+        begun = self.first("pcp", address)
+        outcomes: dict[str | None, list[Hop]] = defaultdict(list)
+        for hop in hops:
+            if hop.stage in (*HANDED, Stage.EXPIRED, Stage.UNDELIVERABLE, Stage.REJECTED):
+                whom = hop.counterpart if begun is not None or hop.stage is not Stage.REJECTED else None
+                outcomes[whom].append(hop)
+        rows = set()
+        for whom, stated in outcomes.items():
+            handed = [hop for hop in stated if hop.stage in HANDED]
+            if handed:
+                rows.add(("pcp", address, whom, "delivered", None, None, None, handed[0].at_us - begun, len(handed)))
+                continue
+            order = {Stage.EXPIRED: 0, Stage.UNDELIVERABLE: 1, Stage.REJECTED: 2}
+            hop = min(stated, key=lambda h: order[h.stage])
+            outcome = hop.stage.value
+            if hop.reason == "unauthorized":
+                outcome = "unauthorized"
+            rows.add(("pcp", address, whom, outcome, hop.stage.value, hop.server, hop.reason.value, None, 0))
+        if message is not None and begun is not None:
+            for target in set(message.recipients):
+                if "*" not in target and target not in outcomes:
+                    is_over = message.expires_us is not None and message.expires_us <= self.as_of_us
+                    server = hops[0].server
+                    if is_over:
+                        rows.add(("pcp", address, target, "expired", "accepted", server, "lifetime_over", None, 0))
+                    else:
+                        rows.add(("pcp", address, target, "in_flight", None, None, None, None, 0))
+        return rows
+
+    def _won_rows(self, address: bytes) -> set[tuple]:
+        hops, message = self.of["won", address], self.known.get(("won", address))
+        recipient = message.recipients[0] if message else None
+        journals = {hop.server for hop in self.hops}
+        taken = next((hop for hop in hops if hop.stage in TAKEN), None)
+        refused = next((hop for hop in hops if hop.stage is Stage.REJECTED), None)
+        if message is not None and message.won.type in (*ATOM_TYPES, MessageType.REGISTER):
+            server = (taken or refused).server
+            if taken:
+                return {("won", address, server, "delivered", None, None, None, 0, 0)}
+            return {("won", address, server, "rejected", "rejected", server, refused.reason.value, None, 0)}
+        handed = [hop for hop in hops if hop.stage is Stage.DELIVERED and hop.counterpart == recipient and recipient]
+        if handed:
+            same = handed[0].server == taken.server
+            took = handed[0].at_us - taken.at_us - (0 if same else self.offset(taken.server, handed[0].server))
+            return {("won", address, recipient, "delivered", None, None, None, took, len(handed))}
+        if refused and not taken:
+            return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
+        others = {hop.server for hop in hops if hop.stage is not Stage.FORWARDED}
+        lost = [hop for hop in hops if hop.stage is Stage.FORWARDED and hop.counterpart in journals - others]
+        if lost and self.as_of_us - lost[0].at_us > self.patience_us:
+            return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
+        echoed = next((hop for hop in hops if hop.stage is Stage.ECHOED), None)
+        if echoed:
+            took = echoed.at_us - taken.at_us if taken else None
+            return {("won", address, recipient, "echoed", None, None, None, took, 0)}
+        return {("won", address, recipient, "in_flight", None, None, None, None, 0)}
+
+    def offset(self, one: str, other: str) -> int:
+        """By how much the other's clock is ahead, from the fastest legs both ways."""
+        there, back = self._legs(one, other), self._legs(other, one)
+        if not there or not back:
+            return 0
+        low, high = min(one, other), max(one, other)
+        offset = (min(self._legs(low, high)) - min(self._legs(high, low))) // 2
+        return offset if one == low else -offset
+
+    def _legs(self, source: str, target: str) -> list[int]:
+        times = []
+        for hops in self.of.values():
+            left = [
+                h.at_us
+                for h in hops
+                if h.server == source and h.stage in (Stage.FORWARDED, Stage.SERVED) and h.counterpart == target
+            ]
+            came = [
+                h.at_us for h in hops if h.server == target and h.stage is Stage.ACCEPTED and h.counterpart == source
+            ]
+            if left and came:
+                times.append(min(came) - min(left))
+        return times
+
+    def _swarm_rows(self, address: bytes) -> set[tuple]:
+        held, message = self.holders("swarm", address), self.known.get(("swarm", address))
+        rows = set()
+        refused = {h.server: h for h in reversed(self.of["swarm", address]) if h.stage is Stage.REJECTED}
+        if held:
+            first_server, begun = min(held.items(), key=lambda item: (item[1], item[0]))
+        for peer in self.peers():
+            if peer in held:
+                took = held[peer] - begun - (0 if peer == first_server else self.offset(first_server, peer))
+                rows.add(("swarm", address, peer, "delivered", None, None, None, took, 1))
+            elif peer in refused:
+                hop = refused[peer]
+                rows.add(("swarm", address, peer, "rejected", "rejected", peer, hop.reason.value, None, 0))
+            elif held:
+                is_over = message.expires_us <= self.as_of_us
+                rows.add(("swarm", address, peer, "expired" if is_over else "in_flight", None, None, None, None, 0))
+        return rows
+
+    def peers(self) -> list[str]:
+        return sorted({hop.server for hop in self.hops if hop.fabric is Fabric.SWARM})
+
+    # chains
+
+    def chains(self) -> set[tuple]:
+        rows = set()
+        for message in self.known.values():
+            if message.fabric == "won":
+                rows |= self._won_chain(message)
+            elif message.fabric == "pcp":
+                rows |= self._pcp_chain(message)
+        return rows
+
+    def _responses(self, fabric: str, key: bytes, relation: str) -> list[Known]:
+        found = [
+            m
+            for m in self.known.values()
+            if m.fabric == fabric and any(link[:2] == (key, relation) for link in m.links)
+        ]
+        return sorted(found, key=lambda m: (self.first(fabric, m.address) or 0, m.address))
+
+    def _won_chain(self, message: Known) -> set[tuple]:
+        if message.won.type in RESPONSE_TYPES:
+            if ("won", message.links[0][0]) in self.known:
+                return set()
+            return {("won", message.address, "orphan", "orphan_response", None, None, None, ())}
+        if message.won.type is MessageType.REGISTER:
+            return set()
+        first = second = failure = None
+        for response in self._responses("won", message.key, "responding_to"):
+            won = response.won
+            if won.type is MessageType.FAILURE:
+                failure = failure or response
+            elif won.sender_socket == won.recipient_socket:
+                first = first or response
+            else:
+                second = second or response
+        is_atom = message.won.type in ATOM_TYPES
+        state = (
+            "failed" if failure
+            else "awaiting_sender" if first is None
+            else "complete" if is_atom or second
+            else "awaiting_recipient"
+        )  # fmt: skip
+        copies = [
+            set(self.holders("won", m.address))
+            for m in (message, first, second)
+            if m and self.holders("won", m.address)
+        ]
+        everyone = set().union(*copies) if copies else set()
+        only = set().union(*([held for held in copies if held != everyone] or [set()]))
+        return {
+            (
+                "won",
+                message.address,
+                "atom" if is_atom else "connection",
+                state,
+                first and first.address,
+                second and second.address,
+                failure and failure.address,
+                () if is_atom else tuple(sorted(only)),
+            )
+        }
+
+    def _pcp_chain(self, message: Known) -> set[tuple]:
+        rows = set()
+        for parent, relation, _ in message.links:
+            if relation == "in_reply_to" and not any(
+                m.fabric == "pcp" and m.key == parent for m in self.known.values()
+            ):
+                rows.add(("pcp", message.address, "orphan", "orphan_response", None, None, None, ()))
+        answers = self._responses("pcp", message.key, "in_reply_to")
+        errors = [m for m in answers if m.type.rpartition("/")[2] in PCP_ERRORS]
+        good = [m for m in answers if m not in errors]
+        if answers:
+            state = "complete" if good else "failed"
+            failure = errors[0].address if errors else None
+            rows.add(("pcp", message.address, "request", state, good[0].address if good else None, None, failure, ()))
+        return rows
+
+    # gaps, forks, coverage
+
+    def gaps(self) -> set[tuple]:
+        rows = set()
+        for child in self.known.values():
+            holding = self.holders(child.fabric, child.address)
+            for parent, relation, parent_expires in child.links if holding else ():
+                owners = [m for m in self.known.values() if (m.fabric, m.key) == (child.fabric, parent)]
+                if not owners:
+                    unexpired = None if parent_expires is None else parent_expires > self.as_of_us
+                    rows.add((child.fabric, child.address, parent, relation, None, 0, unexpired))
+                    continue
+                if child.fabric == "pcp":
+                    continue
+                having = self.holders(child.fabric, owners[0].address)
+                for server in holding if having else ():
+                    if server not in having:
+                        expires = owners[0].expires_us if owners[0].expires_us is not None else parent_expires
+                        unexpired = None if expires is None else expires > self.as_of_us
+                        rows.add((child.fabric, child.address, parent, relation, server, len(having), unexpired))
+        return rows
+
+    def forks(self) -> set[tuple]:
+        rows, by_key, roles = set(), defaultdict(set), defaultdict(set)
+        taken = [m for m in self.known.values() if self.holders(m.fabric, m.address)]
+        for m in taken:
+            if m.fabric == "won" and m.won.is_response:
+                is_first = m.won.sender_socket == m.won.recipient_socket
+                roles[m.won.signer, m.links[0][0], is_first].add(m.address)
+            elif m.fabric != "won":
+                by_key[m.fabric, m.key].add(m.address)
+            for parent, _, _ in m.links:
+                for p in taken:
+                    if m.fabric == "swarm" and (p.fabric, p.key) == ("swarm", parent) and p.created_us >= m.created_us:
+                        rows.add(("swarm", "against_time", m.address, (m.address, p.address)))
+        for (fabric, key), addresses in by_key.items():
+            if len(addresses) > 1:
+                rows.add((fabric, "shared_id" if fabric == "pcp" else "collision", key, tuple(sorted(addresses))))
+        for (_, parent, _), addresses in roles.items():
+            if len(addresses) > 1:
+                rows.add(("won", "conflicting_response", parent, tuple(sorted(addresses))))
+        return rows
+
+    def coverage(self) -> set[tuple]:
+        peers, rows, total = self.peers(), set(), 0
+        having = dict.fromkeys(peers, 0)
+        for fabric, address in list(self.of):
+            held = self.holders(fabric, address) if fabric == "swarm" else {}
+            if held:
+                total += 1
+                times = sorted(held.values())
+                spread = times[-1] - times[0] if len(times) == len(peers) else None
+                rows.add(("message", address, None, len(held), len(peers) - len(held), spread))
+                for peer in held:
+                    having[peer] += 1
+        return rows | {("peer", None, peer, count, total - count, None) for peer, count in having.items()}

@@ -1,0 +1,133 @@
+"""A broker with clients, driven the way a shell does: feed, drain events, drain what is to be sent."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import defaultdict
+
+from dovetail.hop import Observation, Reason, Stage, address_of
+from dovetail.pcp.broker import Broker
+from dovetail.pcp.events import CloseDecided, Event
+from dovetail.pcp.session import ConnectionId
+from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
+from pcp.pcp_frames import BROKER, NOW, frame_v1, frame_v2, read_v1
+
+ASSOCIATE = "http://puppetlabs.com/associate_request"
+INVENTORY = "http://puppetlabs.com/inventory_request"
+
+
+class World:
+    """Connections are numbered in the order they open; `received` holds what each was sent, in order."""
+
+    def __init__(self, *, tells_messages: bool = False, **settings: object) -> None:
+        settings.setdefault("rules", ALLOW_ALL)
+        self.now = NOW
+        self._ids = 0
+        self.broker = Broker(PcpSettings(**settings), self.new_id, tells_messages=tells_messages)
+        self.events: list[Event] = []
+        self.received: dict[int, list[bytes]] = defaultdict(list)
+        self._connections = 0
+
+    def new_id(self) -> str:
+        self._ids += 1
+        return str(uuid.UUID(int=self._ids))
+
+    def drain(self) -> None:
+        events = self.broker.events()
+        for connection, payloads in self.broker.to_send():
+            self.received[connection] += payloads
+        self.events += events
+        assert not self.broker.events()
+
+    def open(self, name: str, path: str = "/pcp") -> ConnectionId:
+        self._connections += 1
+        connection = ConnectionId(self._connections)
+        self.broker.receive_opened(connection, name, path, self.now)
+        self.drain()
+        return connection
+
+    def send(self, connection: int, frame: bytes, is_text: bool = False) -> bytes:
+        self.broker.receive_frame(frame, ConnectionId(connection), self.now, is_text)
+        self.drain()
+        return frame
+
+    def associate(self, name: str, client_type: str = "agent") -> ConnectionId:
+        """A v1 client, associated, with nothing received yet."""
+        connection = self.open(name)
+        self.send(connection, self.associate_request(f"pcp://{name}/{client_type}"))
+        data = self.replies(connection)[-1][1]
+        assert data["success"] is True
+        self.received[connection].clear()
+        return connection
+
+    def associate_request(self, sender: str, **changes: object) -> bytes:
+        fields = {"message_type": ASSOCIATE, "targets": [BROKER], "sender": sender, "id": self.new_id(), **changes}
+        return frame_v1(**fields)
+
+    def connect_v2(self, name: str, client_type: str = "agent") -> ConnectionId:
+        return self.open(name, f"/pcp2/{client_type}")
+
+    def message(self, sender: str, *targets: str, data: bytes | None = b"{}", **changes: object) -> bytes:
+        changes.setdefault("id", self.new_id())
+        return frame_v1(data, sender=sender, targets=list(targets), **changes)
+
+    def message_v2(self, target: str | None, **changes: object) -> bytes:
+        changes.setdefault("id", self.new_id())
+        return frame_v2(target=target, **changes)
+
+    def close(self, connection: int) -> None:
+        self.broker.receive_closed(ConnectionId(connection), self.now)
+        self.drain()
+
+    def pause(self, connection: int) -> None:
+        self.broker.receive_paused(ConnectionId(connection), self.now)
+        self.drain()
+
+    def resume(self, connection: int) -> None:
+        self.broker.receive_resumed(ConnectionId(connection), self.now)
+        self.drain()
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, calling the timer whenever the broker wants it called."""
+        end = self.now + milliseconds * 1000
+        for _ in range(10_000):
+            due = self.broker.next_timer()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self.broker.handle_timer(self.now)
+            self.drain()
+        self.now = end
+
+    def replies(self, connection: int) -> list[tuple[dict[str, object], object]]:
+        """Envelope and JSON data of each message a v1 client got."""
+        read = [read_v1(message) for message in self.received[connection]]
+        return [(envelope, json.loads(data) if data else None) for envelope, data, _ in read]
+
+    def replies_v2(self, connection: int) -> list[dict[str, object]]:
+        return [json.loads(message) for message in self.received[connection]]
+
+    def observations(self, frame: bytes | None = None) -> list[Observation]:
+        """All observations, or those of one message as it was on the wire."""
+        found = [event for event in self.events if isinstance(event, Observation)]
+        return found if frame is None else [seen for seen in found if seen.message == address_of(frame)]
+
+    def hops(self, frame: bytes) -> list[tuple[Stage, str | None, Reason | None]]:
+        """Stage, counterpart and reason of each hop of one message."""
+        return [
+            (seen.stage, counterpart, seen.reason)
+            for seen in self.observations(frame)
+            for counterpart in (seen.counterparts or (None,))
+        ]
+
+    def closes(self) -> list[tuple[int, int]]:
+        """Connection and code of each close that was decided."""
+        return [(event.connection, event.code) for event in self.events if isinstance(event, CloseDecided)]
+
+    def assert_rejected(self, frame: bytes, reason: Reason) -> None:
+        hops = self.hops(frame)
+        assert [(stage, why) for stage, _, why in hops] == [(Stage.REJECTED, reason)], hops
+
+    def inventory(self) -> set[str]:
+        return set(self.broker.registry.by_uri)

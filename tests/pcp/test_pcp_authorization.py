@@ -1,0 +1,107 @@
+"""Rules: first match decides, no match denies, wildcards judged on every client they expand to."""
+
+import itertools
+
+from dovetail.pcp.authorization import Authorization, matches_type
+from dovetail.pcp.inventory import Registry
+from dovetail.pcp.routing import find_denied
+from dovetail.pcp.session import ConnectionId, Mount, Session
+from dovetail.pcp.settings import Rule
+from dovetail.pcp.uri import parse_uri
+
+NAMES, TYPES = "ab", "xy"
+CLIENTS = [f"pcp://{name}/{kind}" for name in NAMES for kind in TYPES]
+PATTERNS = [f"pcp://{name}/{kind}" for name in [*NAMES, "*"] for kind in [*TYPES, "*"]]
+
+
+def registry_of(uris: tuple[str, ...]) -> Registry:
+    registry = Registry()
+    for number, uri in enumerate(uris):
+        registry.add(uri, Session(ConnectionId(number), "name", Mount(1, None), 0))
+    return registry
+
+
+def covers(pattern: str, uri: str) -> bool:
+    return all(part in ("*", own) for part, own in zip(parse_uri(pattern), parse_uri(uri), strict=True))
+
+
+def brute_force(
+    rules: tuple[Rule, ...], sender: str, message_type: str, target: str, connected: tuple[str, ...]
+) -> bool:
+    """Expand, then walk the rules for each client: slow and obviously right."""
+    expanded = [uri for uri in connected if covers(target, uri)] if "*" in target else [target]
+    for uri in expanded:
+        for rule in rules:
+            if (
+                covers(rule.sender, sender)
+                and covers(rule.target, uri)
+                and matches_type(rule.message_type, message_type)
+            ):
+                if not rule.allow:
+                    return False
+                break
+        else:
+            return False
+    return True
+
+
+def assert_same(rules: tuple[Rule, ...], connected: tuple[str, ...]) -> None:
+    registry = registry_of(connected)
+    policy = Authorization(rules).policy("pcp://a/x", "t")
+    for target in PATTERNS:
+        expected = brute_force(rules, "pcp://a/x", "t", target, connected)
+        assert (find_denied([target], policy, registry) is None) is expected, (rules, connected, target)
+
+
+SUBSETS = [subset for size in range(5) for subset in itertools.combinations(CLIENTS, size)]
+TARGET_RULES = [Rule(allow=allow, target=target) for target in PATTERNS for allow in (True, False)]
+
+
+def test_wildcard_verdicts_equal_brute_force_expansion_for_all_lists_of_two_rules():
+    for rules in itertools.product(TARGET_RULES, repeat=2):
+        for connected in SUBSETS[::3]:
+            assert_same(rules, connected)
+
+
+def test_wildcard_verdicts_equal_brute_force_expansion_for_lists_of_three_rules():
+    for rules in itertools.islice(itertools.product(TARGET_RULES, repeat=3), 0, None, 7):
+        assert_same(rules, SUBSETS[-1])
+
+
+def test_sender_and_message_type_select_the_rules():
+    rules = (
+        Rule(allow=False, sender="pcp://a/*", message_type="http://x/*"),
+        Rule(allow=True, sender="pcp://*/x", message_type="http://x/1"),
+        Rule(allow=True, message_type="http://y"),
+    )
+    authorization = Authorization(rules)
+    for sender in CLIENTS:
+        for message_type in ("http://x/1", "http://x/2", "http://y", "http://y/more"):
+            verdict = authorization.policy(sender, message_type).judge("pcp://b/y")
+            assert verdict.is_allowed is brute_force(rules, sender, message_type, "pcp://b/y", ())
+
+
+def test_verdict_names_the_first_matching_rule():
+    rules = (Rule(allow=True, target="pcp://a/x", name="first"), Rule(allow=False, target="pcp://*/x", name="second"))
+    policy = Authorization(rules).policy("pcp://b/y", "t")
+    assert policy.judge("pcp://a/x").rule is rules[0]
+    assert policy.judge("pcp://b/x").rule is rules[1]
+    assert policy.judge("pcp://b/y").rule is None
+    assert not policy.judge("pcp://b/y").is_allowed
+
+
+def test_both_names_of_the_broker_are_one_target():
+    for written in ("pcp:///server", "pcp:///broker"):
+        policy = Authorization((Rule(allow=True, target=written),)).policy("pcp://a/x", "t")
+        assert policy.judge("pcp:///server").is_allowed
+        assert policy.judge("pcp:///broker").is_allowed
+
+
+def test_a_wildcard_over_many_clients_looks_at_rules_not_clients():
+    registry = registry_of(tuple(f"pcp://host{number}/agent" for number in range(50_000)))
+    rules = (Rule(allow=False, target="pcp://host49999/agent"), Rule(allow=True))
+    policy = Authorization(rules).policy("pcp://a/x", "t")
+    denied = find_denied(["pcp://*/agent"], policy, registry)
+    assert denied is not None
+    assert denied.target == "pcp://host49999/agent"
+    assert len(policy._verdicts) == 1

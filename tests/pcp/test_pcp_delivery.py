@@ -1,0 +1,241 @@
+"""Queues of slow connections, re-delivery, and the one outcome per target."""
+
+import json
+
+from dovetail.hop import Reason, Stage
+from dovetail.pcp.events import SlowConsumerFound
+from pcp.pcp_frames import NOW, read_v1
+from pcp.pcp_world import World
+
+A, B, C = "pcp://client_a/agent", "pcp://client_b/agent", "pcp://client_c/agent"
+LATER = "2026-11-15T20:30:00Z"
+
+
+def two_clients(**settings: object) -> tuple[World, int, int]:
+    world = World(**settings)
+    return world, world.associate("client_a"), world.associate("client_b")
+
+
+def outcomes(world: World, frame: bytes) -> list[tuple[Stage, str | None, Reason | None]]:
+    return world.hops(frame)[1:]
+
+
+def test_a_paused_connection_gets_nothing_until_it_has_room():
+    world, a, b = two_clients()
+    world.pause(b)
+    frames = [world.send(a, world.message(A, B)) for _ in range(3)]
+    assert not world.received[b]
+    assert outcomes(world, frames[0]) == []
+    assert world.broker.queued_bytes > sum(map(len, frames))
+    assert world.broker.backlogs() == {B: world.broker.queued_bytes}
+    world.resume(b)
+    assert world.received[b] == frames
+    assert outcomes(world, frames[0]) == [(Stage.DELIVERED, B, None)]
+    assert world.broker.queued_bytes == 0
+
+
+def test_what_comes_after_the_queue_stays_behind_it():
+    world, a, b = two_clients()
+    world.pause(b)
+    big = world.send(a, world.message(A, B, data=b"x" * 300_000))
+    second = world.send(a, world.message(A, B))
+    world.broker.receive_resumed(b, world.now)
+    third = world.send(a, world.message(A, B))
+    assert world.received[b] == [big]  # one slice; the rest when the timer is handled, which is due at once
+    assert world.broker.next_timer() == world.now
+    world.pass_time(0)
+    assert world.received[b] == [big, second, third]
+
+
+def test_pausing_again_stops_the_slices():
+    world, a, b = two_clients()
+    world.pause(b)
+    frames = [world.send(a, world.message(A, B, data=b"x" * 300_000)) for _ in range(3)]
+    world.resume(b)
+    world.pause(b)
+    world.pass_time(100)
+    assert world.received[b] == frames[:1]
+    world.resume(b)
+    world.pass_time(0)
+    assert world.received[b] == frames
+
+
+def test_wire_that_breaks_before_the_frame_was_written_is_redelivered_in_order():
+    world, a, b = two_clients()
+    world.pause(b)
+    frames = [world.send(a, world.message(A, B, expires=LATER)) for _ in range(3)]
+    world.close(b)
+    world.pass_time(60_000)
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B, expires=LATER))
+    assert world.received[again][1:] == frames
+    for frame in frames:
+        assert outcomes(world, frame) == [(Stage.REDELIVERED, B, None)]
+
+
+def test_redelivery_comes_after_the_association_response():
+    world, a, b = two_clients()
+    world.pause(b)
+    frame = world.send(a, world.message(A, B, expires=LATER))
+    world.close(b)
+    again = world.open("client_b")
+    assert not world.received[again]
+    world.send(again, world.associate_request(B))
+    assert world.replies(again)[0][0]["message_type"] == "http://puppetlabs.com/associate_response"
+    assert world.received[again][1:] == [frame]
+
+
+def test_wire_that_breaks_within_the_turn_is_redelivered():
+    world, a, b = two_clients()
+    frame = world.message(A, B, expires=LATER)
+    world.broker.receive_frame(frame, a, world.now)
+    world.broker.receive_closed(b, world.now)
+    world.drain()
+    assert not world.received[b]
+    assert outcomes(world, frame) == []
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][1:] == [frame]
+    assert outcomes(world, frame) == [(Stage.REDELIVERED, B, None)]
+
+
+def test_superseding_passes_the_queue_to_the_new_connection():
+    world, a, b = two_clients()
+    world.pause(b)
+    frame = world.send(a, world.message(A, B))
+    new = world.open("client_b")
+    world.send(new, world.associate_request(B))
+    assert world.received[new][1:] == [frame]
+    assert outcomes(world, frame) == [(Stage.REDELIVERED, B, None)]
+
+
+def test_redelivered_hop_stands_in_the_debug_chunk():
+    world, a, b = two_clients(hops=True)
+    world.pause(b)
+    world.send(a, world.message(A, B))
+    world.close(b)
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    debug = read_v1(world.received[again][1])[2]
+    assert [hop["stage"] for hop in json.loads(debug[0])["hops"]] == ["accepted", "redelivered"]
+
+
+def test_not_back_before_expires_tells_the_sender_once():
+    world, a, b = two_clients()
+    c = world.associate("client_c")
+    world.pause(b)
+    world.pause(c)
+    frame = world.send(a, world.message(A, B, C))
+    world.close(b)
+    world.close(c)
+    world.pass_time(61_000)
+    ((envelope, data),) = world.replies(a)
+    assert envelope["message_type"] == "http://puppetlabs.com/ttl_expired"
+    assert data == {"id": read_v1(frame)[0]["id"]}
+    assert set(outcomes(world, frame)) == {
+        (Stage.EXPIRED, B, Reason.LIFETIME_OVER),
+        (Stage.EXPIRED, C, Reason.LIFETIME_OVER),
+    }
+    assert world.broker.queued_bytes == 0
+
+
+def test_expires_in_the_queue_of_a_connection_that_does_not_read():
+    world, a, b = two_clients()
+    world.pause(b)
+    short = world.send(a, world.message(A, B))
+    long = world.send(a, world.message(A, B, expires=LATER))
+    world.pass_time(61_000)
+    assert outcomes(world, short) == [(Stage.EXPIRED, B, Reason.LIFETIME_OVER)]
+    world.resume(b)
+    assert world.received[b] == [long]
+
+
+def test_redelivery_is_bounded_the_oldest_give_way():
+    world, a, b = two_clients(redelivery_messages=2)
+    world.pause(b)
+    frames = [world.send(a, world.message(A, B, expires=LATER)) for _ in range(3)]
+    world.close(b)
+    assert outcomes(world, frames[0]) == [(Stage.EXPIRED, B, Reason.REDELIVERY_OVERFLOW)]
+    assert world.replies(a)[0][0]["message_type"] == "http://puppetlabs.com/ttl_expired"
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][1:] == frames[1:]
+
+
+def test_slow_consumer_is_closed_named_and_its_messages_wait():
+    world, a, b = two_clients(queue_bytes=4_000)
+    c = world.associate("client_c")
+    world.pause(b)
+    frames = []
+    while not world.closes():
+        frames.append(world.send(a, world.message(A, "pcp://*/agent", expires=LATER)))
+    assert world.closes() == [(b, 1011)]
+    (slow,) = [event for event in world.events if isinstance(event, SlowConsumerFound)]
+    assert slow.uri == B
+    assert slow.queued_bytes > 4_000
+    assert len(world.received[c]) == len(frames)  # the others do not feel it
+    assert world.inventory() == {A, C}
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][1:] == frames[-len(world.received[again][1:]) :]
+    for frame in frames:
+        assert len([hop for hop in outcomes(world, frame) if hop[1] == B]) == 1
+
+
+def test_one_message_larger_than_the_queue_may_wait_alone():
+    world, a, b = two_clients(queue_bytes=1_000)
+    world.pause(b)
+    world.send(a, world.message(A, B, data=b"x" * 5_000))
+    assert world.closes() == []
+
+
+def test_all_queues_together_are_bounded():
+    world, a, b = two_clients(total_queue_bytes=10_000)
+    world.pause(b)
+    for _ in range(50):
+        world.send(a, world.message(A, B, expires=LATER))
+    assert world.broker.queued_bytes <= 10_000
+
+
+def test_the_brokers_own_messages_do_not_wait_for_a_later_session():
+    world, a, _ = two_clients()
+    world.pause(a)
+    world.send(a, b"garbage!")
+    created = [seen for seen in world.observations() if seen.stage is Stage.CREATED][-1]
+    world.close(a)
+    lost = [seen for seen in world.observations() if seen.message == created.message][-1]
+    assert (lost.stage, lost.reason, lost.counterparts) == (Stage.UNDELIVERABLE, Reason.CONNECTION_LOST, (A,))
+    again = world.associate("client_a")
+    assert not world.received[again]
+
+
+def test_v2_messages_do_not_wait_and_their_sender_is_told():
+    world = World()
+    a, b = world.connect_v2("client_a"), world.associate("client_b")
+    world.pause(b)
+    frame = world.send(a, world.message_v2(B, data=1), is_text=True)
+    world.close(b)
+    assert outcomes(world, frame) == [(Stage.UNDELIVERABLE, B, Reason.CONNECTION_LOST)]
+    (error,) = world.replies_v2(a)
+    assert error["message_type"] == "http://puppetlabs.com/error_message"
+    assert error["in_reply_to"] == json.loads(frame)["id"]
+
+
+def test_deadlines_of_finished_messages_do_not_pile_up():
+    world, a, b = two_clients()
+    for _ in range(3_000):
+        world.pause(b)
+        world.broker.receive_frame(world.message(A, B, expires="9999-01-01T00:00:00Z"), a, NOW)
+        world.resume(b)
+    assert len(world.received[b]) == 3_000
+    assert len(world.broker._delivery._deadlines) <= 1_001
+
+
+def test_without_settling_deliveries_are_observed_when_they_are_handed_over():
+    world, a, b = two_clients()
+    frame = world.message(A, B)
+    world.broker.receive_frame(frame, a, world.now)
+    first = world.broker.events(settle=False)
+    assert [event.stage for event in first] == [Stage.ACCEPTED]
+    assert world.broker.to_send() == [(b, [frame])]
+    assert [event.stage for event in world.broker.events()] == [Stage.DELIVERED]

@@ -1,0 +1,110 @@
+"""The ping-pong fabric: bytes in, events out, and in a small world."""
+
+import pytest
+
+from dovetail.hop import Observation, Reason, Stage, address_of
+from dovetail.sim import Boot, Link, MemoryJournal, World
+from dovetail.sim.pingpong import (
+    RETRY_US,
+    PingAcknowledged,
+    PingDelivered,
+    PingPong,
+    decode_ping,
+    decode_pong,
+    encode_ping,
+    encode_pong,
+)
+from dovetail.sim.world import SECOND_US
+
+
+def stages(events):
+    return [event.stage for event in events if isinstance(event, Observation)]
+
+
+def test_ping_and_pong_come_back_from_their_bytes():
+    assert decode_ping(encode_ping(7, "a")) == (7, "a")
+    address = address_of(b"x")
+    assert decode_pong(encode_pong(address)) == address
+
+
+@pytest.mark.parametrize("data", [b"", b"P", b"P" + bytes(8), b"Q" + bytes(9), b"P" + bytes(300), b"A" + bytes(31)])
+def test_what_is_neither_is_rejected(data):
+    core = PingPong("a", [], count=0, interval_us=1, now=0)
+    core.receive_datagram(data, "b", 5)
+    [event] = core.events()
+    assert (event.stage, event.reason, event.raw) == (Stage.REJECTED, Reason.MALFORMED, data)
+    assert core.to_send() == []
+
+
+def test_ping_is_journaled_before_it_is_sent_and_repeated_until_the_pong():
+    core = PingPong("a", ["b"], count=1, interval_us=1, now=0)
+    core.handle_timer(0)
+    assert stages(core.events()) == [Stage.CREATED, Stage.FORWARDED]
+    [(peer, ping)] = core.to_send()
+    assert peer == "b"
+    assert core.next_timer() == RETRY_US
+    core.handle_timer(RETRY_US)
+    assert core.events() == []
+    assert core.to_send() == [("b", ping)]
+    core.receive_datagram(encode_pong(address_of(ping)), "b", RETRY_US + 1)
+    events = core.events()
+    assert stages(events) == [Stage.ACCEPTED]
+    assert events[-1] == PingAcknowledged(peer="b", address=address_of(ping))
+    assert core.next_timer() is None
+
+
+def test_second_copy_of_a_ping_is_answered_and_not_journaled():
+    core = PingPong("b", [], count=0, interval_us=1, now=0)
+    ping = encode_ping(0, "a")
+    core.receive_datagram(ping, "a", 1)
+    events = core.events()
+    assert stages(events) == [Stage.ACCEPTED, Stage.DELIVERED, Stage.CREATED, Stage.FORWARDED]
+    assert events[-1] == PingDelivered(number=0, peer="a", address=address_of(ping))
+    first = core.to_send()
+    core.receive_datagram(ping, "a", 2)
+    assert core.events() == []
+    assert core.to_send() == first == [("a", encode_pong(address_of(ping)))]
+
+
+def test_restored_core_repeats_what_is_unanswered_and_goes_on_counting():
+    journal = MemoryJournal("swarm://pingpong/a")
+    core = PingPong("a", ["b"], count=3, interval_us=10, now=0)
+    core.handle_timer(10)
+    journal.append([event for event in core.events() if isinstance(event, Observation)])
+    first, second = (data for _, data in core.to_send())
+    core.receive_datagram(encode_pong(address_of(first)), "b", 11)
+    journal.append([event for event in core.events() if isinstance(event, Observation)])
+
+    again = PingPong("a", ["b"], count=3, interval_us=10, now=1000)
+    again.restore(journal.hops(), 1000)
+    again.handle_timer(1000)
+    assert again.to_send() == [("b", encode_ping(2, "a")), ("b", second)]
+
+
+def test_two_places_exchange_pings_over_a_bad_network():
+    told = []
+
+    def start(peer):
+        def factory(boot: Boot):
+            core = PingPong(boot.place, [peer], count=20, interval_us=10_000, now=boot.now)
+            core.restore(boot.journal.hops(), boot.now)
+            return core
+
+        return factory
+
+    world = World(1, link=Link(loss=0.3, duplicate=0.2, reorder=0.2))
+    for name, peer in (("a", "b"), ("b", "a")):
+        world.add_place(
+            name,
+            start(peer),
+            server=f"swarm://pingpong/{name}",
+            observer=lambda place, event, now: told.append((place, event)),
+        )
+    world.schedule(50_000, lambda: world.crash("b", restart_after_us=2 * SECOND_US))
+    assert world.run(60 * SECOND_US), "no timer is left when all pings are answered"
+    acknowledged = [event.address for _, event in told if isinstance(event, PingAcknowledged)]
+    hops = world.hops()
+    delivered = [hop.message for name in hops for hop in hops[name] if hop.stage is Stage.DELIVERED]
+    assert len(delivered) == len(set(delivered)) == 40
+    assert set(acknowledged) <= set(delivered)
+    assert world.places["b"].counts.crashes == 1

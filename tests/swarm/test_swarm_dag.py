@@ -1,0 +1,161 @@
+"""UEP-12, Directed Acyclic Graph of Messages and Message Life-Cycle, on the graph alone."""
+
+from __future__ import annotations
+
+from dovetail.swarm import dag as dag_module
+from dovetail.swarm.content import Reference
+from dovetail.swarm.dag import Dag, Entry
+
+EPOCH = 60_000
+
+
+def entry(name: str, at: int, *refers: str, ttl: int = 10, msg_hash: bytes | None = None) -> Entry:
+    address = name.encode().ljust(8, b".").ljust(32, b"-")
+    return Entry(
+        address=address,
+        msg_hash=msg_hash or address[:8],
+        timestamp_ms=at,
+        expires_ms=at + max(1, ttl) * EPOCH,
+        ttl_epochs=ttl,
+        references=tuple(Reference(other.encode().ljust(8, b"."), 0) for other in refers),
+        raw=name.encode(),
+    )
+
+
+def tips(dag: Dag) -> list[str]:
+    return sorted(tip.raw.decode() for tip in dag.tips)
+
+
+def chosen(dag: Dag, at: int, ttl: int = 10) -> list[str]:
+    return [edge.msg_hash.rstrip(b".").decode() for edge in dag.choose_references(at, at + ttl * EPOCH)]
+
+
+def test_missing_references_are_reported_and_counted_when_they_come():
+    dag = Dag(EPOCH)
+    added = dag.add(entry("b", 2, "a", "x"))
+    assert [edge.msg_hash for edge in added.missing] == [b"a.......", b"x......."]
+    dag.add(entry("a", 1))
+    assert tips(dag) == ["b"]
+
+
+def test_references_are_fewest_referred_then_newest_and_at_most_four():
+    dag = Dag(EPOCH)
+    for number, name in enumerate("abcdef"):
+        dag.add(entry(name, number))
+    assert chosen(dag, 100) == ["f", "e", "d", "c"]
+    dag.add(entry("g", 50, "f", "e", "d", "c"))
+    assert chosen(dag, 100) == ["g", "b", "a", "f"]
+
+
+def test_references_leave_nothing_unreferred():
+    dag = Dag(EPOCH)
+    for number in range(30):
+        dag.add(entry(f"m{number}", number))
+    for number in range(30, 45):
+        names = chosen(dag, number)
+        dag.add(entry(f"m{number}", number, *names))
+    assert len(tips(dag)) <= 1
+
+
+def test_references_are_strictly_older_and_not_ttl_0():
+    dag = Dag(EPOCH)
+    dag.add(entry("same", 100))
+    dag.add(entry("newer", 101))
+    dag.add(entry("passing", 50, ttl=0))
+    assert chosen(dag, 100) == []
+    assert chosen(dag, 101) == ["same"]
+
+
+def test_references_prefer_what_expires_no_later():
+    dag = Dag(EPOCH)
+    dag.add(entry("old long", 1, ttl=10))
+    dag.add(entry("new long", 5, ttl=100))
+    assert chosen(dag, 10, ttl=10) == ["old long", "new long"]
+
+
+def test_epoch_diff_of_a_reference():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 0, ttl=10))
+    assert dag.choose_references(1, 1 + 12 * EPOCH)[0].epoch_diff == 2
+    assert dag.choose_references(1, 1 + 9 * EPOCH)[0].epoch_diff == -1
+
+
+def test_an_edge_that_breaks_the_timestamp_rule_is_kept_but_not_counted():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 10))
+    assert dag.add(entry("b", 10, "a")).missing == ()
+    assert tips(dag) == ["a", "b"]
+
+
+def test_ttl_0_is_known_once_never_listed_and_its_references_do_not_count():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 1))
+    passing = entry("p", 2, "a", "missing", ttl=0)
+    assert dag.add(passing).missing == ()
+    assert passing.address in dag
+    assert list(dag.between(0, 10)) == [dag.by_hash(b"a.......")[0]]
+    assert not dag.by_hash(b"p.......")
+    assert tips(dag) == ["a"]
+    dag.expire(2 + EPOCH)
+    assert passing.address not in dag
+
+
+def test_expiry_removes_at_the_millisecond_and_nothing_pins():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 0, ttl=1))
+    dag.add(entry("b", 10, "a", ttl=5))
+    assert dag.expire(EPOCH - 1) == []
+    assert [gone.raw for gone in dag.expire(EPOCH)] == [b"a"]
+    assert tips(dag) == ["b"]
+    assert list(dag.between(0, EPOCH)) == [dag.by_hash(b"b.......")[0]]
+
+
+def test_what_only_an_expired_message_referred_to_becomes_a_tip_again():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 0, ttl=9))
+    dag.add(entry("b", 1, "a", ttl=1))
+    assert tips(dag) == ["b"]
+    dag.expire(2 * EPOCH)
+    assert tips(dag) == ["a"]
+
+
+def test_a_collision_of_eight_bytes_is_reported_and_both_are_kept():
+    dag = Dag(EPOCH)
+    first, second = entry("a", 1, msg_hash=b"12345678"), entry("b", 2, msg_hash=b"12345678")
+    dag.add(first)
+    assert dag.add(second).collides_with == (first.address,)
+    assert list(dag.by_hash(b"12345678")) == [first, second]
+    dag.expire(1 + 10 * EPOCH)
+    assert list(dag.by_hash(b"12345678")) == [second]
+
+
+def test_a_cycle_is_reported_and_the_walk_ends():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 1, "c"))
+    dag.add(entry("b", 2, "a"))
+    cycle = dag.add(entry("c", 3, "b")).cycle
+    assert [address[:1] for address in cycle] == [b"c", b"b", b"a"]
+    assert len(dag) == 3
+
+
+def test_no_cycle_is_seen_where_a_late_message_breaks_the_timestamp_rule_only():
+    dag = Dag(EPOCH)
+    dag.add(entry("b", 5, "a"))
+    assert dag.add(entry("a", 9)).cycle == ()
+
+
+def test_unresolvable_references_are_remembered_within_bounds(monkeypatch):
+    monkeypatch.setattr(dag_module, "MAX_AWAITED", 100)
+    dag = Dag(EPOCH)
+    for number in range(1000):
+        dag.add(entry(f"m{number}", number, f"x{number}", f"y{number}"))
+    assert len(dag._awaited) == 100
+
+
+def test_messages_are_listed_by_time_then_hash_both_ends_included():
+    dag = Dag(EPOCH)
+    for name, at in (("z", 5), ("a", 5), ("m", 4), ("q", 6), ("old", 3), ("late", 5_000_000)):
+        dag.add(entry(name, at, ttl=600))
+    assert [one.raw for one in dag.between(4, 6)] == [b"m", b"a", b"z", b"q"]
+    assert [one.raw for one in dag.between(0, 1 << 47)] == [b"old", b"m", b"a", b"z", b"q", b"late"]
+    assert list(dag.between(7, 4_999_999)) == []

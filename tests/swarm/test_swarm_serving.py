@@ -1,0 +1,113 @@
+"""Answers to pulls: readings 13 and 14, and the bounds against amplification."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.swarm.contacts import AMPLIFICATION, Contact
+from dovetail.swarm.dag import Dag
+from dovetail.swarm.limits import TokenBucket
+from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
+from dovetail.swarm.refusals import RateLimited
+from dovetail.swarm.serving import Serving
+from swarm.test_swarm_dag import EPOCH, entry
+from swarm.vectors import named, of_layer
+
+NOW = 1_000_000
+
+
+def contact(*, validated: bool = True, received: int = 0) -> Contact:
+    made = Contact("192.0.2.1:9", 0, TokenBucket(1e9, 1e9), TokenBucket(10, 20))
+    made.is_validated, made.received_bytes = validated, received
+    return made
+
+
+def filled(*times: int, ttl: int = 10) -> Dag:
+    dag = Dag(EPOCH)
+    for number, at in enumerate(times):
+        dag.add(entry(f"m{number:04}", at, ttl=ttl))
+    return dag
+
+
+def listed(serving: Serving, start: int, end: int, now: int = NOW) -> tuple[RangeList, int]:
+    answer, pushed = serving.answer_range(PullRange(b"tick", start, end), contact(), now)
+    return decode_message(answer), len(pushed)
+
+
+def test_a_range_is_always_answered_with_a_list_that_may_be_empty():
+    answer, pushed = listed(Serving(filled(), 4), 0, 10)
+    assert (answer.ticket, answer.start_ms, answer.end_ms, answer.hashes, pushed) == (b"tick", 0, 10, (), 0)
+
+
+def test_few_messages_are_pushed_and_too_many_only_listed():
+    assert listed(Serving(filled(1, 2, 3, 4), 4), 0, 10)[1] == 4
+    assert listed(Serving(filled(1, 2, 3, 4, 5), 4), 0, 10)[1] == 0
+
+
+def test_a_list_is_cut_between_two_milliseconds_and_reports_its_end():
+    serving = Serving(filled(*[number // 3 for number in range(600)]), 4)
+    answer, _ = listed(serving, 0, 1000)
+    assert len(answer.hashes) == 168
+    assert answer.end_ms == 55
+    seen, start = [], 0
+    while start <= 1000:
+        answer, _ = listed(serving, start, 1000)
+        seen += answer.hashes
+        start = answer.end_ms + 1
+    assert len(seen) == len(set(seen)) == 600
+
+
+def test_exactly_170_are_sent_whole():
+    answer, _ = listed(Serving(filled(*range(170)), 4), 0, 1000)
+    assert (len(answer.hashes), answer.end_ms) == (170, 1000)
+
+
+def test_one_crowded_millisecond_gets_a_longer_list():
+    serving = Serving(filled(*[7] * 200, 8), 4)
+    answer, _ = listed(serving, 0, 1000)
+    assert (len(answer.hashes), answer.end_ms) == (200, 7)
+    answer, _ = listed(Serving(filled(*[7] * 300), 4), 0, 1000)
+    assert (len(answer.hashes), answer.end_ms) == (255, 7)
+
+
+def test_nothing_expired_is_listed_or_served_even_before_the_timer():
+    serving = Serving(filled(0, 500, ttl=1), 4)
+    now = EPOCH * 1000
+    assert len(listed(serving, 0, 1000, now)[0].hashes) == 1
+    query = PullHashes((b"m0000...", b"m0001..."))
+    assert [one.raw for one in serving.answer_hashes(query, contact(), now)] == [b"m0001"]
+
+
+def test_a_hash_asked_twice_is_served_once():
+    serving = Serving(filled(1, 2), 4)
+    assert len(serving.answer_hashes(PullHashes((b"m0000...",) * 255), contact(), NOW)) == 1
+
+
+def test_queries_of_one_source_are_limited():
+    serving, asker = Serving(filled(1), 4), contact()
+    for _ in range(20):
+        serving.answer_hashes(PullHashes(()), asker, NOW)
+    with pytest.raises(RateLimited):
+        serving.answer_hashes(PullHashes(()), asker, NOW)
+    serving.answer_hashes(PullHashes(()), asker, NOW + 1_000_000)
+
+
+def test_what_is_sent_to_an_address_that_has_not_answered_is_bounded():
+    serving = Serving(filled(*range(170)), 4)
+    spoofed = contact(validated=False, received=26)
+    with pytest.raises(RateLimited):
+        serving.answer_range(PullRange(b"tick", 0, 1000), spoofed, NOW)
+    hashes = tuple(b"m%04d..." % number for number in range(170))
+    served = serving.answer_hashes(PullHashes(hashes), spoofed, NOW)
+    assert sum(len(one.raw) for one in served) <= AMPLIFICATION * 26
+
+
+def test_the_vector_of_the_range_names_what_matches():
+    dag = Dag(EPOCH)
+    known = [vector for vector in of_layer("uep12") if vector["expect"] == "ok" and vector["opcode"] == 0x10]
+    for vector in known:
+        dag.add(entry(vector["name"], vector["fields"]["timestamp"], ttl=vector["fields"]["ttl_epoch"]))
+    for name in ("pull_range", "pull_range_one_ms"):
+        query = decode_message(bytes.fromhex(named(name)["hex"]))
+        found = {one.raw.decode() for one in dag.between(query.start_ms, query.end_ms)}
+        assert found == set(named(name)["matches"]) & {vector["name"] for vector in known}

@@ -1,0 +1,209 @@
+"""Whole swarms in the simulated world, from seeds; the long ones run in `make soak`."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from dovetail.hop import Fabric, Stage
+from dovetail.sim import SECOND_US
+from dovetail.swarm.settings import SwarmSettings
+from swarm.swarm_world import SETTINGS, SwarmWorld
+from swarm.sybil import Sybil
+
+WARM_UP = 20
+
+
+def settled(seed: int, peers: int, **options) -> SwarmWorld:
+    world = SwarmWorld(seed, peers, **options)
+    world.run(WARM_UP)
+    return world
+
+
+def assert_converges(world: SwarmWorld, within: float) -> None:
+    assert world.seconds_to_converge(within) < within
+
+
+def assert_nothing_expired_was_served(world: SwarmWorld) -> None:
+    for name in world.names:
+        expires = {}
+        for hop in world.world.places[name].hops():
+            if hop.raw is not None and hop.stage in (Stage.ACCEPTED, Stage.CREATED):
+                timestamp = int.from_bytes(hop.raw[11:17], "little")
+                ttl = int.from_bytes(hop.raw[17:19], "little") or 1
+                expires[hop.message] = (timestamp + ttl * world.settings.epoch_ms) * 1000
+            if hop.stage in (Stage.SERVED, Stage.FORWARDED):
+                assert hop.at_us < expires[hop.message]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_20_peers_at_30_percent_loss_converge(seed):
+    world = settled(seed, 20, loss=0.3)
+    world.traffic(20)
+    assert_converges(world, 15)
+    assert world.share_within(1) >= 0.98
+
+
+def test_the_same_seed_gives_the_same_journals():
+    def digests(seed: int) -> dict[str, str]:
+        world = settled(seed, 8, loss=0.2)
+        world.traffic(5)
+        world.run(5)
+        return world.world.digests()
+
+    assert digests(3) == digests(3)
+    assert digests(3) != digests(4)
+
+
+def test_a_partition_heals():
+    world = settled(5, 20, loss=0.1)
+    cut = world.world.partition([world.names[:10], world.names[10:]])
+    world.traffic(30)
+    assert not world.is_converged()
+    world.world.heal(cut)
+    assert_converges(world, 30)
+
+
+def test_a_joining_peer_gets_everything_unexpired_and_does_not_repeat_it():
+    world = settled(6, 10, loss=0.1)
+    world.traffic(20, per_second=20)
+    assert_converges(world, 15)
+    name = world.join()
+    assert_converges(world, 30)
+    joined = world.peer(name).status()
+    assert joined.messages == 400
+    assert joined.sent_bytes["relay"] < 100_000
+
+
+def test_a_crashed_peer_has_everything_back_from_its_journal_and_catches_up():
+    world = settled(7, 10, loss=0.1)
+    world.traffic(10)
+    world.run(3)
+    held = world.peer("peer-3").addresses()
+    world.world.crash("peer-3", restart_after_us=5 * SECOND_US)
+    world.traffic(4)
+    world.run(1.001)
+    assert held <= world.peer("peer-3").addresses()
+    assert_converges(world, 30)
+
+
+def test_clocks_that_are_off_by_twenty_seconds():
+    skews = [(-20, 20, 0, -10, 10)[number % 5] * SECOND_US for number in range(20)]
+    world = settled(8, 20, loss=0.1, skews_us=skews)
+    world.traffic(20)
+    assert_converges(world, 30)
+
+
+def test_expired_messages_leave_every_peer_and_are_never_served():
+    settings = SwarmSettings(name="short", work=2, epoch_ms=5_000, max_ttl_epochs=2)
+    world = settled(9, 10, loss=0.2, settings=settings)
+    for _ in range(20):
+        world.publish(ttl_epochs=1)
+        world.run(1)
+    world.run(15)
+    assert all(peer.addresses() == set() for peer in world.peers)
+    assert_nothing_expired_was_served(world)
+
+
+def test_ttl_0_reaches_most_and_stays_nowhere():
+    world = settled(10, 20)
+    world.publish(ttl_epochs=0)
+    world.run(2)
+    (arrived,) = world.arrivals.values()
+    assert len(arrived) == 20
+    assert all(peer.addresses() == set() for peer in world.peers)
+
+
+def sybil_world(seed: int, honest: int, ratio: int) -> SwarmWorld:
+    world = SwarmWorld(seed, honest, loss=0.1)
+    victims = list(world.names)
+    kind = [
+        (hashlib.sha256(f"sybil {number}".encode()).digest()[:20], f"sybil-{number}")
+        for number in range(ratio * honest)
+    ]
+    for address, name in kind:
+
+        def factory(boot, address=address):
+            return Sybil(world.settings, address, boot.random, boot.now, victims, kind)
+
+        world.world.add_place(name, factory, server=f"swarm://sim/{name}", fabric=Fabric.SWARM)
+    world.run(WARM_UP)
+    return world
+
+
+def test_sybils_at_20_to_1_that_relay_nothing_do_not_keep_honest_peers_apart():
+    world = sybil_world(11, 10, 20)
+    world.traffic(30)
+    assert_converges(world, 60)
+
+
+# -- make soak
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_50_peers_at_30_percent_loss_converge_within_15_seconds_in_20_of_20_runs():
+    for seed in range(20):
+        world = settled(seed, 50, loss=0.3)
+        before = world.bytes_by_purpose()
+        world.traffic(60)
+        assert_converges(world, 15)
+        assert world.share_within(1) >= 0.99
+        repair = world.bytes_by_purpose()["repair"] - before["repair"]
+        assert repair <= 0.3 * world.ideal_bytes()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_200_peers_at_30_percent_loss(seed):
+    world = settled(seed, 200, loss=0.3)
+    world.traffic(60)
+    assert_converges(world, 20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_200_peers_after_a_partition_of_60_seconds(seed):
+    world = settled(seed, 200, loss=0.3)
+    cut = world.world.partition([world.names[::2], world.names[1::2]])
+    world.traffic(60)
+    world.world.heal(cut)
+    assert_converges(world, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_churn_of_10_percent_a_minute():
+    world = settled(1, 50, loss=0.1)
+    for minute in range(3):
+        for number in range(5):
+            victim = world.names[(minute * 17 + number * 7) % 50]
+            if world.world.places[victim].is_up:
+                world.world.crash(victim, restart_after_us=30 * SECOND_US)
+            world.join()
+            world.traffic(12)
+    world.run(31)
+    assert_converges(world, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_50_peers_with_clocks_off_by_plus_or_minus_20_seconds(seed):
+    settings = SwarmSettings(name="sim", work=2, max_ttl_epochs=SETTINGS.max_ttl_epochs, slot_slack=3)
+    skews = [(-20, 20)[number % 2] * SECOND_US for number in range(50)]
+    world = settled(seed, 50, loss=0.3, skews_us=skews, settings=settings)
+    world.traffic(60)
+    assert_converges(world, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(3))
+def test_20_honest_peers_among_400_sybils(seed):
+    world = sybil_world(seed, 20, 20)
+    world.traffic(60)
+    assert_converges(world, 60)

@@ -1,0 +1,103 @@
+"""A broker in this process on a free port, with or without TLS, and a journal that remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dovetail.errors import JournalBusy
+from dovetail.hop import Observation, Reason, Stage, address_of
+from dovetail.keys.authority import Authority, CertificateKind, Names, create_authority
+from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
+from dovetail.shells.pcp_server import PcpServer
+from dovetail.shells.pcp_tls import client_context
+from system.pcp_raw import RawClient
+
+
+class MemoryJournal:
+    """Remembers observations; `append_async` waits until `release` is set; `is_busy` refuses once asked to."""
+
+    def __init__(self) -> None:
+        self.observations: list[Observation] = []
+        self.release = asyncio.Event()
+        self.release.set()
+        self.is_busy = False
+        self.queue_bytes = 0
+
+    async def append_async(self, observations: Sequence[Observation]) -> int:
+        await self.release.wait()
+        self.observations += observations
+        return len(self.observations)
+
+    def write(self, observations: Sequence[Observation]) -> None:
+        if self.is_busy:
+            raise JournalBusy("full")
+        self.observations += observations
+
+    def hops_of(self, message: bytes) -> list[tuple[Stage, str | None, Reason | None]]:
+        return [
+            (seen.stage, counterpart, seen.reason)
+            for seen in self.observations
+            if seen.message == address_of(message)
+            for counterpart in (seen.counterparts or (None,))
+        ]
+
+    def reasons(self) -> list[Reason]:
+        return [seen.reason for seen in self.observations if seen.reason is not None]
+
+
+@asynccontextmanager
+async def broker(journal: MemoryJournal | None = None, **settings: object) -> AsyncIterator[PcpServer]:
+    settings = {"port": 0, "rules": ALLOW_ALL, "drain_timeout_ms": 300, "access_log": False, **settings}
+    if "certificate" not in settings:
+        settings["insecure_plain"] = True
+    server = PcpServer(PcpSettings(**settings), journal)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await RawClient.close_all()
+        await server.stop()
+
+
+class Site:
+    """Keys of a private CA for one test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority: Authority = create_authority(directory, "Test CA")
+        self.authority.issue("localhost", CertificateKind.SERVER, Names(dns=["localhost"], ip=["127.0.0.1"]))
+
+    @property
+    def settings(self) -> dict[str, str]:
+        folder = self.directory
+        return {
+            "certificate": str(folder / "localhost.pem"),
+            "key": str(folder / "localhost.key"),
+            "authority": str(folder / "ca.pem"),
+        }
+
+    def client(self, name: str) -> ssl.SSLContext:
+        if not (self.directory / f"{name}.pem").exists():
+            self.authority.issue(name, CertificateKind.CLIENT, Names())
+        folder = self.directory
+        return client_context(str(folder / f"{name}.pem"), str(folder / f"{name}.key"), str(folder / "ca.pem"))
+
+
+async def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return int(head.split(b" ")[1]), body.decode()
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    """Wait until a condition holds; fails the test where it never does."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -1,0 +1,212 @@
+"""Tamper tests: whatever is changed in a recorded conversation is found and named; an untouched one never."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from dovetail.hop import won_uri
+from dovetail.won import vocabulary as v
+from dovetail.won.canonical import encode_lines, join_lines, rename
+from dovetail.won.integrity import FindingKind, check_conversation, compare_copies, cyclic_members
+from dovetail.won.message import compute_address, decode_message
+from dovetail.won.signing import encode_base64, sign_digest
+from dovetail.won.vocabulary import MessageType as T
+from won.won_samples import ALICE, BOB, KEYS, NODE_A, NODE_B
+from won.won_world import Pair, conversation_raws, record_conversation
+
+PUBLIC = {name: KEYS[name].public for name in (NODE_A, NODE_B, ALICE, BOB)}
+
+
+PAIR = record_conversation()
+RAWS = conversation_raws(PAIR.alice)
+MESSAGES = [decode_message(raw) for raw in RAWS]
+NEWEST = {m.uri for m in MESSAGES} - {u for m in MESSAGES for u in (*m.previous, m.responding_to)}
+
+
+def findings_for(raws):
+    return check_conversation(raws, PUBLIC)
+
+
+def named(findings):
+    return {finding.uri for finding in findings}
+
+
+def encoded(quads):
+    return join_lines(encode_lines(quads))
+
+
+def readdressed(quads, uri):
+    """The quads under the address they now have."""
+    under_self = rename(quads, uri, v.SELF)
+    fresh = won_uri(compute_address(under_self)[0])
+    return encoded(rename(under_self, v.SELF, fresh)), fresh
+
+
+@pytest.mark.parametrize("party", ["a", "b", "alice", "bob"])
+def test_untouched_conversation_has_no_findings(party):
+    raws = conversation_raws(getattr(PAIR, party))
+    assert len(raws) == len(RAWS)
+    assert findings_for(raws) == []
+
+
+def test_order_of_reading_does_not_matter():
+    assert findings_for(list(reversed(RAWS))) == []
+
+
+def test_atom_containers_verify_too():
+    pair = Pair()
+    for kind in (T.DEACTIVATE, T.ACTIVATE, T.DEACTIVATE):
+        pair.alice.core.change(kind, pair.world.now)
+        pair.run()
+    raws = [o.raw for o in pair.alice.observations if o.raw]
+    assert len(raws) == 8
+    assert findings_for(raws) == []
+    missing = decode_message(raws[3])
+    assert named(findings_for(raws[:3] + raws[4:])) == {missing.uri}
+
+
+def field_changes():
+    changes = []
+    for index, message in enumerate(MESSAGES):
+        for number, quad in enumerate(sorted(message.quads)):
+            name = quad[1].rpartition("#")[2].strip(">")
+            changes.append(pytest.param(index, number, id=f"{index}-{message.type.value}-{name}-{number}"))
+    return changes
+
+
+@pytest.mark.parametrize(("index", "number"), field_changes())
+def test_each_field_of_each_message_altered_is_found_and_named(index, number):
+    message = MESSAGES[index]
+    quads = sorted(message.quads)
+    s, p, o, g = quads[number]
+    letter = "y" if "x" in o[-2:] else "x"
+    quads[number] = (s, p, f"{o[:-2]}{letter}>" if o.endswith(">") else f'{o[:-1]}{letter}"', g)
+    altered = encoded(quads)
+    findings = findings_for([*RAWS[:index], altered, *RAWS[index + 1 :]])
+    first = findings[0]
+    assert message.uri in named(findings)
+    assert first.kind in (FindingKind.ALTERED, FindingKind.UNREADABLE, FindingKind.MISSING)
+    # Nothing but the altered message is accused.
+    assert named(findings) == {message.uri}
+
+
+@pytest.mark.parametrize("index", range(len(MESSAGES)))
+def test_altered_message_with_its_address_counted_anew_is_missing_where_others_reference_it(index):
+    message = MESSAGES[index]
+    quads = [
+        (s, p, f'"{message.timestamp_ms + 1}"{v.XSD_LONG}' if p == v.P_TIMESTAMP else o, g)
+        for s, p, o, g in message.quads
+    ]
+    altered, fresh = readdressed(quads, message.uri)
+    findings = findings_for([*RAWS[:index], altered, *RAWS[index + 1 :]])
+    assert fresh in {f.uri for f in findings if f.kind is FindingKind.FORGED}
+    if message.uri not in NEWEST:
+        assert message.uri in {f.uri for f in findings if f.kind is FindingKind.MISSING}
+    assert named(findings) <= {fresh, message.uri}
+
+
+@pytest.mark.parametrize("index", range(len(MESSAGES)))
+def test_removed_message_is_named_as_missing(index):
+    message = MESSAGES[index]
+    findings = findings_for(RAWS[:index] + RAWS[index + 1 :])
+    if message.uri in NEWEST:
+        # Nothing references the newest yet: the other party's copy shows it.
+        assert findings == []
+        copies = compare_copies(RAWS[:index] + RAWS[index + 1 :], conversation_raws(PAIR.bob))
+        assert [(f.uri, f.seen_in) for f in copies] == [(message.uri, "other")]
+    else:
+        assert {(f.kind, f.uri) for f in findings} == {(FindingKind.MISSING, message.uri)}
+
+
+@pytest.mark.parametrize("index", range(len(MESSAGES)))
+def test_message_signed_again_by_the_wrong_party_is_forged(index):
+    message = MESSAGES[index]
+    signature = sign_digest(KEYS["mallory"], message.signed_digest)
+    quads = [(s, p, f'"{signature}"' if p == v.P_SIGNATURE_VALUE else o, g) for s, p, o, g in message.quads]
+    quads = [
+        (s, p, f'"{KEYS["mallory"].public.fingerprint}"' if p == v.P_FINGERPRINT else o, g) for s, p, o, g in quads
+    ]
+    forged, fresh = readdressed(quads, message.uri)
+    findings = findings_for([*RAWS[:index], forged, *RAWS[index + 1 :]])
+    assert (FindingKind.FORGED, fresh) in {(f.kind, f.uri) for f in findings}
+    assert named(findings) <= {fresh, message.uri}
+
+
+def test_signer_that_may_not_speak_for_the_sender_is_forged():
+    index, message = next((i, m) for i, m in enumerate(MESSAGES) if m.is_response)
+    quads = [
+        (s, p, f"<{NODE_B if message.signer == NODE_A else NODE_A}>" if p == v.P_SIGNER else o, g)
+        for s, p, o, g in message.quads
+    ]
+    forged, fresh = readdressed(quads, message.uri)
+    findings = findings_for([*RAWS[:index], forged, *RAWS[index + 1 :]])
+    assert (FindingKind.FORGED, fresh) in {(f.kind, f.uri) for f in findings}
+
+
+def test_two_messages_with_exchanged_contents_are_both_named():
+    texts = [m for m in MESSAGES if m.type is T.CONNECTION][:2]
+    swapped = []
+    for mine, other in itertools.permutations(texts):
+        theirs = {p: o for _, p, o, _ in other.quads if p == v.P_TEXT}
+        swapped.append(encoded([(s, p, theirs.get(p, o), g) for s, p, o, g in mine.quads]))
+    rest = [raw for raw, m in zip(RAWS, MESSAGES, strict=True) if m not in texts]
+    findings = findings_for(rest + swapped)
+    assert {(f.kind, f.uri) for f in findings} == {(FindingKind.ALTERED, m.uri) for m in texts}
+
+
+def test_message_of_another_conversation_is_not_taken_for_its_own():
+    other = Pair()
+    other.world.now += 5_000_000
+    other.connect()
+    foreign = next(raw for raw in conversation_raws(other.alice) if decode_message(raw).is_response)
+    findings = findings_for([*RAWS, foreign])
+    assert {f.kind for f in findings} == {FindingKind.MISSING}
+
+
+def test_garbage_in_a_log_is_reported_not_raised():
+    findings = findings_for([*RAWS, b"garbage", b"", b"<wm:/QmX#envelope> <a:b> broken"])
+    assert [f.kind for f in findings] == [FindingKind.UNREADABLE] * 3
+    assert "wm:/QmX" in named(findings)
+
+
+def test_missing_key_is_said_and_not_taken_for_forgery():
+    keys = {name: key for name, key in PUBLIC.items() if name != BOB}
+    findings = check_conversation(RAWS, keys)
+    assert {f.kind for f in findings} == {FindingKind.UNKNOWN_KEY}
+    assert named(findings) == {m.uri for m in MESSAGES if m.signer == BOB}
+
+
+def test_two_different_responses_of_one_node_accuse_each_other():
+    message = next(m for m in MESSAGES if m.type is T.SUCCESS and m.signer == NODE_A)
+    quads = rename(message.quads, message.uri, v.SELF)
+    quads = [
+        (s, p, f'"{message.timestamp_ms + 5}"{v.XSD_LONG}' if p == v.P_TIMESTAMP else o, g)
+        for s, p, o, g in quads
+        if not g.endswith("#signature>")
+    ]
+    digest = compute_address(quads)[0]
+    mark = f"<{v.SELF}#signature>"
+    quads += [
+        *(
+            (s, p, o, g)
+            for s, p, o, g in rename(message.quads, message.uri, v.SELF)
+            if g == mark and p not in (v.P_HASH, v.P_SIGNATURE_VALUE)
+        ),
+        (mark, v.P_HASH, f'"{encode_base64(digest)}"', mark),
+        (mark, v.P_SIGNATURE_VALUE, f'"{sign_digest(KEYS[NODE_A], digest)}"', mark),
+    ]
+    fresh = won_uri(compute_address(quads)[0])
+    findings = findings_for([*RAWS, encoded(rename(quads, v.SELF, fresh))])
+    assert {f.uri for f in findings if f.kind is FindingKind.CONFLICT} == {fresh, message.uri}
+
+
+def test_copies_that_are_equal_do_not_differ():
+    assert compare_copies(RAWS, conversation_raws(PAIR.bob)) == []
+
+
+def test_cycles_are_found_whatever_hangs_on_them():
+    edges = {"a": ["b"], "b": ["c"], "c": ["b"], "d": ["a", "d"], "e": []}
+    assert cyclic_members(edges) == {"b", "c", "d"}
+    assert cyclic_members({"a": ["b"], "b": [], "c": ["a"]}) == set()

@@ -1,0 +1,340 @@
+"""A node, clause by clause: delivery, echo, states, resends, restarts, outages."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.hop import Reason
+from dovetail.won import compose as c
+from dovetail.won import vocabulary as v
+from dovetail.won.atom import AtomState
+from dovetail.won.chain import ChainState, role_of
+from dovetail.won.connection import TRANSITIONS, ConnectionState, Input
+from dovetail.won.events import ChainAdvanced, DestinationChanged
+from dovetail.won.message import decode_bundle, decode_message
+from dovetail.won.settings import WonSettings
+from dovetail.won.vocabulary import MessageType as T
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
+from won.won_world import Pair
+
+
+@pytest.fixture
+def pair():
+    return Pair().connect()
+
+
+def bundles(party, *messages):
+    """The (role or m) tuples of the frames a party got about a message, in order."""
+    found = []
+    for data in party.frames_in:
+        parts = decode_bundle(data).messages
+        if any(messages[0].uri in (part.uri, part.responding_to) for part in parts):
+            found.append(tuple("m" if not part.is_response else role_of(part).value for part in parts))
+    return found
+
+
+def test_atom_specific_delivery_m_to_m_s():
+    pair = Pair()
+    message = pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    assert bundles(pair.a, message) == [("m",)]
+    assert bundles(pair.alice, message) == [("m", "s")]
+    assert pair.state(pair.alice, message) is ChainState.ATOM
+
+
+def test_connection_specific_delivery_steps_1_to_6_each_bundle_in_one_dataset(pair):
+    message = pair.say()
+    assert bundles(pair.a, message) == [("m",), ("s2",)]
+    assert bundles(pair.b, message) == [("m", "s1")]
+    assert bundles(pair.bob, message) == [("m", "s1", "s2")]
+    assert bundles(pair.alice, message) == [("m", "s1"), ("s2",)]
+
+
+def test_all_four_parties_end_with_m_s1_s2(pair):
+    message = pair.say()
+    parties = (pair.a, pair.b, pair.alice, pair.bob)
+    copies = []
+    for party in parties:
+        raws = [o.raw for o in party.observations if o.raw]
+        chain = [m for m in map(decode_message, raws) if message.uri in (m.uri, m.responding_to)]
+        copies.append({m.uri: m.raw for m in chain})
+        assert sorted(role_of(m).value for m in chain if m.is_response) == ["s1", "s2"]
+    assert all(copy == copies[0] for copy in copies)
+    assert pair.state(pair.alice, message) is pair.state(pair.bob, message) is ChainState.COMPLETE
+
+
+def test_echo_goes_to_every_client_of_the_sending_atom_and_s2_too(pair):
+    second = pair.world.owner(ALICE, 3, is_created=True)
+    second.core.start(pair.world.now)
+    pair.run()
+    message = pair.say()
+    assert bundles(second, message) == [("m", "s1"), ("s2",)]
+    assert second.core.conversations.state_of(message.uri) is ChainState.COMPLETE
+
+
+def test_second_client_catches_up_with_everything_page_by_page():
+    pair = Pair(WonSettings(catch_up_page=2)).connect()
+    messages = [pair.say(text=str(i)) for i in range(7)]
+    second = pair.world.owner(ALICE, 3, is_created=True)
+    second.core.start(pair.world.now)
+    pair.run()
+    assert second.core.position == pair.alice.core.position
+    assert all(second.core.conversations.state_of(m.uri) is ChainState.COMPLETE for m in messages)
+
+
+def test_s1_names_the_senders_connection_and_socket_twice(pair):
+    message = pair.say()
+    s1, s2 = (decode_message(o.raw) for o in pair.alice.observations[-2:])
+    assert (s1.sender_socket, s1.recipient_socket, s1.signer) == (ALICE_CHAT, ALICE_CHAT, NODE_A)
+    assert s1.connection.startswith(f"{ALICE}/c/")
+    assert (s2.sender_socket, s2.recipient_socket, s2.signer) == (BOB_CHAT, ALICE_CHAT, NODE_B)
+    assert s2.connection.startswith(f"{BOB}/c/")
+    assert s1.responding_to == s2.responding_to == message.uri
+    assert s1.uri in s2.previous
+
+
+def test_stored_before_sent_every_frame_follows_its_observation(pair):
+    pair.alice.core.speak(T.CONNECTION, ALICE_CHAT, BOB_CHAT, pair.world.now, "x")
+    while pair.world.step(pair.alice):
+        pass
+    events = pair.a.core.events()
+    journaled = {e.message for e in events if hasattr(e, "stage")}
+    for item in pair.a.core.to_send():
+        assert {m.address for m in decode_bundle(item.data).messages} <= journaled
+
+
+def test_two_atoms_on_one_node_nothing_is_shortened():
+    pair = Pair(same_node=True).connect()
+    message = pair.say()
+    assert bundles(pair.alice, message) == [("m", "s1"), ("s2",)]
+    assert bundles(pair.bob, message) == [("m", "s1", "s2")]
+    ledger = pair.a.core.ledger
+    here = ledger.find_connection(ALICE_CHAT, pair.bob_chat)
+    there = ledger.find_connection(pair.bob_chat, ALICE_CHAT)
+    assert here.uri != there.uri
+    assert message.address in here.messages
+    assert message.address in there.messages
+    assert ledger.sent == {}
+
+
+def test_refusal_within_one_node_reaches_the_sender():
+    pair = Pair(same_node=True)
+    pair.bob.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    message = pair.say(T.CONNECT)
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+    assert pair.a.core.ledger.sent == {}
+    pair.world.restart(pair.a)
+    assert pair.a.core.ledger.sent == {}
+
+
+def test_resend_gets_the_same_response_and_stores_nothing_twice(pair):
+    message = pair.say()
+    before = len(pair.a.observations), len(pair.b.observations)
+    stranger = pair.world.owner(ALICE, 3)
+    stranger.core._outbox[message.uri] = message
+    stranger.core.conversations.take(message)
+    stranger.core.start(pair.world.now)
+    pair.world.run()
+    answer = decode_bundle(stranger.frames_in[0]).messages
+    assert answer[0].uri == message.uri
+    assert answer[1].uri == pair.alice.core.conversations.threads[message.uri].chain.first
+    assert len(pair.b.observations) == before[1]
+    assert len(pair.a.observations) == before[0]
+
+
+def test_second_delivery_to_the_other_node_gets_the_same_s2(pair):
+    message = pair.say()
+    frame = pair.b.frames_in[-1]
+    link = next(name for name, (other, _) in pair.b.peers.items() if other is pair.a)
+    stored = len(pair.b.observations)
+    pair.b.core.receive_frame(frame, link, pair.world.now)
+    (item,) = pair.b.core.to_send()
+    (answer,) = decode_bundle(item.data).messages
+    assert answer.uri == pair.alice.core.conversations.threads[message.uri].chain.second
+    assert pair.b.core.events() == []
+    assert len(pair.b.observations) == stored
+
+
+@pytest.mark.parametrize("state", [None, *ConnectionState])
+def test_state_table_has_every_allowed_pair_and_no_other(state):
+    assert ((state, Input.CLOSE) in TRANSITIONS) is (state is not None)
+    assert ((state, Input.TALK) in TRANSITIONS) is (state is ConnectionState.CONNECTED)
+    assert (state, Input.OWNER_CONNECT) in TRANSITIONS
+    assert (state, Input.PARTNER_CONNECT) in TRANSITIONS
+
+
+def test_connect_both_ways_then_close_then_connect_again():
+    pair = Pair()
+    pair.say(T.CONNECT)
+    here = pair.a.core.ledger.find_connection(ALICE_CHAT, BOB_CHAT)
+    there = pair.b.core.ledger.find_connection(BOB_CHAT, ALICE_CHAT)
+    assert (here.state, there.state) == (ConnectionState.REQUEST_SENT, ConnectionState.REQUEST_RECEIVED)
+    pair.reply(T.CONNECT)
+    assert here.state is there.state is ConnectionState.CONNECTED
+    pair.reply(T.CLOSE)
+    assert here.state is there.state is ConnectionState.CLOSED
+    pair.say(T.CONNECT)
+    assert (here.state, there.state) == (ConnectionState.REQUEST_SENT, ConnectionState.REQUEST_RECEIVED)
+    assert len(pair.a.core.ledger.connections) == 1
+
+
+def test_message_before_connected_is_refused_by_the_own_node():
+    pair = Pair()
+    message = pair.say()
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+    assert pair.alice.core.conversations.threads[message.uri].detail.startswith("wrong_state: ")
+    assert Reason.WRONG_STATE in pair.a.rejections()
+    assert pair.b.core.ledger.connections == {}
+
+
+def test_failure_responses_are_never_referenced(pair):
+    pair.say(T.CLOSE)
+    failed = pair.say()
+    assert pair.state(pair.alice, failed) is ChainState.FAILED
+    failure = pair.alice.core.conversations.threads[failed.uri].chain.failure
+    pair.say(T.CONNECT)
+    pair.reply(T.CONNECT)
+    pair.say()
+    for observation in pair.a.observations:
+        if observation.raw and observation.reason is None:
+            assert failure not in decode_message(observation.raw).previous
+
+
+def test_inactive_atom_takes_no_new_connection():
+    pair = Pair()
+    pair.bob.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    message = pair.say(T.CONNECT)
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+    assert pair.b.rejections() == [Reason.ATOM_INACTIVE]
+    pair.bob.core.change(T.ACTIVATE, pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, pair.say(T.CONNECT, "again")) is ChainState.COMPLETE
+
+
+@pytest.mark.parametrize(("kind", "state"), [(T.DEACTIVATE, AtomState.INACTIVE), (T.DELETE, AtomState.DELETED)])
+def test_deactivate_and_delete_make_the_node_close_the_connections(pair, kind, state):
+    pair.alice.core.change(kind, pair.world.now)
+    pair.run()
+    here = pair.a.core.ledger.find_connection(ALICE_CHAT, BOB_CHAT)
+    there = pair.b.core.ledger.find_connection(BOB_CHAT, ALICE_CHAT)
+    assert here.state is there.state is ConnectionState.CLOSED
+    assert pair.a.core.ledger.atoms[ALICE].state is state
+    close = decode_bundle(pair.bob.frames_in[-1]).messages[0]
+    assert (close.type, close.direction, close.signer) == (T.CLOSE, v.Direction.SYSTEM, NODE_A)
+    assert pair.state(pair.bob, close) is ChainState.COMPLETE
+
+
+def test_replace_notifies_connected_partners(pair):
+    content = c.atom_content(ALICE, [ALICE_CHAT, f"{ALICE}#more"], KEYS[ALICE].public)
+    pair.alice.core.change(T.REPLACE, pair.world.now, content)
+    pair.run()
+    notification = decode_bundle(pair.bob.frames_in[-1]).messages[0]
+    assert (notification.type, notification.signer) == (T.CHANGE, NODE_A)
+    assert pair.a.core.ledger.atoms[ALICE].sockets == {ALICE_CHAT, f"{ALICE}#more"}
+
+
+def test_replace_cannot_change_the_key(pair):
+    content = c.atom_content(ALICE, [ALICE_CHAT], KEYS["mallory"].public)
+    message = pair.alice.core.change(T.REPLACE, pair.world.now, content)
+    pair.run()
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+
+
+def test_deleted_atom_refuses_everything(pair):
+    pair.alice.core.change(T.DELETE, pair.world.now)
+    pair.run()
+    for message in (pair.alice.core.change(T.ACTIVATE, pair.world.now), pair.say(T.CONNECT)):
+        pair.run()
+        assert pair.state(pair.alice, message) is ChainState.FAILED
+
+
+def test_unreachable_node_gets_everything_when_it_comes_back_without_new_traffic(pair):
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    messages = [pair.say(text=str(i)) for i in range(5)]
+    pair.world.pass_time(600)
+    assert all(pair.state(pair.alice, m) is ChainState.AWAITING_RECIPIENT for m in messages)
+    assert [e.is_reachable for e in pair.a.told(DestinationChanged)][-1] is False
+    pair.world.unreachable.clear()
+    pair.world.pass_time(120)
+    assert all(pair.state(pair.alice, m) is ChainState.COMPLETE for m in messages)
+    assert all(pair.state(pair.bob, m) is ChainState.COMPLETE for m in messages)
+
+
+def test_pauses_between_tries_grow_and_are_bounded(pair):
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    pair.say()
+    pauses = []
+    for _ in range(12):
+        due = pair.a.core.next_timer()
+        pauses.append(due - pair.world.now)
+        pair.world.now = due
+        pair.a.core.handle_timer(due)
+        pair.run()
+    settings = pair.world.settings
+    assert settings.retry_ms * 500 <= pauses[0] <= settings.retry_ms * 1000
+    assert max(pauses) <= settings.max_retry_ms * 1000
+    assert pauses[-1] >= settings.max_retry_ms * 500
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_node_rebuilt_from_its_journal_goes_on_where_it_was(pair, which):
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    waiting = pair.say(text="while away")
+    pair.world.unreachable.clear()
+    party = getattr(pair, which)
+    before = party.core.ledger
+    pair.world.restart(party)
+    after = party.core.ledger
+    assert after.first == before.first
+    assert after.second == before.second
+    assert after.acknowledged == before.acknowledged
+    assert after.sent.keys() == before.sent.keys()
+    for uri, atom in before.atoms.items():
+        assert after.atoms[uri].log == atom.log
+        assert after.atoms[uri].state is atom.state
+        assert after.atoms[uri].delivered == atom.delivered
+        assert after.atoms[uri].confirmations.unconfirmed == atom.confirmations.unconfirmed
+    for uri, connection in before.connections.items():
+        assert after.connections[uri].confirmations.unconfirmed == connection.confirmations.unconfirmed
+        assert after.connections[uri].messages == connection.messages
+        assert after.connections[uri].state is connection.state
+    pair.world.pass_time(120)
+    assert pair.state(pair.alice, waiting) is ChainState.COMPLETE
+    assert pair.state(pair.alice, pair.say()) is ChainState.COMPLETE
+
+
+def test_owner_that_was_away_is_told_everything_in_order(pair):
+    pair.bob.core.stop()
+    pair.run()
+    messages = [pair.say(text=str(i)) for i in range(3)]
+    assert pair.state(pair.alice, messages[2]) is ChainState.COMPLETE
+    pair.bob.core.start(pair.world.now)
+    pair.run()
+    received = [e.uri for e in pair.bob.told(ChainAdvanced) if e.state is ChainState.COMPLETE]
+    assert received[-3:] == [m.uri for m in messages]
+    delivered = [s for s in pair.b.stages(messages[0]) if s[0] == "delivered"]
+    assert delivered == [("delivered", BOB)]
+
+
+def test_window_bounds_what_is_under_way():
+    pair = Pair(WonSettings(window=2)).connect()
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    messages = [pair.say(text=str(i)) for i in range(9)]
+    pair.world.unreachable.clear()
+    pair.world.pass_time(60)
+    assert all(pair.state(pair.alice, m) is ChainState.COMPLETE for m in messages)
+
+
+def test_full_queue_refuses_with_a_failure_response():
+    pair = Pair(WonSettings(max_queue=2)).connect()
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    messages = [pair.say(text=str(i)) for i in range(3)]
+    assert pair.state(pair.alice, messages[2]) is ChainState.FAILED
+    assert pair.a.rejections() == [Reason.QUEUE_FULL]

@@ -1,0 +1,54 @@
+"""Worlds of nodes and owners under loss, partitions, crashes: every acknowledged message is everywhere, once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dovetail.sim import SECOND_US, Link
+from dovetail.sim.scenario import SCENARIOS, Setting, run_scenario
+
+SCENARIOS["won-test"] = "won.won_scenario:build"
+ROUGH = Link(latency_us=(5_000, 150_000))
+SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "2000"))
+
+
+def run(seed, *, nodes, seconds, faults):
+    return run_scenario(
+        "won-test", seed, setting=Setting(places=nodes, duration_us=int(seconds * SECOND_US)), faults=faults, link=ROUGH
+    )
+
+
+def assert_everything_is_everywhere(report):
+    assert report.is_settled, report.findings[:5]
+    assert report.findings == []
+    assert report.facts["complete"] > 0
+    assert set(report.facts) == {"complete", "atom"}
+
+
+def test_calm_world_completes_every_chain():
+    assert_everything_is_everywhere(run(1, nodes=2, seconds=5, faults="none"))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_misfortune_leaves_all_parties_with_the_same_chains(seed):
+    assert_everything_is_everywhere(run(seed, nodes=2 + seed % 4, seconds=1.2, faults="all=1"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_crashes_at_every_step(seed):
+    report = run(seed, nodes=2, seconds=3, faults="append_crash=12,crash=6")
+    assert report.crashes >= 6
+    assert_everything_is_everywhere(report)
+
+
+def test_same_seed_same_journals():
+    assert run(7, nodes=3, seconds=2, faults="all=1").digest == run(7, nodes=3, seconds=2, faults="all=1").digest
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(0, SOAK_SEEDS, 50))
+def test_thousands_of_seeds(block):
+    for seed in range(1000 + block, 1050 + block):
+        assert_everything_is_everywhere(run(seed, nodes=2 + seed % 4, seconds=5, faults="all=2"))

@@ -1,0 +1,185 @@
+"""Write docs/reference/{cli,config,errors,reasons}.md from the code; `--check` only says which are not current."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from typer.core import TyperGroup
+
+from dovetail import errors
+from dovetail.cli import main as cli
+from dovetail.config import Config
+from dovetail.config.schema import allowed_text, keys_of, sections_of, toml_value, variable_of
+from dovetail.hop import Reason, Stage
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+WIDTH = 100
+_RANGES = (("Any fabric", 1, 31), ("pcp", 32, 95), ("won", 96, 159), ("swarm", 160, 223))
+
+
+def config_page() -> str:
+    """The configuration: every section and key."""
+    lines = [
+        "# Configuration",
+        "",
+        "One TOML file. Every key has a default, so that an empty file is a whole configuration; an unknown key is an",
+        "error. `dovetail config example` prints a file with everything in it, `config check FILE` lists all that is",
+        "wrong with one, and `config show FILE` prints the effective values and where each came from.",
+        "",
+        "A variable of the environment overrides a key: `DOVETAIL_`, then the parts of the key in upper case with two",
+        "underscores between them. Text, paths and choices are written as they are, everything else as in TOML:",
+        "",
+        "    DOVETAIL_LAKE__DIRECTORY=/srv/lake DOVETAIL_LAKE__SEAL_INTERVAL_S=30 dovetail config show site.toml",
+        "",
+        "A variable with two underscores that names no key is an error, and so is one that has a section's name and",
+        "only one underscore. A relative path is meant from the directory of the file; in a variable, from the current",
+        "directory. No secret stands in this file: keys are files of their own.",
+    ]
+    for name, section in sections_of(Config):
+        lines += ["", f"## [{name}]", "", inspect.getdoc(section) or ""]
+        for key in keys_of(section):
+            full = f"{name}.{key.name}"
+            lines += ["", f"### {full}", "", key.description, ""]
+            lines += [
+                f"- allowed: {allowed_text(key.kind)}",
+                f"- default: `{toml_value(key.default)}`",
+                f"- variable: `{variable_of(full)}`",
+            ]
+    return finish(lines)
+
+
+def reasons_page() -> str:
+    """Stages and reasons."""
+    lines = [
+        "# Stages and reasons",
+        "",
+        "What a server saw happen to a message, and why a message was refused or did not arrive. Both lists are",
+        "closed. The codes stand in journals and are never given to anything else.",
+        "",
+        "## Stages",
+        "",
+        "| stage | code | meaning |",
+        "|---|---|---|",
+        *(f"| `{stage.value}` | {stage.code} | {stage.sentence} |" for stage in Stage),
+        "",
+        "## Reasons",
+    ]
+    for title, first, last in _RANGES:
+        lines += ["", f"### {title} ({first}-{last})", "", "| reason | code | meaning |", "|---|---|---|"]
+        members = sorted((r for r in Reason if first <= r.code <= last), key=lambda reason: reason.code)
+        lines += [f"| `{reason.value}` | {reason.code} | {reason.sentence} |" for reason in members]
+    return finish(lines)
+
+
+def errors_page() -> str:
+    """The tree of errors."""
+    lines = [
+        "# Errors",
+        "",
+        "Everything Dovetail raises on purpose is a `DovetailError`. On the command line an error is one line on",
+        "stderr and exit code 1, or 2 for misuse; `dovetail --debug` shows the traceback. An error that is retriable",
+        "may go away by itself: the same call can be made again.",
+        "",
+        "| error | is a | retriable | meaning |",
+        "|---|---|---|---|",
+    ]
+    for error, parent in error_tree(errors.DovetailError, None):
+        is_a = f"`{parent.__name__}`" if parent else ""
+        meaning = (inspect.getdoc(error) or "").splitlines()[0]
+        lines.append(f"| `{error.__name__}` | {is_a} | {'yes' if error.retriable else 'no'} | {meaning} |")
+    return finish(lines)
+
+
+def error_tree(
+    error: type[errors.DovetailError], parent: type[errors.DovetailError] | None
+) -> Iterator[tuple[type[errors.DovetailError], type[errors.DovetailError] | None]]:
+    """Every error of errors.py below one, parents before children, in the order of the file."""
+    yield error, parent
+    for child in vars(errors).values():
+        if isinstance(child, type) and issubclass(child, errors.DovetailError) and child.__base__ is error:
+            yield from error_tree(child, error)
+
+
+def cli_page() -> str:
+    """The command line: the help of every command."""
+    root = typer.main.get_group(cli.root)
+    lines = [
+        "# Command line",
+        "",
+        "Data goes to stdout and talk to stderr. `--json` prints one object per line. Exit codes: 0 done, 1 failed,",
+        "2 misuse, 130 interrupted, 141 the reader of the output went away.",
+    ]
+    for path, text in help_texts(root, "dovetail", None):
+        lines += ["", f"## {path}", "", *(f"    {line}".rstrip() for line in text.splitlines())]
+    return finish(lines)
+
+
+def help_texts(command: Command, path: str, parent: Context | None) -> Iterator[tuple[str, str]]:
+    """Path and help of a command and of all below it."""
+    # A fixed width: the page must not depend on the terminal.
+    context = command.make_context(
+        path.rpartition(" ")[2],
+        [],
+        parent=parent,
+        resilient_parsing=True,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+    )
+    yield path, command.get_help(context)
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from help_texts(below, f"{path} {name}", context)
+
+
+def finish(lines: list[str]) -> str:
+    """A page's text, with the mark that it is made."""
+    return "\n".join([*lines, "", "<!-- made by tools/reference.py: make docs -->", ""])
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "config.md": config_page,
+    "errors.md": errors_page,
+    "reasons.md": reasons_page,
+}
+
+
+def stale_pages(directory: Path = REFERENCE) -> list[str]:
+    """The pages that are not what the code says now."""
+    return [
+        name
+        for name, make in PAGES.items()
+        if not (directory / name).exists() or (directory / name).read_text() != make()
+    ]
+
+
+def main() -> int:
+    """Writes the pages, or checks them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is not current")
+    options = parser.parse_args()
+    stale = stale_pages()
+    for name in stale:
+        if options.check:
+            print(f"docs/reference/{name} is not current: make docs", file=sys.stderr)
+        else:
+            REFERENCE.mkdir(parents=True, exist_ok=True)
+            (REFERENCE / name).write_text(PAGES[name]())
+            print(f"docs/reference/{name} written", file=sys.stderr)
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
