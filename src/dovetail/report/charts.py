@@ -44,6 +44,7 @@ class Chart:
     title: str
     caption: str
     spec: vega.Spec
+    colours: vega.Colours
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
@@ -76,6 +77,7 @@ def _outcomes_over_time(numbers: Numbers, fabric: str) -> Chart:
         spec=vega.stack_over_time(
             slots, numbers.slot_us, colours, part="outcome", count="deliveries", time="began (UTC)"
         ),
+        colours=colours,
         columns=("began (UTC)", "outcome", "deliveries"),
         rows=[(write_time(at_us), _words(outcome), count) for at_us, outcome, count in slots],
     )
@@ -95,6 +97,7 @@ def _types(numbers: Numbers) -> Chart:
         title="By message type",
         caption="what became of each type, the most frequent first",
         spec=vega.stack_shares(rows, list(names.values()), colours, part="outcome", count="deliveries"),
+        colours=colours,
         columns=("fabric", "type", "outcome", "deliveries"),
         rows=[(fabric, type_, _words(outcome), n) for fabric, type_, outcome, n in counts],
     )
@@ -105,11 +108,13 @@ def _reasons(numbers: Numbers) -> Chart:
         (f"{item.fabric} · {_words(item.reason or item.outcome)}", item.fabric, item.deliveries, item.sentence)
         for item in numbers.reasons[:MAX_REASONS]
     ]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows})
     return Chart(
         id="reasons",
         title="By reason",
         caption="why deliveries did not arrive",
-        spec=vega.rank_bars(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows}), count="deliveries"),
+        spec=vega.rank_bars(rows, colours, count="deliveries"),
+        colours=colours,
         columns=("fabric", "outcome", "reason", "meaning", "deliveries"),
         rows=[
             (item.fabric, _words(item.outcome), _words(item.reason or "none given"), item.sentence, item.deliveries)
@@ -129,6 +134,7 @@ def _latency(numbers: Numbers) -> Chart:
         title="Delivery times",
         caption="each point counts the deliveries up to there and above the point before",
         spec=vega.draw_distribution(buckets, colours, count="deliveries"),
+        colours=colours,
         columns=("fabric", "up to", "deliveries"),
         rows=[(fabric, up_to, count) for fabric, _, count, up_to in buckets],
     )
@@ -144,11 +150,13 @@ def _legs(numbers: Numbers) -> Chart:
         for leg in numbers.legs
         if not leg.of
     ]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _ in rows})
     return Chart(
         id="legs",
         title="By leg",
         caption="a dot at the median, a thick line to 90 %, a thin one to 99 %; the table also has each message type",
-        spec=vega.draw_ranges(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _ in rows})),
+        spec=vega.draw_ranges(rows, colours),
+        colours=colours,
         columns=("fabric", "leg", "type", "measured", "p50", "p90", "p99", "longest"),
         rows=[
             (
@@ -172,6 +180,7 @@ def _chains(numbers: Numbers) -> Chart:
         title="Chains by state",
         caption="how far the chains of each kind got",
         spec=vega.stack_shares(rows, names, colours, part="state", count="chains"),
+        colours=colours,
         columns=("fabric", "kind", "state", "chains"),
         rows=[(item.fabric, item.kind, _words(item.state), item.chains) for item in numbers.chains],
     )
@@ -188,6 +197,7 @@ def _coverage(numbers: Numbers) -> list[Chart]:
                 title=f"Swarm {_name(swarm)}",
                 caption="mean share of the peers that hold a message; the shade reaches down to the worst one",
                 spec=vega.draw_band(points, FABRIC_COLOURS["swarm"], share="held by", time="appeared (UTC)"),
+                colours={},
                 columns=("appeared (UTC)", "messages", "mean", "worst", "half had it within", "all had it within"),
                 rows=[
                     (
@@ -215,6 +225,7 @@ def _traffic(numbers: Numbers) -> Chart:
         spec=vega.stack_over_time(
             slots, numbers.traffic_slot_us, colours, part="fabric", count="hops", time="from (UTC)"
         ),
+        colours=colours,
         columns=("from (UTC)", "fabric", "hops", "bytes"),
         rows=[(write_time(slot.at_us), slot.fabric, slot.hops, slot.bytes) for slot in numbers.traffic],
     )
@@ -225,11 +236,13 @@ def _stages(numbers: Numbers) -> Chart:
     for item in numbers.stages:
         totals[item.fabric, item.stage] += item.hops
     rows = [(_words(stage), fabric, hops, "") for (fabric, stage), hops in totals.items()]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows})
     return Chart(
         id="stages",
         title="Hops by stage",
         caption="what the servers saw happen; the table has each server",
-        spec=vega.rank_bars(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows}), count="hops"),
+        spec=vega.rank_bars(rows, colours, count="hops"),
+        colours=colours,
         columns=("fabric", "server", "stage", "hops"),
         rows=[(item.fabric, item.server, _words(item.stage), item.hops) for item in numbers.stages],
     )

@@ -77,7 +77,14 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
             script=Markup(script),  # noqa: S704 - a file of ours or of the library
             library=Markup(library),  # noqa: S704 - a file of ours or of the library
             specs=embed_json({chart.id: chart.spec for chart in charts.values()}),
-            findings=embed_json({**content.findings, "guides": _guides(numbers), "tables": show(tables_path)}),
+            findings=embed_json(
+                {
+                    **content.findings,
+                    "guides": _guides(numbers),
+                    "tables": show(tables_path),
+                    "lake": show(numbers.lake),
+                }
+            ),
             max_rows=MAX_TABLE_ROWS,
         )
     )
