@@ -124,9 +124,12 @@ def _reasons(numbers: Numbers) -> Chart:
 
 
 def _latency(numbers: Numbers) -> Chart:
+    found = {(bucket.fabric, bucket.up_to_ms): bucket.deliveries for bucket in numbers.latency}
+    ends = {fabric: [up_to for each, up_to in found if each == fabric] for fabric, _ in found}
     buckets = [
-        (bucket.fabric, bucket.up_to_ms, bucket.deliveries, write_duration(bucket.up_to_ms * 1000))
-        for bucket in numbers.latency
+        (fabric, up_to, found.get((fabric, up_to), 0), write_duration(up_to * 1000))
+        for fabric, known in ends.items()
+        for up_to in _powers_of_two(min(known), max(known))
     ]
     colours = _used(FABRIC_COLOURS, {fabric for fabric, *_ in buckets})
     return Chart(
@@ -246,6 +249,14 @@ def _stages(numbers: Numbers) -> Chart:
         columns=("fabric", "server", "stage", "hops"),
         rows=[(item.fabric, item.server, _words(item.stage), item.hops) for item in numbers.stages],
     )
+
+
+def _powers_of_two(first: int, last: int) -> list[int]:
+    """From one to another, so that a line over them falls to zero where nothing was found."""
+    powers = [max(first, 1)]
+    while powers[-1] < last:
+        powers.append(2 * powers[-1])
+    return powers
 
 
 def _used(colours: vega.Colours, names: set[str]) -> vega.Colours:

@@ -86,8 +86,10 @@ def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
 
 
 def _keep_trouble(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most so many chains, those with trouble in any case, in the order of time."""
-    ranked = sorted(rows, key=lambda row: row["state"] == _COMPLETE)[:MAX_CHAINS_PER_CONVERSATION]
+    """The first chain with trouble and the first without, or two of a kind, in the order of time."""
+    trouble = [row for row in rows if row["state"] != _COMPLETE]
+    complete = [row for row in rows if row["state"] == _COMPLETE]
+    ranked = [*trouble[:1], *complete[:1], *trouble[1:], *complete[1:]][:MAX_CHAINS_PER_CONVERSATION]
     return sorted(ranked, key=lambda row: row["begun_us"] or 0)
 
 

@@ -171,7 +171,7 @@ def draw_band(points: Sequence[tuple[int, float, float, int]], colour: str, *, s
 def _time(field: str, title: str, times_us: Sequence[int]) -> Spec:
     span = max(times_us, default=0) - min(times_us, default=0)
     form = "%H:%M:%S" if span < 4 * _MINUTE_US else "%H:%M" if span < 36 * 60 * _MINUTE_US else "%d %b %H:%M"
-    axis = {"grid": False, "tickCount": 4, "labelOverlap": True, "format": form}
+    axis = {"grid": False, "tickCount": 4, "labelOverlap": "greedy", "labelSeparation": 12, "format": form}
     return {"field": field, "type": "temporal", "scale": {"type": "utc"}, "title": title, "axis": axis}
 
 
