@@ -122,10 +122,16 @@ def test_the_switch_turns_dark_to_light_and_back(browser: Browser, page: Path) -
     browser.evaluate("localStorage.clear()")
 
 
-def test_paper_shows_everything_that_is_not_a_control(browser: Browser, page: Path) -> None:
+def test_paper_is_white_and_has_no_controls(browser: Browser, page: Path) -> None:
     browser.open(page, width=DESKTOP[0], height=DESKTOP[1], dark=True)
-    printed = browser.call("Page.printToPDF", printBackground=True)["data"]
-    assert len(printed) > 50_000
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+    browser.call("Emulation.setDeviceMetricsOverride", width=720, height=1000, deviceScaleFactor=1, mobile=False)
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for control in (".top", ".filters", ".pager", "figure details"):
+        assert browser.evaluate(f"getComputedStyle(document.querySelector('{control}')).display") == "none", control
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 720
+    assert len(browser.call("Page.printToPDF", printBackground=True)["data"]) > 50_000
     assert_quiet(browser, page)
 
 

@@ -14,19 +14,19 @@ from dovetail.report.numbers import Numbers
 from dovetail.report.text import shorten, show, write_duration, write_time
 
 OUTCOME_COLOURS = {
-    "delivered": "#2e9e6b",
-    "echoed": "#7cc7a4",
-    "in_flight": "#8795a6",
-    "expired": "#d99a1c",
-    "undeliverable": "#e0762f",
+    "delivered": "#278f60",
+    "echoed": "#3d98a8",
+    "in_flight": "#7c8a9b",
+    "expired": "#b8800f",
+    "undeliverable": "#d9691f",
     "unauthorized": "#9a6bd4",
     "rejected": "#d1589a",
     "lost": "#d9413f",
 }
 STATE_COLOURS = {
-    "complete": "#2e9e6b",
-    "awaiting_sender": "#8795a6",
-    "awaiting_recipient": "#d99a1c",
+    "complete": "#278f60",
+    "awaiting_sender": "#7c8a9b",
+    "awaiting_recipient": "#b8800f",
     "failed": "#d9413f",
     "orphan_response": "#9a6bd4",
 }
@@ -262,7 +262,7 @@ def _powers_of_two(first: int, last: int) -> list[int]:
 def _used(colours: vega.Colours, names: set[str]) -> vega.Colours:
     """The colours of the names that occur; a name without a colour of its own gets grey."""
     known = {name: colour for name, colour in colours.items() if name in names}
-    return known | dict.fromkeys(sorted(names - known.keys()), "#8795a6")
+    return known | dict.fromkeys(sorted(names - known.keys()), "#7c8a9b")
 
 
 def _name(text: str) -> str:

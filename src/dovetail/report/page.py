@@ -53,9 +53,7 @@ def gather_content(tables: Tables, numbers: Numbers, *, max_findings: int = MAX_
     return Content(
         findings=encode_findings(findings, messages, read_hops(tables, addresses), total=rows.num_rows),
         gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_routes(tables, peers)],
-        finding_pictures=[
-            (places[address], picture) for address, picture in draw_findings(tables, findings, messages, peers)
-        ],
+        finding_pictures=[(places[address], picture) for address, picture in draw_findings(tables, findings, peers)],
     )
 
 
