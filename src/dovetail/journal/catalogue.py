@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import JournalError
-from dovetail.hop import ADDRESS_BYTES, Address, Observation
+from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Observation
 from dovetail.journal.database import index_prefix
 from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
-from dovetail.journal.messages import StoredMessage
+from dovetail.journal.messages import MessageTuple
 from dovetail.journal.reader import JournalReader
 
 _SQL_VARIABLES = 500
@@ -44,11 +44,11 @@ class Batch:
         self.body_bytes = 0
         self.runs: list[RunRow] = []
         self.names: dict[str, int] = {}
-        self.messages: list[StoredMessage] = []
-        self.bodies: dict[int, StoredMessage] = {}
+        self.messages: list[MessageTuple] = []
+        self.bodies: dict[int, MessageTuple] = {}
         self.seen: dict[bytes, int] = {}
 
-    def add_body(self, message_id: int, stored: StoredMessage, next_message: int) -> None:
+    def add_body(self, message_id: int, stored: MessageTuple, next_message: int) -> None:
         """The bytes of a message that was seen without them: in this batch, or earlier."""
         if message_id >= next_message:
             self.messages[message_id - next_message] = stored
@@ -60,6 +60,7 @@ class Catalogue:
     """Numbers of names and messages. A message without bytes so far is kept as a negative number."""
 
     __slots__ = (
+        "_is_address_hash_of_bytes",
         "_limits",
         "_messages",
         "_names",
@@ -73,6 +74,8 @@ class Catalogue:
     def __init__(self, reader: JournalReader, indexed_message: int, limits: Limits) -> None:
         self._reader = reader
         self._limits = limits
+        # pcp and swarm define the address as the SHA-256 of the bytes: hashing them again would tell nothing new
+        self._is_address_hash_of_bytes = reader.identity.fabric is not Fabric.WON
         self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
         self._messages: dict[bytes, int] = {}
@@ -90,39 +93,38 @@ class Catalogue:
             self._recall(observations)
         names, known, seen = self._names, self._messages, batch.seen
         runs, messages, next_message = batch.runs, batch.messages, self.next_message
-        sha256 = hashlib.sha256
+        is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
+        body_bytes = 0
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
         end = batch.end
         for observation in observations:
-            before_us, at_us = at_us, max(at_us, observation.at_us)
+            before_us = at_us
+            if observation.at_us > at_us:
+                at_us = observation.at_us
             address, raw, reason = observation.message, observation.raw, observation.reason
             message_id = seen.get(address) or known.get(address)
             if message_id is None and raw is not None and observation.size is None and len(address) == ADDRESS_BYTES:
                 # a new message with all of its bytes, which is what most are
-                digest = sha256(raw).digest()
                 message_id = seen[address] = next_message + len(messages)
-                expires_us = observation.expires_us
-                messages.append(
-                    StoredMessage(address, end, len(raw), b"" if digest == address else digest, expires_us, raw)
-                )
-                batch.body_bytes += len(raw)
+                digest = b"" if is_hash or sha256(raw).digest() == address else sha256(raw).digest()
+                messages.append((address, end, len(raw), digest, observation.expires_us, raw))
+                body_bytes += len(raw)
             elif message_id is None or message_id < 0:
                 batch.end = end
                 message_id = self._encode_message(observation, message_id, batch)
-            counterparts: Counterparts = None
-            count = 1
-            if observation.counterparts:
-                count = len(observation.counterparts)
-                try:
-                    ids = [names[name] for name in observation.counterparts]
-                except KeyError:
-                    ids = self._intern(observation.counterparts, batch)
-                counterparts = pack_names(ids)
-            runs.append(
-                (message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, counterparts)
-            )
-            end += count
+            counterparts = observation.counterparts
+            packed: Counterparts = None
+            if not counterparts:
+                end += 1
+            elif len(counterparts) == 1 and counterparts[0] in names:
+                packed = names[counterparts[0]]
+                end += 1
+            else:
+                packed = pack_names(self._number_names(counterparts, batch))
+                end += len(counterparts)
+            runs.append((message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, packed))
         batch.end = end
+        batch.body_bytes += body_bytes
         batch.last_at_us = at_us
         return batch
 
@@ -152,15 +154,14 @@ class Catalogue:
         if message_id is not None and not has_body:
             return -message_id
         if not has_body:
-            stored = StoredMessage(address, None, None, None, None, None)
+            stored: MessageTuple = (address, None, None, None, None, None)
         elif raw is None:
-            stored = StoredMessage(address, batch.end, size, None, None, None)
+            stored = (address, batch.end, size, None, None, None)
         else:
             size = len(raw) if size is None else size
             digest = hashlib.sha256(raw).digest()
-            stored = StoredMessage(
-                address, batch.end, size, b"" if digest == address else digest, observation.expires_us, raw
-            )
+            digest = b"" if digest == address else digest
+            stored = (address, batch.end, size, digest, observation.expires_us, raw)
         batch.body_bytes += size or 0
         if message_id is not None:
             message_id = -message_id
@@ -173,15 +174,18 @@ class Catalogue:
         batch.seen[address] = message_id if has_body else -message_id
         return message_id
 
-    def _intern(self, counterparts: tuple[str, ...], batch: Batch) -> list[int]:
-        """Numbers of counterparts, some of which are not in memory."""
+    def _number_names(self, counterparts: tuple[str, ...], batch: Batch) -> list[int]:
+        """Numbers of counterparts; new ones get theirs."""
+        names = self._names
+        try:
+            return [names[name] for name in counterparts]
+        except KeyError:
+            pass
         if len(counterparts) > MAX_COUNTERPARTS:
             raise JournalError(f"{len(counterparts)} counterparts, expected at most {MAX_COUNTERPARTS}")
         ids = []
         for name in counterparts:
-            number = self._names.get(name) or batch.names.get(name)
-            if number is None:
-                number = self._recall_name(name)
+            number = names.get(name) or batch.names.get(name) or self._recall_name(name)
             if number is None:
                 number = batch.names[name] = self.next_name + len(batch.names)
             ids.append(number)

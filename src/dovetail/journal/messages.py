@@ -31,6 +31,10 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     raw: bytes | None
 
 
+MessageTuple = tuple[bytes, int | None, int | None, bytes | None, int | None, bytes | None]
+"""A StoredMessage on its way to the file, where it is encoded alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class MessageRow:
     """One message with its number in this file; `raw` only where it was asked for and is kept."""

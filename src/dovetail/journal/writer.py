@@ -33,7 +33,7 @@ from dovetail.journal.database import (
     translate,
 )
 from dovetail.journal.layout import encode_runs
-from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
+from dovetail.journal.messages import MessageRow, MessageTuple, StoredMessage, encode_messages
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 
@@ -180,10 +180,10 @@ class JournalWriter:
         self._size = batch.end
         self._last_at_us = batch.last_at_us
 
-    def _add_bodies(self, bodies: dict[int, StoredMessage]) -> None:
+    def _add_bodies(self, bodies: dict[int, MessageTuple]) -> None:
         """Bytes of messages that an earlier commit had seen without."""
-        self._replace(bodies)
-        expiring = [(body.expires_us, message_id) for message_id, body in bodies.items() if body.expires_us is not None]
+        self._replace({message_id: StoredMessage(*body) for message_id, body in bodies.items()})
+        expiring = [(body[4], message_id) for message_id, body in bodies.items() if body[4] is not None]
         self._connection.executemany(
             "INSERT INTO expiry_index VALUES (?, ?)", [row for row in expiring if row[1] <= self._indexed_message]
         )
@@ -215,12 +215,12 @@ class JournalWriter:
         """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
         first_id = self._catalogue.next_message
         self._unindexed_messages.extend(
-            [(message.address, message.expires_us, number) for number, message in enumerate(batch.messages, first_id)]
+            [(message[0], message[4], number) for number, message in enumerate(batch.messages, first_id)]
         )
         for message_id, body in batch.bodies.items():
             if message_id > self._indexed_message:
                 place = message_id - self._indexed_message - 1
-                self._unindexed_messages[place] = (body.address, body.expires_us, message_id)
+                self._unindexed_messages[place] = (body[0], body[4], message_id)
         older = {run[0] for run in batch.runs if run[0] < first_id}
         self._unindexed_hops.extend([(message_id, self._size) for message_id in older])
 
