@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from dovetail.config import Config, parse_listen
+from dovetail.config import Config, Section, parse_listen
+from dovetail.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.config.schema import extra_of
-from dovetail.config.sections import LISTEN_TCP, LISTEN_UDP, Section
 from dovetail.doctor.finding import Finding, Status, fail, ok, warn
 from dovetail.errors import KeyFileError
 
