@@ -49,6 +49,7 @@ NOUNS = (
     Noun("receipt", "Prove one delivery to anybody; check a proof offline."),
     Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
     Noun("swarm", "Peers that keep one DAG of messages complete."),
+    Noun("up", "Run what a configuration names, looked after.", verbless=True),
     Noun("won", "Nodes and owners: signed messages in delivery chains."),
 )
 

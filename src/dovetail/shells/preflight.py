@@ -1,0 +1,56 @@
+"""What keeps a site from running, found before anything is started: each a line that says what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from dovetail.doctor.finding import Finding, Status
+from dovetail.doctor.machine import check_java, check_spark
+from dovetail.doctor.site import check_directory, check_file_system, check_port, check_room
+from dovetail.java import find_java
+from dovetail.shells.site import Site
+
+
+def find_problems(site: Site) -> Iterator[str]:
+    """Everything that would keep the site from running, one line each."""
+    for table in site.servers():
+        for path, advice in site.needed_files(table):
+            problem = _why_unreadable(path)
+            if problem is not None:
+                yield f"{table.label}: {path}: {problem}: {advice}"
+    for finding in _findings(site):
+        # what the doctor only warns of does not keep anything from running
+        if finding.status is Status.FAIL or (finding.check == "spark" and finding.status is not Status.OK):
+            yield f"{finding.check}: {finding.detail}: {finding.advice}"
+
+
+def _findings(site: Site) -> Iterator[Finding]:
+    config = site.config
+    directories = {"lake": config.lake.directory}
+    for journal in site.journals():
+        directories[f"journals in {journal.parent}"] = journal.parent
+    if site.runs_audit:
+        directories["audit"] = config.audit.directory
+        java, rejected = find_java()
+        yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
+        yield check_spark()
+    for name, directory in directories.items():
+        yield check_directory(name, directory)
+    for journal in site.journals():
+        yield check_file_system(f"journal {journal.name}", journal.parent)
+    yield from check_room(directories)
+    for table in site.servers():
+        for kind, address in table.listens():
+            yield check_port(kind, address)
+    if config.supervisor.metrics is not None:
+        yield check_port("tcp", config.supervisor.metrics)
+
+
+def _why_unreadable(path: Path) -> str | None:
+    try:
+        with path.open("rb"):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
