@@ -269,7 +269,8 @@ class Owner:
     def _take_frame(self, data: bytes, link: Link, now: int) -> bool:
         """Handle one frame; False if it must wait for keys, which are then in `link.waiting`."""
         try:
-            bundle = decode_bundle(data, max_bytes=self.settings.max_frame_bytes)
+            # The echo of what is in the outbox need not be decoded again.
+            bundle = decode_bundle(data, max_bytes=self.settings.max_frame_bytes, known=self._outbox)
         except RemoteProtocolError as error:
             self._turn.reject_frame(data, self.node, error, now)
             return True
