@@ -47,8 +47,8 @@ def config_page() -> str:
         "directory. No key stands in this file: keys are files of their own. The `secret` of a private swarm does, and",
         "`config show` does not show it.",
         "",
-        "`[[pcp]]`, `[[won]]` and `[[swarm]]` are tables of a list: there may be any number of each, one for every server",
-        "that `dovetail up` runs. Their keys have no variables.",
+        "`[[pcp]]`, `[[won]]` and `[[swarm]]` are tables of a list: there may be any number of each, one for each",
+        "server that `dovetail up` runs. Their keys have no variables.",
     ]
     for heading, section in sections_of(Config):
         name = heading.strip("[]")

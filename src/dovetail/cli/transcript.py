@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 from typing import TextIO
@@ -39,8 +40,9 @@ class Transcript(Listener):
 
     @staticmethod
     def _write(stream: TextIO, line: str) -> None:
-        stream.write(line + "\n")
-        stream.flush()
+        with contextlib.suppress(OSError):  # whoever read along has gone; the servers go on
+            stream.write(line + "\n")
+            stream.flush()
 
 
 def _decode(line: str) -> dict[str, object]:

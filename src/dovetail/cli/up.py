@@ -18,6 +18,7 @@ app = typer.Typer(help="Run what a configuration names until stopped.")
 
 @app.command()
 def up(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(help="The configuration file.", metavar="CONFIG")],
     role: Annotated[
         list[str] | None, typer.Option(help="Run only what has this role; may be repeated.", metavar="NAME")
@@ -42,13 +43,13 @@ def up(
     site = Site.choose(loaded.config, role or ())
     if as_list:
         _print_list(site, as_json=as_json)
-    elif only is not None:
-        _configure_logs(loaded.config)
+        return
+    options = _configure_logs(loaded.config, context)
+    if only is not None:
         _run_one(site, only, supervised=supervised)
     else:
         _check(site)
-        _configure_logs(loaded.config)
-        _supervise(site, _plan(site, config, role or []))
+        _supervise(site, _plan(site, config, role or [], options))
 
 
 def _check(site: Site) -> None:
@@ -62,10 +63,16 @@ def _check(site: Site) -> None:
         raise typer.Exit(1)
 
 
-def _configure_logs(config: Config) -> None:
+def _configure_logs(config: Config, context: typer.Context) -> list[str]:
+    """Log as the command line says, or else the file; returns the options of the command line."""
     from dovetail import logs
 
-    logs.configure(level=config.logs.level, form=config.logs.format)
+    given = context.parent.params if context.parent is not None else {}
+    level, form = given.get("log_level"), given.get("log_format")
+    logs.configure(level=level or config.logs.level, form=form or config.logs.format)
+    return [
+        word for option, value in (("--log-level", level), ("--log-format", form)) if value for word in (option, value)
+    ]
 
 
 def _print_list(site: Site, *, as_json: bool) -> None:
@@ -146,12 +153,12 @@ def _interrupt_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def _plan(site: Site, config: Path, roles: list[str]) -> list[Plan]:
+def _plan(site: Site, config: Path, roles: list[str], options: list[str]) -> list[Plan]:
     from dovetail.shells.supervisor import Plan
 
     chosen = [word for role in roles for word in ("--role", role)]
-    command = [sys.executable, "-m", "dovetail", "up", str(config.absolute()), *chosen, "--supervised", "--only"]
-    return [Plan(name=each.name, command=[*command, each.name], wave=each.wave) for each in site.members()]
+    start = [sys.executable, "-m", "dovetail", *options, "up", str(config.absolute()), *chosen, "--supervised"]
+    return [Plan(name=each.name, command=[*start, "--only", each.name], wave=each.wave) for each in site.members()]
 
 
 def _supervise(site: Site, plans: list[Plan]) -> None:

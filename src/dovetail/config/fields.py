@@ -17,6 +17,8 @@ LISTEN_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):({_PORT_PATTERN})\Z"
 # Sections of servers use these two for the addresses they listen on; `dovetail doctor` then knows the ports to try.
 ListenTcp = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"role": LISTEN_TCP, "allowed": "HOST:PORT"})]
 ListenUdp = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"role": LISTEN_UDP, "allowed": "HOST:PORT"})]
+Endpoint = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"allowed": "HOST:PORT"})]
+"""Where somebody else listens."""
 
 path_text: Final = Meta(extra={"role": PATH_TEXT, "allowed": "a path"})
 """Marks text that is a path: a relative one is meant from the directory of the file, as for `Path`."""

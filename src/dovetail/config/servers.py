@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from dovetail.config.fields import ListenTcp, ListenUdp, Section, is_private, path_text
+from dovetail.config.fields import Endpoint, ListenTcp, ListenUdp, Section, is_private, path_text
 from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.swarm.settings import Hex20, PeerSettings, SwarmSettings
 from dovetail.won.settings import WonSettings
@@ -140,7 +140,7 @@ class SwarmServerSection(SwarmSettings, frozen=True, kw_only=True, forbid_unknow
     listen: Annotated[
         tuple[ListenUdp, ...], Meta(description="Addresses to listen on, one for IPv4 and one for IPv6.")
     ] = ("127.0.0.1:4711",)
-    bootstrap: Annotated[tuple[str, ...], Meta(description="Peers to begin with, each HOST:PORT.")] = ()
+    bootstrap: Annotated[tuple[Endpoint, ...], Meta(description="Peers to begin with, each HOST:PORT.")] = ()
     directory: Annotated[
         str | None,
         path_text,

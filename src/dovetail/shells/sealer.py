@@ -34,9 +34,8 @@ class Sealer:
 
     def run(self) -> None:
         """Seal now and then, and once more at the end: what the servers wrote before they stopped is sealed too."""
-        while not self._stopped.is_set():
+        while not self._stopped.wait(self._interval_s):
             self.seal()
-            self._stopped.wait(self._interval_s)
         self.seal()
 
     def seal(self) -> int:

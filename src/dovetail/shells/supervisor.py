@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import random
 import signal
 import time
@@ -40,7 +41,7 @@ EXIT_TAKEN = 75
 MAX_TAKEN = 5
 READY = "ready "
 ERROR = "dovetail: "
-_CHUNK_BYTES = 65_536
+_STDERR = 2
 _LAST_WORDS_S = 1.0
 
 
@@ -92,10 +93,37 @@ class _Child:
     backoff: Backoff
     state: State = State.STOPPED
     detail: str = ""
-    process: asyncio.subprocess.Process | None = None
+    process: asyncio.SubprocessTransport | None = None
     ready: dict[str, object] = field(default_factory=dict)
     taken: int = 0
     last_error: str = ""
+
+
+class _Pipes(asyncio.SubprocessProtocol):
+    """What a process writes, line by line, and its end: `exited`, and `silent` when its pipes are closed too."""
+
+    def __init__(self, take_line: Callable[[str, bool], None]) -> None:
+        self._take_line = take_line
+        self._splitters = {1: LineSplitter(), 2: LineSplitter()}
+        loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.silent: asyncio.Future[None] = loop.create_future()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        for line in self._splitters[fd].feed(data):
+            self._take_line(line, fd == _STDERR)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002
+        splitter = self._splitters.pop(fd, None)
+        if splitter is not None:
+            for line in splitter.finish():
+                self._take_line(line, fd == _STDERR)
+        if not self._splitters and not self.silent.done():
+            self.silent.set_result(None)
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
 
 
 class Supervisor:
@@ -135,7 +163,7 @@ class Supervisor:
     @property
     def pids(self) -> dict[str, int]:
         """The processes that there are now."""
-        return {name: child.process.pid for name, child in self._children.items() if child.process is not None}
+        return {name: child.process.get_pid() for name, child in self._children.items() if child.process is not None}
 
     def ready_of(self, name: str) -> dict[str, object]:
         """What a process said when it became ready the last time."""
@@ -228,44 +256,32 @@ class Supervisor:
             return f"{_how_ended(child, code)} (tried {child.taken} times)"
         return None
 
-    async def _run_once(self, child: _Child) -> int:
+    async def _run_once(self, child: _Child) -> int | None:
         """Start a process and wait for its end; its exit code."""
         child.last_error, child.ready = "", {}
-        process = await asyncio.create_subprocess_exec(
+        transport, pipes = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Pipes(functools.partial(self._take_line, child)),
             *child.plan.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
             env=child.plan.environment,
         )
-        child.process = process
-        self._change(child, State.STARTING, f"process {process.pid}")
+        child.process = transport
+        self._change(child, State.STARTING, f"process {transport.get_pid()}")
         if self._stopping.is_set():
             _signal(child, signal.SIGTERM)
-        assert process.stdout is not None
-        assert process.stderr is not None
         try:
-            await asyncio.gather(
-                self._pass_on(child, process.stdout, is_error=False),
-                self._pass_on(child, process.stderr, is_error=True),
-            )
-            return await process.wait()
+            await pipes.exited
+            # what it wrote last is read; but its own children may hold the pipes open, and are not waited for
+            await asyncio.wait({pipes.silent}, timeout=_LAST_WORDS_S)
+            return transport.get_returncode()
         finally:
+            transport.close()
             async with self._changed:
                 child.process = None
                 self._changed.notify_all()
             self._is_up.labels(child.plan.name).set(0)
 
-    async def _pass_on(self, child: _Child, stream: asyncio.StreamReader, *, is_error: bool) -> None:
-        splitter = LineSplitter()
-        while data := await stream.read(_CHUNK_BYTES):
-            for line in splitter.feed(data):
-                self._take_line(child, line, is_error=is_error)
-        for line in splitter.finish():
-            self._take_line(child, line, is_error=is_error)
-
-    def _take_line(self, child: _Child, line: str, *, is_error: bool) -> None:
+    def _take_line(self, child: _Child, line: str, is_error: bool) -> None:
         if not is_error and line.startswith(READY) and child.state is State.STARTING:
             child.ready = _decode_ready(line.removeprefix(READY))
             self._is_up.labels(child.plan.name).set(1)
