@@ -1,8 +1,11 @@
 """`dovetail up` with real servers: killed, stopped, misconfigured; and nothing acknowledged is lost."""
 
 import os
+import re
 import signal
 import socket
+import tempfile
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from dovetail.hop import Stage
 from dovetail.journal.lake import manifest_paths, read_manifest
 from dovetail.journal.reader import JournalReader
-from system.up_site import dovetail, free_port, json_lines, running
+from system.up_site import dovetail, free_port, is_alive, json_lines, running, until
 
 pytestmark = pytest.mark.system
 
@@ -46,10 +49,17 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def site(tmp_path):
+def directory():
+    """A directory with a short path: that of a peer's control socket is limited."""
+    with tempfile.TemporaryDirectory(prefix="up") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def site(directory):
     """A file with a broker and a peer, and the key that the broker needs."""
     broker, peer, metrics = free_port(), free_port(socket.SOCK_DGRAM), free_port()
-    (tmp_path / "site.toml").write_text(
+    (directory / "site.toml").write_text(
         f"""
         [supervisor]
         metrics = "127.0.0.1:{metrics}"
@@ -70,9 +80,9 @@ def site(tmp_path):
         listen = ["127.0.0.1:{peer}"]
         """
     )
-    made = dovetail("keys", "issue", "pcp://broker/server", "--kind", "signing", cwd=tmp_path)
+    made = dovetail("keys", "issue", "pcp://broker/server", "--kind", "signing", cwd=directory)
     assert made.returncode == 0, made.stderr
-    return Place(tmp_path, broker, peer, metrics)
+    return Place(directory, broker, peer, metrics)
 
 
 def health(port: int) -> tuple[int, str]:
@@ -121,3 +131,125 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
     for journal in (site.broker_journal, site.peer_directory / "journal.db"):
         with JournalReader.open(journal) as reader:
             assert sealed[reader.identity.server] == reader.size, "the last sealing has everything"
+
+
+def test_when_the_supervisor_is_killed_nothing_stays_behind(site):
+    with running(site.directory, "site.toml", "--role", "edge") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        up.await_line(" seal: running: ")
+        assert not up.find("pcp/broker"), "it has another role"
+        pids = [up.pid_of("swarm/test/peer"), up.pid_of("seal")]
+        up.process.kill()
+        until(lambda: not any(map(is_alive, pids)))
+
+
+def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(directory):
+    text = dovetail("config", "example", cwd=directory).stdout
+    commands = re.findall(r"^#     dovetail (.+)$", text, re.MULTILINE)
+    assert len(commands) == 5
+    # The ports of the example may be in use on the machine that runs this test; everything else stays as it is.
+    broker, node, peer = free_port(), free_port(), free_port(socket.SOCK_DGRAM)
+    for old, new in (("port = 8142", f"port = {broker}"), (":8443", f":{node}"), (":4711", f":{peer}")):
+        assert old in text
+        text = text.replace(old, new)
+    (directory / "site.toml").write_text(text)
+    for command in commands:
+        made = dovetail(*command.replace(":8443", f":{node}").split(), cwd=directory)
+        assert made.returncode == 0, made.stderr
+    uri = f"https://localhost:{node}/won/resource"
+    with running(directory, "site.toml") as up:
+        for name in ("pcp/broker", f"won/localhost:{node}", "swarm/example/peer", "seal"):
+            up.await_line(f" {name}: running: ")
+        made = dovetail("keys", "issue", "agent-1", "--kind", "client", cwd=directory)
+        assert made.returncode == 0, made.stderr
+        client = ["--certificate", "keys/agent-1.pem", "--key", "keys/agent-1.key", "--authority", "keys/ca.pem"]
+        url = ["--url", f"wss://localhost:{broker}/pcp", "--as", "pcp://agent-1/agent"]
+        there = dovetail("pcp", "inventory", "pcp://*/agent", *url, *client, "--json", cwd=directory)
+        assert json_lines(there.stdout) == [{"uri": "pcp://agent-1/agent"}], there.stderr
+        atom = dovetail("won", "create", "--node", uri, "--authority", "keys/ca.pem", "--home", "owner", cwd=directory)
+        assert atom.returncode == 0, atom.stderr
+        assert up.stop() == 0
+    verified = dovetail("journal", "verify", *(directory / "journals").rglob("*.journal"), cwd=directory)
+    assert verified.stdout.count(": intact; ") == 2, verified.stdout
+    servers = {read_manifest(path).server for path in manifest_paths(directory / "lake")}
+    assert servers == {"pcp://broker/server", uri}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["site.toml", "--rloe", "hub"], 2, "no such option: --rloe"),
+        (["site.toml", "--role", "hbu"], 2, "there are: edge, hub"),
+        (["none.toml"], 1, "none.toml: cannot be read: No such file or directory"),
+        (["site.toml", "--only", "pcp/nobody"], 2, "no such process; there are: pcp/broker, swarm/test/peer, seal"),
+    ],
+)
+def test_misuse_is_one_line(site, arguments, code, text):
+    ran = dovetail("up", *arguments, cwd=site.directory)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (code, 1), ran.stderr
+    assert text in ran.stderr
+
+
+def assert_refused(site: Place, text: str) -> None:
+    """`up` starts nothing and says why in one line."""
+    ran = dovetail("up", "site.toml", cwd=site.directory)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (1, 1), ran.stderr
+    assert text in ran.stderr
+    assert not (site.directory / "journals").exists()
+
+
+def test_a_mistyped_key_is_one_line(site):
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text().replace("insecure_plain", "insecure_plian"))
+    assert_refused(site, "pcp[0].insecure_plian = true: no such key; did you mean pcp[0].insecure_plain?")
+
+
+def test_a_missing_key_is_one_line_with_the_command_that_makes_it(site):
+    (site.directory / "keys" / "pcp_broker_server.skey").unlink()
+    assert_refused(site, "No such file or directory: make it with `dovetail keys issue pcp://broker/server ")
+
+
+def test_a_port_in_use_is_one_line(site):
+    with socket.create_server(("127.0.0.1", site.broker)):
+        assert_refused(site, f"tcp:127.0.0.1:{site.broker}: is in use: stop the program that has it, or name another")
+
+
+def test_a_port_taken_later_is_given_up_in_one_line_and_the_rest_runs_on(site):
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" pcp/broker: running: ")
+        up.await_line(" swarm/test/peer: running: ")
+        os.kill(up.pid_of("pcp/broker"), signal.SIGSTOP)
+        stopped = up.pid_of("pcp/broker")
+        with socket.socket() as squatter:
+            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            os.kill(stopped, signal.SIGKILL)
+            until(lambda: not is_alive(stopped))
+            squatter.bind(("127.0.0.1", site.broker))
+            squatter.listen()
+            line = up.await_line(" pcp/broker: given up: ")
+            assert f"tcp 127.0.0.1:{site.broker} is in use: stop the program that has it" in line.string
+        assert health(site.metrics)[0] == 503
+        assert "pcp/broker: given up: " in health(site.metrics)[1]
+        site.run("swarm", "publish", "--dir", site.peer_directory, "still here")
+        assert up.stop() == 1
+
+
+@pytest.mark.timeout(400)
+def test_the_audit_follows_and_stops_with_the_site(site):
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text() + "\n[audit]\nenabled = true\ninterval_s = 1\n")
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        address = site.run("swarm", "publish", "--dir", site.peer_directory, "hello").strip()
+        up.await_line(" audit: running: ")
+
+        def is_audited() -> bool:
+            ran = dovetail("audit", "why", address, "--out", "audit", cwd=site.directory)
+            return ran.returncode == 0 and address[:8] in ran.stdout
+
+        until(is_audited, 240)
+        began = time.monotonic()
+        pid = up.pid_of("audit")
+        assert up.stop() == 0, up.lines
+        assert time.monotonic() - began < 30
+        assert not is_alive(pid)

@@ -51,9 +51,10 @@ class Up:
 
     def await_line(self, pattern: str, count: int = 1, timeout_s: float = 60) -> re.Match[str]:
         """The match of the `count`-th line with the pattern; fails the test where it does not come."""
-        until(lambda: len(self.find(pattern)) >= count or self.process.poll() is not None, timeout_s)
-        found = self.find(pattern)
-        assert len(found) >= count, "\n".join(self.lines)
+        deadline = time.monotonic() + timeout_s
+        while len(found := self.find(pattern)) < count and time.monotonic() < deadline and self.process.poll() is None:
+            time.sleep(0.05)
+        assert len(found) >= count, f"no {pattern!r} in:\n" + "\n".join(self.lines)
         return found[count - 1]
 
     def pid_of(self, name: str) -> int:

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dovetail.config.servers import SwarmServerSection
 from dovetail.doctor.finding import Finding, Status
 from dovetail.doctor.machine import check_java, check_spark
 from dovetail.doctor.site import check_directory, check_file_system, check_port, check_room
-from dovetail.java import find_java
+from dovetail.java import Java, Rejected, find_java
 from dovetail.shells.site import Site
 
+CONTROL_FILE = "control.sock"
+"""What `swarm_control` calls the socket in a peer's directory."""
+MAX_SOCKET_PATH_BYTES = 107
+FindJava = Callable[[], tuple[Java | None, list[Rejected]]]
 
-def find_problems(site: Site) -> Iterator[str]:
+
+def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[str]:
     """Everything that would keep the site from running, one line each."""
     for table in site.servers():
         for path, advice in site.needed_files(table):
             problem = _why_unreadable(path)
             if problem is not None:
                 yield f"{table.label}: {path}: {problem}: {advice}"
-    for finding in _findings(site):
+        if isinstance(table, SwarmServerSection):
+            size = len(os.fsencode(site.swarm_directory(table) / CONTROL_FILE))
+            if size > MAX_SOCKET_PATH_BYTES:
+                yield (
+                    f"{table.label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} "
+                    "are possible: name a shorter `directory`"
+                )
+    for finding in _findings(site, look_for_java):
         # what the doctor only warns of does not keep anything from running
         if finding.status is Status.FAIL or (finding.check == "spark" and finding.status is not Status.OK):
             yield f"{finding.check}: {finding.detail}: {finding.advice}"
 
 
-def _findings(site: Site) -> Iterator[Finding]:
+def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
     config = site.config
     directories = {"lake": config.lake.directory}
     for journal in site.journals():
         directories[f"journals in {journal.parent}"] = journal.parent
     if site.runs_audit:
         directories["audit"] = config.audit.directory
-        java, rejected = find_java()
+        java, rejected = look_for_java()
         yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
         yield check_spark()
     for name, directory in directories.items():
