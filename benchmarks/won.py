@@ -28,6 +28,7 @@ from dovetail.hop import Observation
 from dovetail.keys import CertificateKind, Names, create_authority
 from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
 from dovetail.shells.won_server import NodeOptions, NodeServer
+from dovetail.won.archive import RecentArchive
 from dovetail.won.chain import ChainState
 from dovetail.won.events import KeyWanted, OpenLink, SendFrame
 from dovetail.won.links import LinkKind
@@ -64,7 +65,8 @@ class Trio:
         self.now = time.time_ns() // 1000
         self.nodes = {f"https://{n}.example/won/resource": bytes([i]) * 32 for i, n in enumerate("ab", 1)}
         self.cores: list[Node | Owner] = [
-            Node(uri, SigningKey(seed), chance, settings=SETTINGS) for uri, seed in self.nodes.items()
+            Node(uri, SigningKey(seed), chance, settings=SETTINGS, archive=RecentArchive(lambda _: None, 4096))
+            for uri, seed in self.nodes.items()
         ]
         self.by_uri = dict(zip(self.nodes, self.cores, strict=True))
         self.owners = [

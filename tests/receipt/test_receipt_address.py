@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dovetail.hop import Fabric, Relation, address_of
 from dovetail.receipt.address import READERS
+from dovetail.won.canonical import read_quads
 from receipt import receipt_samples as samples
 
 
@@ -28,3 +32,19 @@ def test_a_won_message_under_a_false_name_has_no_address():
 
 def test_unreadable_won_bytes_have_the_hash_of_the_bytes():
     assert READERS[Fabric.WON](b"not rdf").address == address_of(b"not rdf")
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_have_an_address_or_none(raw):
+    assert READERS[Fabric.WON](raw).address in (None, address_of(raw))
+
+
+@settings(max_examples=150, deadline=None)
+@given(place=st.integers(0, 3000), with_=st.binary(max_size=4))
+def test_damaged_won_messages_never_keep_their_address(place, with_):
+    message, _, _ = samples.won_chain()
+    place %= len(message.raw)
+    damaged = message.raw[:place] + with_ + message.raw[place + 1 :]
+    if READERS[Fabric.WON](damaged).address == message.address:
+        # white space between terms is no part of a dataset; the leaf's digest binds the bytes themselves
+        assert set(read_quads(damaged)) == set(read_quads(message.raw))

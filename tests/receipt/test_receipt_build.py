@@ -7,6 +7,7 @@ import pytest
 from dovetail.errors import DovetailError, ReceiptError
 from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.journal.purge import purge_step
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import BuildOptions, build_receipt, find_address
 from dovetail.receipt.journal_source import JournalSource
@@ -65,6 +66,12 @@ def test_responses_can_be_named(tmp_path):
         other.build(related=[s2.address])
 
 
+def test_responses_are_searched_only_so_far(tmp_path):
+    case = samples.won_case(tmp_path)
+    assert len(verify_receipt(case.build(search_hops=1), TRUSTED).messages) == 1
+    assert len(verify_receipt(case.build(search_hops=2), TRUSTED).messages) == 2
+
+
 def test_receipts_of_responses_are_receipts_too(tmp_path):
     case = samples.won_case(tmp_path)
     _, s1, _ = samples.won_chain()
@@ -110,7 +117,7 @@ def test_a_purged_message_keeps_its_receipt_without_bytes(tmp_path):
             [Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=address, raw=raw, expires_us=samples.T0 + 1)]
         )
         writer.checkpoint()
-        writer.purge_bodies([1], samples.T0 + 2)
+        assert purge_step(writer, now_us=samples.T0 + 2) == 1
         writer.checkpoint()
     built = build([path], address)
     assert "not kept any more" in built.remarks[0]
@@ -153,6 +160,15 @@ def test_a_beginning_of_the_address_is_enough_if_it_is_the_only_one(tmp_path):
             find_address([source], case.address[:0])
         with pytest.raises(ReceiptError, match="no journal here knows"):
             find_address([source], b"\0" * 32)
+
+
+def test_a_checkpoint_beyond_the_journal_is_refused(tmp_path):
+    case = samples.pcp_case(tmp_path / "1")
+    longer = samples.pcp_case(tmp_path / "2", after=50)
+    with JournalSource.open(longer.journals[0]) as source:
+        note = source.latest_checkpoint()
+    with pytest.raises(ReceiptError, match=r"a checkpoint of 57 hops of .*, of which 11 are signed here"):
+        case.build(notes=[note])
 
 
 def test_building_is_deterministic(tmp_path):

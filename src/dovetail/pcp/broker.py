@@ -20,9 +20,10 @@ from dovetail.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.hop import Address, Hop, Reason, Stage, address_of
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.authorization import Authorization, matches_type
-from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_id
-from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
+from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_frame
+from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.delivery import Delivery
+from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry
 from dovetail.pcp.message import Message, message_of
@@ -187,9 +188,7 @@ class Broker:
             else:
                 self._receive_v1(data, session, now, is_text)
         except RemoteProtocolError as error:
-            salvage = salvage_id_v2 if session.version == 2 else salvage_id
-            message_id = salvage(data)
-            self._reject(session, data, error.reason, error.detail, now, message_id)
+            message_id = self._reject(session, data, error.reason, error.detail, now)
             self._replies.refuse(session, message_id, error.detail, now)
         if self._delivery.slow or self._delivery.failures:
             self._finish(now)
@@ -199,7 +198,7 @@ class Broker:
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._reject(session, data, reason, f"refused after {len(data)} bytes of {size}", now, None, size)
+            self._reject(session, data, reason, f"refused after {len(data)} bytes of {size}", now, size)
 
     def _receive_v1(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
         if is_text:
@@ -212,7 +211,7 @@ class Broker:
                 return
             if session.uri is None:
                 detail = "sent before the session was associated"
-                self._reject(session, data, Reason.NOT_ASSOCIATED, detail, now, envelope.id)
+                self._reject(session, data, Reason.NOT_ASSOCIATED, detail, now)
                 return
         if envelope.sender != session.uri:
             raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
@@ -275,7 +274,8 @@ class Broker:
         is_expired = message.expires_us is not None and message.expires_us + self._skew_us <= now
         if receiver is not None and not is_expired and not wants_report:
             queued = self._delivery.deliver(message, [receiver], now)
-            self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
+            if self._outbound.tells_messages:
+                self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
             return
         route = find_route(targets, self.registry)
         if is_expired:
@@ -325,7 +325,7 @@ class Broker:
         envelope = frame.envelope
         refusal = find_refusal(session, envelope.sender, self._authorization)
         if refusal is not None:
-            self._reject(session, raw, refusal.reason, refusal.detail, now, envelope.id)
+            self._reject(session, raw, refusal.reason, refusal.detail, now)
             self._replies.associate(session, envelope.id, now, refusal.detail)
             self._outbound.release(session, now)
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now)
@@ -367,24 +367,20 @@ class Broker:
     # Refusals and what senders are told
 
     def _reject(
-        self,
-        session: Session,
-        raw: bytes,
-        reason: Reason,
-        detail: str,
-        now: int,
-        message_id: str | None,
-        size: int | None = None,
-    ) -> None:
+        self, session: Session, raw: bytes, reason: Reason, detail: str, now: int, size: int | None = None
+    ) -> str | None:
+        """Observe a refusal; returns the id of the message where it can be read."""
+        salvaged = salvage(raw) if session.version == 2 else salvage_frame(raw)
         address = address_of(raw)
         sender = session.address_for_replies
-        kept = raw[: self.settings.evidence_bytes]
+        kept = raw[: self.settings.evidence_bytes] if self._keeps_body(salvaged.message_type) else None
         size = len(raw) if size is None else size
         self._outbound.observe(Stage.REJECTED, address, (sender,), now, reason, kept, size)
-        self._outbound.tell_rejected(address, message_id, sender, size, reason, detail)
+        self._outbound.tell_rejected(address, salvaged, sender, size, reason, detail)
+        return salvaged.id
 
     def _deny(self, session: Session, message: Message, raw: bytes, reason: Reason, detail: str, now: int) -> None:
-        self._reject(session, raw, reason, detail, now, message.id)
+        self._reject(session, raw, reason, detail, now)
         self._replies.deny(session, message.id, now)
 
     def _finish(self, now: int) -> None:
@@ -399,7 +395,10 @@ class Broker:
                 self._close(session, CLOSE_LIMIT_EXCEEDED, "queue limit exceeded", Reason.SLOW_CONSUMER, now)
             failures, delivery.failures = delivery.failures, []
             for failure in failures:
-                self._outbound.tell("undeliverable", failure.message, (failure.uri,), 0, failure.reason)
+                is_late = failure.reason in (Reason.LIFETIME_OVER, Reason.REDELIVERY_OVERFLOW)
+                self._outbound.tell(
+                    "expired" if is_late else "undeliverable", failure.message, (failure.uri,), 0, failure.reason
+                )
                 sender = self._by_uri.get(failure.message.sender)
                 if sender is not None:
                     self._replies.explain(sender, failure, now)

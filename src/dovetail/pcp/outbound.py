@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.hop import Address, Observation, Reason, Stage
+from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, Parcel
 from dovetail.pcp.session import ConnectionId, Session
@@ -24,7 +25,7 @@ class Outbound:
     """
 
     def __init__(self, *, tells_messages: bool = False) -> None:
-        self._tells_messages = tells_messages
+        self.tells_messages = tells_messages
         self.events: list[Event] = []
         self.accepted_total = 0
         self.delivered_total = 0
@@ -33,19 +34,19 @@ class Outbound:
         self._parcels: list[Parcel] = []
         self._ready: list[Outgoing] = []
 
-    def parcel(self, parcel: Parcel) -> Parcel:
-        """Begin a parcel of this turn; put it to sessions next."""
+    def put(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
+        """Hand a parcel of its own to one session at the end of the turn."""
+        parcel = Parcel(payload, message, stage, [])
         self._parcels.append(parcel)
-        return parcel
-
-    def put(self, session: Session, parcel: Parcel) -> None:
-        """Hand this parcel to the session at the end of the turn."""
-        if not session.pending:
+        pending = session.pending
+        if not pending:
             self._dirty.append(session)
-        session.pending.append(parcel)
+        pending.append(parcel)
 
-    def put_all(self, sessions: list[Session], parcel: Parcel) -> None:
-        """Hand this parcel to each session at the end of the turn; the inner loop of a fan-out."""
+    def put_all(self, sessions: list[Session], message: Message, payload: bytes) -> None:
+        """Hand one parcel to all of these sessions at the end of the turn; the inner loop of a fan-out."""
+        parcel = Parcel(payload, message, Stage.DELIVERED, [])
+        self._parcels.append(parcel)
         mark = self._dirty.append
         for session in sessions:
             pending = session.pending
@@ -72,7 +73,7 @@ class Outbound:
         self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
     ) -> None:
         """Add what became of a message to the access log, if there is one."""
-        if self._tells_messages:
+        if self.tells_messages:
             self.events.append(
                 MessageHandled(
                     outcome=outcome,
@@ -88,18 +89,18 @@ class Outbound:
             )
 
     def tell_rejected(
-        self, address: Address, message_id: str | None, sender: str, size: int, reason: Reason, detail: str
+        self, address: Address, salvaged: Salvage, sender: str, size: int, reason: Reason, detail: str
     ) -> None:
         """Add a refusal to the access log, if there is one."""
-        if self._tells_messages:
+        if self.tells_messages:
             self.events.append(
                 MessageHandled(
                     outcome="rejected",
                     address=address,
-                    id=message_id or "",
-                    message_type="",
+                    id=salvaged.id or "",
+                    message_type=salvaged.message_type,
                     sender=sender,
-                    targets=(),
+                    targets=salvaged.targets,
                     recipients=0,
                     size=size,
                     reason=reason,

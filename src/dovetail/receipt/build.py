@@ -30,7 +30,7 @@ from dovetail.receipt.format import (
 )
 from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import KeptHop, Source
+from dovetail.receipt.source import KeptHop, Source, check_covers
 from dovetail.receipt.verify import verify_receipt
 
 SEARCH_HOPS = 100_000
@@ -106,8 +106,8 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     journals = [record_journal(holder, kept, messages, options) for holder, kept in parts]
     stated = []
     for journal, (_, kept) in zip(journals, parts, strict=True):
-        note = check_note(journal)
-        stated.append((check_since(journal.since, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
+        view = check_since(journal.since, check_note(journal).checkpoint)
+        stated.append((view, [each.hop for each in kept]))
     receipt = Delivery(
         claim=state_delivery(messages, stated, fabric),
         messages=[
@@ -126,7 +126,9 @@ def pin_sources(sources: Sequence[Source], options: BuildOptions) -> list[Holder
     holders = []
     for source in sorted(sources, key=lambda source: source.server):
         asked = [note for note in options.notes if note.checkpoint.origin == source.server]
-        signed = max(asked, key=lambda note: note.size) if asked else source.latest_checkpoint()
+        signed = source.latest_checkpoint()
+        if asked:
+            signed = check_covers(source, max(asked, key=lambda note: note.size))
         if signed is not None:
             holders.append(Holder(source, signed))
     return holders

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.hop import Address, Fabric, Hop, Relation, Stage, address_text
+from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.consistency import View
 from dovetail.receipt.note import Cosignature
 
@@ -48,13 +49,15 @@ _LIMITS: Mapping[tuple[Fabric, Stage], str] = {
     (Fabric.WON, Stage.ACCEPTED): "who wrote it: the signature inside its bytes needs the author's key",
     (Fabric.SWARM, Stage.ACCEPTED): "who wrote it, and that a peer still holds it: it held it at that time",
     (Fabric.SWARM, Stage.DELIVERED): "that an application used it: the peer handed it over",
+    (Fabric.SWARM, Stage.FORWARDED): "that a forwarded packet arrived, unless the other peer's hop is here too",
     (Fabric.SWARM, Stage.SERVED): "that a served packet arrived, unless the other peer's hop is here too",
 }
 
 
 def time_text(at_us: int) -> str:
     """A time as it stands in claims: UTC, always with six digits of a second."""
-    return (_EPOCH + dt.timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    at = _EPOCH + dt.timedelta(microseconds=at_us)
+    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def quote(text: str) -> str:
@@ -93,15 +96,22 @@ def describe_hop(name: str, hop: Hop) -> str:
     return sentence if hop.reason is None else f"{sentence}, because: {hop.reason}"
 
 
-def describe_commitment(view: View, cosignatures: Iterable[Cosignature]) -> str:
+def describe_commitment(view: View) -> str:
     """Who stands for it."""
     checkpoint = view.checkpoint
     sentence = f"{checkpoint.origin} commits to this: its signed journal of {checkpoint.size} hops contains it"
     if view.grown_from is not None:
         sentence += f", and begins with its journal of {view.grown_from.size} hops"
-    for cosignature in cosignatures:
-        sentence += f"; cosigned by {cosignature.witness.name} at {time_text(cosignature.at_s * 1_000_000)}"
     return sentence
+
+
+def describe_cosignature(checkpoint: Checkpoint, cosignature: Cosignature) -> str:
+    """What a witness adds. Not part of a file's claim: whether it counts depends on whom the reader trusts."""
+    at = time_text(cosignature.at_s * 1_000_000)
+    return (
+        f"{cosignature.witness.name} saw that signed journal of {checkpoint.origin} at {at}, "
+        "and that it had only grown since it last looked"
+    )
 
 
 def tell_limits(fabric: Fabric, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:

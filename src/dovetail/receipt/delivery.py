@@ -23,7 +23,7 @@ from dovetail.receipt.format import (
     bytes_of,
     decode_hashes,
 )
-from dovetail.receipt.note import Cosignature, check_note
+from dovetail.receipt.note import check_note
 from dovetail.receipt.proof import (
     Policy,
     Proof,
@@ -46,7 +46,6 @@ class CheckedJournal:
 
     signatory: Signatory
     view: View
-    cosignatures: tuple[Cosignature, ...]
     hops: tuple[Hop, ...]
     digests: tuple[bytes, ...]
 
@@ -54,13 +53,10 @@ class CheckedJournal:
 def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Policy) -> Proof:
     """What a delivery proves."""
     messages = read_messages(receipt.messages)
-    journals = [check_journal(record, messages, trusted, policy) for record in receipt.journals]
-    check_order((journal.signatory.server for journal in journals), "the journals")
-    if sum(len(journal.hops) for journal in journals) > MAX_HOPS:
-        raise ReceiptError(f"form: more than {MAX_HOPS} hops")
+    journals = check_journals(receipt.journals, messages, trusted, policy)
     fabric = single_fabric(journals)
     check_messages(messages, journals, fabric)
-    claims = state_delivery(messages, ((j.view, j.cosignatures, j.hops) for j in journals), fabric)
+    claims = state_delivery(messages, ((j.view, j.hops) for j in journals), fabric)
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     hops = tuple(hop for journal in journals for hop in journal.hops)
@@ -79,7 +75,7 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
 
 def state_delivery(
     messages: Sequence[ProvenMessage],
-    journals: Iterable[tuple[View, Sequence[Cosignature], Sequence[Hop]]],
+    journals: Iterable[tuple[View, Sequence[Hop]]],
     fabric: Fabric,
 ) -> list[str]:
     """The claim of a delivery: which messages, then for each journal its hops and what stands for them."""
@@ -87,9 +83,9 @@ def state_delivery(
     sentences = [
         describe_message(m.name, m.address, fabric, m.relation, None if m.raw is None else len(m.raw)) for m in messages
     ]
-    for view, cosignatures, hops in journals:
+    for view, hops in journals:
         sentences += [describe_hop(names[hop.message], hop) for hop in hops]
-        sentences.append(describe_commitment(view, cosignatures))
+        sentences.append(describe_commitment(view))
     return sentences
 
 
@@ -136,10 +132,20 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
             raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
 
 
-def check_journal(
+def check_journals(
+    records: Sequence[JournalRecord], messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
+) -> list[CheckedJournal]:
+    """That trusted servers have signed for these hops; each server once, in the order of their URIs."""
+    if sum(len(record.hops) for record in records) > MAX_HOPS:
+        raise ReceiptError(f"form: more than {MAX_HOPS} hops")
+    journals = [_check_journal(record, messages, trusted, policy) for record in records]
+    check_order((journal.signatory.server for journal in journals), "the journals")
+    return journals
+
+
+def _check_journal(
     record: JournalRecord, messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
 ) -> CheckedJournal:
-    """That a trusted server has signed for these hops."""
     note = check_note(record)
     signatory = check_trust(note, trusted, policy)
     server = note.checkpoint.origin
@@ -155,7 +161,7 @@ def check_journal(
         hops.append(hop)
         digests.append(digest)
     view = check_since(record.since, note.checkpoint)
-    return CheckedJournal(signatory, view, note.cosignatures, tuple(hops), tuple(digests))
+    return CheckedJournal(signatory, view, tuple(hops), tuple(digests))
 
 
 def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -> tuple[Hop, bytes]:
@@ -205,9 +211,10 @@ def _read_paths(record: JournalRecord, server: str) -> list[list[bytes]]:
             raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
         previous_seq = hop.seq
         for number in hop.path:
-            if number > used or number >= len(hashes):
-                raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
-            used = max(used, number + 1)
+            if number >= used:
+                if number > used or number >= len(hashes):
+                    raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
+                used += 1
         paths.append([hashes[number] for number in hop.path])
     if used != len(hashes):
         raise ReceiptError(f"form: {len(hashes) - used} hashes of {server} are used by no path")

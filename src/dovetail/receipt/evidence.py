@@ -9,7 +9,7 @@ from dovetail.hop import Address, Fabric, address_text
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
 from dovetail.journal.merkle import Frontier, NodeSource, aligned_ranges, prove_consistency
 from dovetail.receipt.build import BuildOptions, first_raw, pin_sources, record_journal
-from dovetail.receipt.consistency import check_since
+from dovetail.receipt.consistency import View
 from dovetail.receipt.fork import CONTRADICTIONS, NAMES, find_contradiction, state_fork
 from dovetail.receipt.format import (
     Fork,
@@ -20,19 +20,19 @@ from dovetail.receipt.format import (
     encode_receipt,
     record_message,
 )
-from dovetail.receipt.note import carry_note, check_note
+from dovetail.receipt.note import carry_note
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import Source
+from dovetail.receipt.source import Source, check_covers
 from dovetail.receipt.split_view import state_split_view
 from dovetail.receipt.verify import verify_receipt
 
 
 def build_split_view(
-    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], node: NodeSource | None = None
+    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], source: Source | None = None
 ) -> bytes:
     """Evidence against a server that signed both; ReceiptError where they do not contradict each other.
 
-    For two sizes `node` must be the tree of the larger one, which its journal has.
+    For two sizes `source` must have the hops of the larger one.
     """
     first, second = sorted((one, other), key=lambda each: (each.size, each.note))
     origin = first.checkpoint.origin
@@ -41,10 +41,11 @@ def build_split_view(
     root: bytes | None = None
     proof: list[bytes] | None = None
     if first.size != second.size:
-        if node is None:
+        if source is None:
             raise ReceiptError(f"to compare {first.size} with {second.size} hops, the journal of the larger is needed")
-        root = root_of_first(first.size, node)
-        proof = prove_consistency(first.size, second.size, node)
+        check_covers(source, second)
+        root = root_of_first(first.size, source.node)
+        proof = prove_consistency(first.size, second.size, source.node)
     if (root or second.root) == first.root:
         raise ReceiptError(f"the checkpoints of {first.size} and {second.size} hops do not contradict each other")
     own = [key for key in keys if key.name == origin]
@@ -61,7 +62,7 @@ def build_split_view(
 
 
 def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
-    """Evidence against the author of two won messages, whose key must be in `keys` unless both are Create messages."""
+    """Evidence against the author of two won messages, whose key must be in `keys`."""
     options = BuildOptions()
     holders = [holder for holder in pin_sources(sources, options) if holder.source.fabric is Fabric.WON]
     messages = [
@@ -79,9 +80,8 @@ def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], ke
         if kept:
             kept.sort(key=lambda each: each.hop.seq)
             record = record_journal(holder, kept, messages, options)
-            note = check_note(record)
             journals.append(record)
-            stated.append((check_since(None, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
+            stated.append((View(holder.signed.checkpoint), [each.hop for each in kept]))
     receipt = Fork(
         claim=state_fork(contradiction, author, messages, stated),
         contradiction=contradiction,
