@@ -1,0 +1,253 @@
+"""The charts of the page, each beside the same numbers as a table.
+
+Colours are mid tones that can be told apart on white, on the dark background and on paper.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dovetail.report import vega
+from dovetail.report.numbers import Numbers
+from dovetail.report.text import shorten, show, write_duration, write_time
+
+OUTCOME_COLOURS = {
+    "delivered": "#2e9e6b",
+    "echoed": "#7cc7a4",
+    "in_flight": "#8795a6",
+    "expired": "#d99a1c",
+    "undeliverable": "#e0762f",
+    "unauthorized": "#9a6bd4",
+    "rejected": "#d1589a",
+    "lost": "#d9413f",
+}
+STATE_COLOURS = {
+    "complete": "#2e9e6b",
+    "awaiting_sender": "#8795a6",
+    "awaiting_recipient": "#d99a1c",
+    "failed": "#d9413f",
+    "orphan_response": "#9a6bd4",
+}
+FABRIC_COLOURS = {"pcp": "#4a7fe0", "won": "#b565c9", "swarm": "#1f9e9e"}
+MAX_TYPES = 12
+MAX_REASONS = 20
+_NAME_CHARS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart, in words, as a specification and as a table."""
+
+    id: str
+    title: str
+    caption: str
+    spec: vega.Spec
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+def make_charts(numbers: Numbers) -> dict[str, Chart]:
+    """All charts for which there are numbers, by id."""
+    charts = [
+        *(_outcomes_over_time(numbers, fabric) for fabric in FABRIC_COLOURS),
+        _types(numbers),
+        _reasons(numbers),
+        _latency(numbers),
+        _legs(numbers),
+        _chains(numbers),
+        *_coverage(numbers),
+        _traffic(numbers),
+        _stages(numbers),
+    ]
+    return {chart.id: chart for chart in charts if chart.rows}
+
+
+def _outcomes_over_time(numbers: Numbers, fabric: str) -> Chart:
+    slots = [
+        (slot.at_us, slot.outcome, slot.deliveries) for slot in numbers.outcomes_over_time if slot.fabric == fabric
+    ]
+    colours = _used(OUTCOME_COLOURS, {outcome for _, outcome, _ in slots})
+    return Chart(
+        id=f"time-{fabric}",
+        title=fabric,
+        caption=f"deliveries by when they began, per {write_duration(numbers.slot_us)}",
+        spec=vega.stack_over_time(
+            slots, numbers.slot_us, colours, part="outcome", count="deliveries", time="began (UTC)"
+        ),
+        columns=("began (UTC)", "outcome", "deliveries"),
+        rows=[(write_time(at_us), _words(outcome), count) for at_us, outcome, count in slots],
+    )
+
+
+def _types(numbers: Numbers) -> Chart:
+    totals: dict[tuple[str, str], int] = defaultdict(int)
+    counts = [(item.fabric, item.type or "unknown type", item.outcome, item.deliveries) for item in numbers.outcomes]
+    for fabric, type_, _, count in counts:
+        totals[fabric, type_] += count
+    most = sorted(totals, key=lambda key: (-totals[key], key))[:MAX_TYPES]
+    names = {(fabric, type_): f"{fabric} · {_name(_tail(type_))}" for fabric, type_ in most}
+    rows = [(names[fabric, type_], outcome, n) for fabric, type_, outcome, n in counts if (fabric, type_) in names]
+    colours = _used(OUTCOME_COLOURS, {outcome for _, outcome, _ in rows})
+    return Chart(
+        id="types",
+        title="By message type",
+        caption="what became of each type, the most frequent first",
+        spec=vega.stack_shares(rows, list(names.values()), colours, part="outcome", count="deliveries"),
+        columns=("fabric", "type", "outcome", "deliveries"),
+        rows=[(fabric, type_, _words(outcome), n) for fabric, type_, outcome, n in counts],
+    )
+
+
+def _reasons(numbers: Numbers) -> Chart:
+    rows = [
+        (f"{item.fabric} · {_words(item.reason or item.outcome)}", item.fabric, item.deliveries, item.sentence)
+        for item in numbers.reasons[:MAX_REASONS]
+    ]
+    return Chart(
+        id="reasons",
+        title="By reason",
+        caption="why deliveries did not arrive",
+        spec=vega.rank_bars(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows}), count="deliveries"),
+        columns=("fabric", "outcome", "reason", "meaning", "deliveries"),
+        rows=[
+            (item.fabric, _words(item.outcome), _words(item.reason or "none given"), item.sentence, item.deliveries)
+            for item in numbers.reasons
+        ],
+    )
+
+
+def _latency(numbers: Numbers) -> Chart:
+    buckets = [
+        (bucket.fabric, bucket.up_to_ms, bucket.deliveries, write_duration(bucket.up_to_ms * 1000))
+        for bucket in numbers.latency
+    ]
+    colours = _used(FABRIC_COLOURS, {fabric for fabric, *_ in buckets})
+    return Chart(
+        id="latency",
+        title="Delivery times",
+        caption="each point counts the deliveries up to there and above the point before",
+        spec=vega.draw_distribution(buckets, colours, count="deliveries"),
+        columns=("fabric", "up to", "deliveries"),
+        rows=[(fabric, up_to, count) for fabric, _, count, up_to in buckets],
+    )
+
+
+def _legs(numbers: Numbers) -> Chart:
+    rows = [
+        (
+            f"{leg.fabric} · {leg.leg}",
+            leg.fabric,
+            [max(time, 1) / 1000 for time in (leg.times.p50_us, leg.times.p90_us, leg.times.p99_us)],
+        )
+        for leg in numbers.legs
+        if not leg.of
+    ]
+    return Chart(
+        id="legs",
+        title="By leg",
+        caption="a dot at the median, a thick line to 90 %, a thin one to 99 %; the table also has each message type",
+        spec=vega.draw_ranges(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _ in rows})),
+        columns=("fabric", "leg", "type", "measured", "p50", "p90", "p99", "longest"),
+        rows=[
+            (
+                leg.fabric,
+                leg.leg,
+                leg.of or "all",
+                leg.times.count,
+                *map(write_duration, (leg.times.p50_us, leg.times.p90_us, leg.times.p99_us, leg.times.max_us)),
+            )
+            for leg in numbers.legs
+        ],
+    )
+
+
+def _chains(numbers: Numbers) -> Chart:
+    rows = [(f"{item.fabric} · {item.kind}", item.state, item.chains) for item in numbers.chains]
+    names = list(dict.fromkeys(name for name, _, _ in rows))
+    colours = _used(STATE_COLOURS, {state for _, state, _ in rows})
+    return Chart(
+        id="chains",
+        title="Chains by state",
+        caption="how far the chains of each kind got",
+        spec=vega.stack_shares(rows, names, colours, part="state", count="chains"),
+        columns=("fabric", "kind", "state", "chains"),
+        rows=[(item.fabric, item.kind, _words(item.state), item.chains) for item in numbers.chains],
+    )
+
+
+def _coverage(numbers: Numbers) -> list[Chart]:
+    charts = []
+    for number, swarm in enumerate(sorted({slot.swarm for slot in numbers.coverage})):
+        slots = [slot for slot in numbers.coverage if slot.swarm == swarm]
+        points = [(slot.at_us, slot.share, slot.worst, slot.messages) for slot in slots]
+        charts.append(
+            Chart(
+                id=f"coverage-{number}",
+                title=f"Swarm {_name(swarm)}",
+                caption="mean share of the peers that hold a message; the shade reaches down to the worst one",
+                spec=vega.draw_band(points, FABRIC_COLOURS["swarm"], share="held by", time="appeared (UTC)"),
+                columns=("appeared (UTC)", "messages", "mean", "worst", "half had it within", "all had it within"),
+                rows=[
+                    (
+                        write_time(slot.at_us),
+                        slot.messages,
+                        f"{slot.share:.1%}",
+                        f"{slot.worst:.1%}",
+                        write_duration(slot.half_us),
+                        write_duration(slot.all_us),
+                    )
+                    for slot in slots
+                ],
+            )
+        )
+    return charts
+
+
+def _traffic(numbers: Numbers) -> Chart:
+    slots = [(slot.at_us, slot.fabric, slot.hops) for slot in numbers.traffic]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _ in slots})
+    return Chart(
+        id="traffic",
+        title="Hops over time",
+        caption=f"hops per {write_duration(numbers.traffic_slot_us)}",
+        spec=vega.stack_over_time(
+            slots, numbers.traffic_slot_us, colours, part="fabric", count="hops", time="from (UTC)"
+        ),
+        columns=("from (UTC)", "fabric", "hops", "bytes"),
+        rows=[(write_time(slot.at_us), slot.fabric, slot.hops, slot.bytes) for slot in numbers.traffic],
+    )
+
+
+def _stages(numbers: Numbers) -> Chart:
+    totals: dict[tuple[str, str], int] = defaultdict(int)
+    for item in numbers.stages:
+        totals[item.fabric, item.stage] += item.hops
+    rows = [(_words(stage), fabric, hops, "") for (fabric, stage), hops in totals.items()]
+    return Chart(
+        id="stages",
+        title="Hops by stage",
+        caption="what the servers saw happen; the table has each server",
+        spec=vega.rank_bars(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows}), count="hops"),
+        columns=("fabric", "server", "stage", "hops"),
+        rows=[(item.fabric, item.server, _words(item.stage), item.hops) for item in numbers.stages],
+    )
+
+
+def _used(colours: vega.Colours, names: set[str]) -> vega.Colours:
+    """The colours of the names that occur; a name without a colour of its own gets grey."""
+    known = {name: colour for name, colour in colours.items() if name in names}
+    return known | dict.fromkeys(sorted(names - known.keys()), "#8795a6")
+
+
+def _name(text: str) -> str:
+    return shorten(show(text), _NAME_CHARS)
+
+
+def _tail(type_: str) -> str:
+    return type_.rpartition("#")[2].removeprefix("http://").removeprefix("https://")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

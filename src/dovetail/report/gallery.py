@@ -1,0 +1,243 @@
+"""Which pictures the page holds: a few examples of each kind, and one for each of the worst findings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.report.arrays import count_by
+from dovetail.report.evidence import (
+    Evidence,
+    LinkSeen,
+    read_chains,
+    read_hops,
+    read_messages,
+    read_neighbourhood,
+)
+from dovetail.report.pictures import (
+    Picture,
+    draw_conversation,
+    draw_neighbourhood,
+    draw_pcp_route,
+    draw_swarm_route,
+)
+from dovetail.report.tables import BINARY, Tables
+from dovetail.report.text import name_briefly, name_server, shorten
+
+MAX_CONVERSATIONS = 3
+MAX_CHAINS_PER_CONVERSATION = 2
+MAX_ROUTES = 3
+MAX_FINDING_PICTURES = 150
+MAX_NEIGHBOURS = 20_000
+NEIGHBOUR_STEPS = 2
+_COMPLETE = "complete"
+_PARTS = ("message", "first_response", "second_response", "failure")
+
+
+def draw_conversations(tables: Tables) -> list[Picture]:
+    """The conversations with the most trouble, and the longest one without."""
+    chains = tables.read("chains", ("fabric", "message", "kind", "conversation", "state"))
+    names = _choose_conversations(chains)
+    chosen: dict[str, list[bytes]] = {}
+    for name in names:
+        rows = chains.filter(pc.equal(chains["conversation"], name))
+        chosen[name] = rows["message"].to_pylist()
+    if not chosen:
+        chosen = _choose_requests(chains)
+    found = read_chains(tables, [address for addresses in chosen.values() for address in addresses])
+    evidence, links = _read_parts(tables, found.values())
+    pictures = []
+    for addresses in chosen.values():
+        rows = sorted((found[each] for each in addresses if each in found), key=lambda row: row["begun_us"] or 0)
+        shown = _keep_trouble(rows)
+        states = ", ".join(sorted({row["state"].replace("_", " ") for row in shown}))
+        ends = " and ".join(_name_ends(shown[0]))
+        title = f"A conversation between {ends}" if shown[0]["fabric"] == "won" else f"A request from {ends}"
+        caption = f"{len(shown)} of {len(rows)} chains; {states}"
+        pictures.append(draw_conversation(shown, evidence, links, title=title, caption=caption))
+    return pictures
+
+
+def _choose_conversations(chains: pa.Table) -> list[str]:
+    talks = chains.filter(pc.is_valid(chains["conversation"]))
+    total: dict[str, int] = defaultdict(int)
+    trouble: dict[str, int] = defaultdict(int)
+    for name, state, count in count_by(talks, ("conversation", "state")):
+        total[name] += count
+        trouble[name] += count if state != _COMPLETE else 0
+    worst = sorted((name for name in total if trouble[name]), key=lambda name: (-trouble[name], name))
+    best = sorted((name for name in total if not trouble[name]), key=lambda name: (-total[name], name))
+    chosen = worst[: MAX_CONVERSATIONS - 1]
+    return chosen + best[: MAX_CONVERSATIONS - len(chosen)]
+
+
+def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
+    """Without won: one pcp request of each state."""
+    requests = chains.filter(pc.equal(chains["kind"], "request"))
+    by_state = {}
+    for state in sorted(set(requests["state"].to_pylist())):
+        rows = requests.filter(pc.equal(requests["state"], state))
+        by_state[state] = rows["message"].slice(0, 1).to_pylist()
+    return by_state
+
+
+def _keep_trouble(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """At most so many chains, those with trouble in any case, in the order of time."""
+    ranked = sorted(rows, key=lambda row: row["state"] == _COMPLETE)[:MAX_CHAINS_PER_CONVERSATION]
+    return sorted(ranked, key=lambda row: row["begun_us"] or 0)
+
+
+def _name_ends(chain: dict[str, Any]) -> list[str]:
+    return [shorten(name_server(chain[end] or "somebody"), 40) for end in ("sender", "recipient")]
+
+
+def draw_routes(tables: Tables, peers: Collection[str]) -> list[Picture]:
+    """The broadcast that most peers lack, the slowest one that reached all, and the pcp message with most targets."""
+    coverage = tables.read("coverage", ("swarm", "scope", "message", "peer", "lacking", "expired", "all_us"))
+    spread = coverage.filter(pc.equal(coverage["scope"], "message"))
+    chosen: dict[bytes, str] = {}
+    lacking = spread.filter(pc.greater(spread["lacking"], 0)).sort_by(
+        [("lacking", "descending"), ("message", "ascending")]
+    )
+    complete = spread.filter(pc.is_valid(spread["all_us"])).sort_by(
+        [("all_us", "descending"), ("message", "ascending")]
+    )
+    for rows, words in ((lacking, "The broadcast that most peers lack"), (complete, "The slowest complete broadcast")):
+        for address in rows["message"].slice(0, 1).to_pylist():
+            chosen.setdefault(address, words)
+    for address in complete["message"].slice(complete.num_rows // 2, 1).to_pylist():
+        chosen.setdefault(address, "A typical broadcast")
+    hops = read_hops(tables, chosen)
+    pictures = [
+        draw_swarm_route(
+            hops.get(address, []),
+            _peers_like(hops.get(address, []), peers),
+            title=f"{words}: {name_briefly(address, 'swarm')}",
+        )
+        for address, words in list(chosen.items())[:MAX_ROUTES]
+    ]
+    return pictures + _draw_pcp_broadcast(tables)
+
+
+def _peers_like(hops: Sequence[Any], peers: Collection[str]) -> list[str]:
+    """The peers of the swarm in which the hops happened."""
+    swarms = {hop.server.rpartition("/")[0] for hop in hops}
+    return [peer for peer in peers if peer.rpartition("/")[0] in swarms]
+
+
+def _draw_pcp_broadcast(tables: Tables) -> list[Picture]:
+    deliveries = tables.read("deliveries", ("message",), where=pc.field("fabric") == "pcp")
+    counts = sorted(count_by(deliveries, ("message",)), key=lambda row: (-row[1], row[0]))
+    if not counts or counts[0][1] < 2:
+        return []
+    address = counts[0][0]
+    rows = tables.read("deliveries", where=pc.field("message") == pa.scalar(address, BINARY)).drop(
+        ["accepted", "finished"]
+    )
+    title = f"The pcp message with most targets: {name_briefly(address, 'pcp')}"
+    return [draw_pcp_route(rows.to_pylist(), title=title)]
+
+
+def draw_findings(
+    tables: Tables, findings: pa.Table, messages: dict[bytes, dict[str, Any]], peers: Collection[str]
+) -> list[tuple[bytes, Picture]]:
+    """Pictures of the worst findings, by the message that they are about."""
+    graph: dict[bytes, str] = {}
+    others: dict[bytes, str] = {}
+    columns = (findings[name].to_pylist() for name in ("message", "check", "fabric"))
+    for address, check, fabric in zip(*columns, strict=True):
+        if address is None or len(graph) + len(others) >= MAX_FINDING_PICTURES:
+            continue
+        (graph if check.startswith(("gap.", "fork.")) else others).setdefault(address, fabric or "")
+    pictures = _draw_graphs(tables, graph)
+    swarm = [address for address, fabric in others.items() if fabric == "swarm"]
+    hops = read_hops(tables, swarm) if swarm else {}
+    for address in swarm:
+        if any(hop.stage in ("accepted", "created") for hop in hops.get(address, [])):
+            title = f"The route of {name_briefly(address, 'swarm')}"
+            route = draw_swarm_route(hops[address], _peers_like(hops[address], peers), title=title)
+            pictures.append((address, route))
+    return pictures + _draw_chains(tables, [each for each in others if each not in swarm], messages)
+
+
+def _draw_graphs(tables: Tables, focus: dict[bytes, str]) -> list[tuple[bytes, Picture]]:
+    if not focus:
+        return []
+    fellows: dict[bytes, list[bytes]] = {}
+    for evidence in tables.read("forks", ("evidence",))["evidence"].to_pylist():
+        for address in evidence or []:
+            if address in focus:
+                fellows.setdefault(address, evidence)
+    everyone = set(focus) | {each for evidence in fellows.values() for each in evidence}
+    around = read_neighbourhood(tables, everyone, steps=NEIGHBOUR_STEPS, limit=MAX_NEIGHBOURS)
+    return [
+        (
+            address,
+            draw_neighbourhood(
+                fellows.get(address, [address]),
+                around,
+                steps=1 if address in fellows else NEIGHBOUR_STEPS,
+                title=f"Around {name_briefly(address, fabric)}",
+                caption="older messages on the left; a line leads from a message to what it refers to",
+                is_evidence=address in fellows,
+            ),
+        )
+        for address, fabric in focus.items()
+    ]
+
+
+def _draw_chains(
+    tables: Tables, addresses: list[bytes], messages: dict[bytes, dict[str, Any]]
+) -> list[tuple[bytes, Picture]]:
+    if not addresses:
+        return []
+    chains = read_chains(tables, addresses)
+    by_part = {row[part]: row for row in chains.values() for part in _PARTS if row[part] is not None}
+    alone = {address: _lone_chain(address) for address in addresses if address not in by_part}
+    evidence, links = _read_parts(tables, [*chains.values(), *alone.values()])
+    pictures = []
+    for address in addresses:
+        chain = by_part.get(address) or alone[address]
+        if not any(evidence.hops.get(chain[part]) for part in _PARTS if chain[part] is not None):
+            continue
+        fabric = messages.get(address, {}).get("fabric", "")
+        title = f"The way of {name_briefly(address, fabric)}"
+        caption = chain["state"].replace("_", " ") if chain["state"] else "not part of a chain"
+        pictures.append((address, draw_conversation([chain], evidence, links, title=title, caption=caption)))
+    return pictures
+
+
+def _lone_chain(address: bytes) -> dict[str, Any]:
+    return {**dict.fromkeys(_PARTS), "message": address, "state": None, "begun_us": None}
+
+
+def _read_parts(tables: Tables, chains: Iterable[dict[str, Any]]) -> tuple[Evidence, list[LinkSeen]]:
+    addresses = {row[part] for row in chains for part in _PARTS if row[part] is not None}
+    evidence = Evidence(messages=read_messages(tables, addresses), hops=read_hops(tables, addresses))
+    keys = {row["key"]: address for address, row in evidence.messages.items()}
+    rows = tables.read("links", where=pc.field("child").isin(pa.array(sorted(addresses), type=BINARY)))
+    links = [
+        LinkSeen(child, keys.get(parent, parent), relation)
+        for child, parent, relation in zip(
+            *(rows[name].to_pylist() for name in ("child", "parent", "relation")), strict=True
+        )
+    ]
+    return evidence, links
+
+
+def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 2) -> list[Picture]:
+    """Neighbourhoods: of the worst forks and gaps, or, where all is well, of the latest swarm message that refers."""
+    graph: dict[bytes, str] = {}
+    for address, check, fabric in zip(
+        *(findings[name].to_pylist() for name in ("message", "check", "fabric")), strict=True
+    ):
+        if address is not None and check.startswith(("fork.", "gap.")) and len(graph) < limit:
+            graph.setdefault(address, fabric or "")
+    if not graph:
+        links = tables.read("links", ("fabric", "child"), where=pc.field("relation").isin(["refers", "previous"]))
+        graph = dict(zip(links["child"].slice(0, 1).to_pylist(), links["fabric"].slice(0, 1).to_pylist(), strict=True))
+    return [picture for _, picture in _draw_graphs(tables, graph)]

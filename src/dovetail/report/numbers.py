@@ -1,0 +1,255 @@
+"""What the report says, as plain records: the page draws them, the terminal prints a few, `--json` prints all.
+
+Names of peers stand here as they were written; whoever shows them makes them harmless. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+ARRIVED = frozenset({"delivered", "echoed"})
+PENDING = frozenset({"in_flight"})
+OUTCOMES = ("delivered", "echoed", "in_flight", "expired", "undeliverable", "unauthorized", "rejected", "lost")
+SEVERITIES = ("error", "warning", "note")
+
+
+class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many deliveries of one type ended so."""
+
+    fabric: str
+    type: str | None
+    outcome: str
+    deliveries: int
+
+
+class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many deliveries failed for one reason."""
+
+    fabric: str
+    outcome: str
+    reason: str | None
+    sentence: str
+    deliveries: int
+
+
+class OutcomeSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the deliveries that began in one slot of time."""
+
+    at_us: int
+    fabric: str
+    outcome: str
+    deliveries: int
+
+
+class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something took."""
+
+    count: int
+    p50_us: int
+    p90_us: int
+    p99_us: int
+    max_us: int
+
+
+class Leg(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one leg of the way took; `of` is the message type, or empty for all."""
+
+    fabric: str
+    leg: str
+    of: str
+    times: Quantiles
+
+
+class LatencyBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """Deliveries that took at most so long, and longer than the bucket before."""
+
+    fabric: str
+    up_to_ms: int
+    deliveries: int
+
+
+class SlowRecipient(msgspec.Struct, frozen=True, kw_only=True):
+    """A recipient with how long and how surely things reach it."""
+
+    fabric: str
+    recipient: str
+    deliveries: int
+    failed: int
+    times: Quantiles
+
+
+class ChainCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many chains of a kind are in a state."""
+
+    fabric: str
+    kind: str
+    state: str
+    chains: int
+
+
+class GapCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many references lead nowhere; `live` is None where nobody knows whether the parent may still live."""
+
+    fabric: str
+    scope: str
+    live: bool | None
+    gaps: int
+
+
+class ForkEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that contradict each other, by their addresses."""
+
+    fabric: str
+    kind: str
+    author: str | None
+    subject: str
+    evidence: list[str]
+    at_us: int | None
+
+
+class CoverageSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """How completely the messages that appeared in one slot of time spread over the peers."""
+
+    swarm: str
+    at_us: int
+    messages: int
+    share: float
+    worst: float
+    half_us: int | None
+    all_us: int | None
+
+
+class PeerState(msgspec.Struct, frozen=True, kw_only=True):
+    """What one peer holds."""
+
+    swarm: str
+    peer: str
+    holds: int
+    lacks: int
+    first_us: int | None
+
+
+class Break(msgspec.Struct, frozen=True, kw_only=True):
+    """Something wrong in a server's hops."""
+
+    check: str
+    file: str | None
+    seq: int | None
+    detail: str | None
+
+
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a server's hops are complete, in order, unaltered and signed."""
+
+    fabric: str
+    server: str
+    verdict: str
+    hops: int
+    signed_hops: int
+    proven_hops: int
+    missing_hops: int
+    backwards: int
+    checkpoints: int
+    proven_checkpoints: int
+    key_source: str
+    breaks: list[Break]
+
+
+class TrafficSlot(msgspec.Struct, frozen=True, kw_only=True):
+    """Hops of a fabric in one slot of time."""
+
+    at_us: int
+    fabric: str
+    hops: int
+    bytes: int
+
+
+class StageCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a server saw a stage."""
+
+    fabric: str
+    server: str
+    stage: str
+    hops: int
+
+
+class SkewState(msgspec.Struct, frozen=True, kw_only=True):
+    """By how much two servers' clocks differ."""
+
+    server: str
+    other: str
+    offset_us: int
+    error_us: int
+
+
+class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
+    """One check with how often it found something, and what to think of it."""
+
+    check: str
+    severity: str
+    title: str
+    meaning: str
+    advice: str
+    findings: int
+
+
+class Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything."""
+
+    lake: str
+    as_of_us: int | None
+    hops: int
+    first_us: int | None
+    last_us: int | None
+    messages: dict[str, int]
+    outcomes: list[OutcomeCount]
+    reasons: list[ReasonCount]
+    slot_us: int
+    outcomes_over_time: list[OutcomeSlot]
+    latency: list[LatencyBucket]
+    legs: list[Leg]
+    slow: list[SlowRecipient]
+    chains: list[ChainCount]
+    gaps: list[GapCount]
+    forks: list[ForkEvidence]
+    fork_count: int
+    coverage: list[CoverageSlot]
+    peers: list[PeerState]
+    servers: list[ServerState]
+    traffic_slot_us: int
+    traffic: list[TrafficSlot]
+    stages: list[StageCount]
+    skew: list[SkewState]
+    checks: list[CheckCount]
+
+    @property
+    def deliveries(self) -> int:
+        """All deliveries, whatever became of them."""
+        return sum(item.deliveries for item in self.outcomes)
+
+    @property
+    def arrived(self) -> int:
+        """Deliveries that arrived."""
+        return sum(item.deliveries for item in self.outcomes if item.outcome in ARRIVED)
+
+    @property
+    def pending(self) -> int:
+        """Deliveries that were under way as of the audit."""
+        return sum(item.deliveries for item in self.outcomes if item.outcome in PENDING)
+
+    @property
+    def proven(self) -> int:
+        """Servers whose hops all lead to signed roots."""
+        return sum(server.verdict == "proven" for server in self.servers)
+
+    def found(self, severity: str) -> int:
+        """Findings of a severity."""
+        return sum(item.findings for item in self.checks if item.severity == severity)
+
+    def outcomes_of(self, fabric: str) -> dict[str, int]:
+        """Deliveries of a fabric by outcome, in the order of `OUTCOMES`."""
+        counts = dict.fromkeys(OUTCOMES, 0)
+        for item in self.outcomes:
+            if item.fabric == fabric:
+                counts[item.outcome] = counts.get(item.outcome, 0) + item.deliveries
+        return {outcome: count for outcome, count in counts.items() if count}

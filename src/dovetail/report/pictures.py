@@ -1,0 +1,203 @@
+"""Chooses what is worth a picture and turns evidence into the diagrams' own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.report import dag, route, sequence
+from dovetail.report.evidence import Evidence, HopSeen, LinkSeen
+from dovetail.report.text import name_briefly, name_server, write_duration
+
+_TAKEN = ("accepted", "created")
+_AWAY = ("delivered", "redelivered", "echoed", "forwarded", "served")
+_FAILED_AWAY = ("undeliverable", "expired")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One picture with what it shows in words."""
+
+    kind: str
+    title: str
+    caption: str
+    svg: str
+
+
+def draw_conversation(
+    chains: Sequence[dict[str, Any]], evidence: Evidence, links: Iterable[LinkSeen], *, title: str, caption: str
+) -> Picture:
+    """Chains that belong together, as one sequence: each message with every leg of its way."""
+    servers = {hop.server for seen in evidence.hops.values() for hop in seen}
+    arrows: list[sequence.Arrow] = []
+    for chain in sorted(chains, key=lambda each: each["begun_us"] or 0):
+        parts = (("m", "message"), ("s1", "first_response"), ("s2", "second_response"), ("failure", "failure"))
+        for role, column in parts:
+            if chain[column] is not None:
+                arrows += trace_arrows(chain[column], role, evidence, servers)
+    arrows.sort(key=lambda arrow: arrow.at_us)
+    shown = {arrow.message for arrow in arrows}
+    references = [
+        sequence.Reference(child=link.child, parent=link.parent, relation=link.relation)
+        for link in links
+        if link.child in shown and link.parent in shown
+    ]
+    return Picture(
+        kind="sequence",
+        title=title,
+        caption=caption,
+        svg=sequence.draw_sequence(arrows, references, label=f"{title}. {caption}"),
+    )
+
+
+def trace_arrows(address: bytes, role: str, evidence: Evidence, servers: set[str]) -> list[sequence.Arrow]:
+    """One arrow per leg of a message: what one server sent and another took in is one leg."""
+    hops = evidence.hops.get(address, [])
+    message = evidence.messages.get(address, {})
+    label = f"m {_short_type(message.get('type'))}".strip() if role == "m" else role
+    taken = {hop.server for hop in hops if hop.stage in _TAKEN}
+    arrows = []
+    for hop in hops:
+        leg = _trace_leg(hop, label, role, message.get("sender"), taken, servers)
+        if leg is not None:
+            arrows.append(
+                sequence.Arrow(
+                    role=role,
+                    label=leg[0],
+                    source=leg[1],
+                    target=leg[2],
+                    mark=leg[3],
+                    note=leg[4],
+                    at_us=hop.at_us,
+                    message=address,
+                )
+            )
+    return arrows
+
+
+def _trace_leg(
+    hop: HopSeen,
+    label: str,
+    role: str,
+    sender: str | None,
+    taken: set[str],
+    servers: set[str],
+) -> tuple[str, str, str, sequence.Mark, str] | None:
+    other = hop.counterpart or sender or "unknown"
+    if hop.stage == "created":
+        return label, hop.server, hop.server, "made", ""
+    if hop.stage == "accepted":
+        return label, other, hop.server, "arrived", ""
+    if hop.stage == "rejected":
+        return label, other, hop.server, "refused", hop.reason or "refused"
+    if hop.stage in _FAILED_AWAY:
+        return label, hop.server, other, "lost", hop.reason or hop.stage
+    if hop.stage == "pulled":
+        return f"asks for {role}", hop.server, other, "arrived", ""
+    if hop.stage in _AWAY:
+        if hop.stage in ("forwarded", "served") and other in taken:
+            return None  # the other server's own hop shows this leg
+        is_lost = hop.stage == "forwarded" and other in servers
+        return label, hop.server, other, "lost" if is_lost else "arrived", "" if hop.stage == "delivered" else hop.stage
+    return None
+
+
+def draw_neighbourhood(
+    focus: Sequence[bytes], evidence: Evidence, *, steps: int, title: str, caption: str, is_evidence: bool = False
+) -> Picture:
+    """The messages within so many references of the focus."""
+    links = evidence.links
+    near = _walk(focus, links, steps)
+    nodes = [_dag_node(address, address in focus, is_evidence, evidence) for address in near]
+    edges = [
+        dag.Edge(child=link.child, parent=link.parent, relation=link.relation)
+        for link in links
+        if link.child in near and link.parent in near
+    ]
+    return Picture(
+        kind="dag", title=title, caption=caption, svg=dag.draw_dag(nodes, edges, label=f"{title}. {caption}")
+    )
+
+
+def _walk(focus: Sequence[bytes], links: Sequence[LinkSeen], steps: int) -> dict[bytes, None]:
+    """What lies within so many references, the nearest first."""
+    near = dict.fromkeys(focus)
+    for _ in range(steps):
+        fresh: dict[bytes, None] = {}
+        for link in links:
+            if link.child in near:
+                fresh.setdefault(link.parent)
+            if link.parent in near:
+                fresh.setdefault(link.child)
+        near |= fresh
+    return near
+
+
+def _dag_node(address: bytes, is_focus: bool, is_evidence: bool, evidence: Evidence) -> dag.Node:
+    message = evidence.messages.get(address)
+    fabric = message["fabric"] if message else "won" if len(address) == 32 else ""
+    if message is None:
+        return dag.Node(id=address, label=name_briefly(address, fabric), caption="nobody has it", kind="missing")
+    kind: dag.Kind = "known"
+    if is_focus:
+        kind = "evidence" if is_evidence else "focus"
+    caption = _short_type(message["type"]) or name_server(message["sender"] or "")
+    return dag.Node(id=address, label=name_briefly(address, fabric), caption=caption, kind=kind)
+
+
+def draw_swarm_route(hops: Sequence[HopSeen], peers: Iterable[str], *, title: str) -> Picture:
+    """How a swarm message came to each peer."""
+    first: dict[str, HopSeen] = {}
+    asked: dict[str, int] = {}
+    for hop in hops:
+        if hop.stage in _TAKEN:
+            first.setdefault(hop.server, hop)
+        elif hop.stage == "pulled":
+            asked.setdefault(hop.server, hop.at_us)
+    begun = min((hop.at_us for hop in first.values()), default=0)
+    origin = min(first.values(), key=lambda hop: (hop.stage != "created", hop.at_us), default=None)
+    arrivals = [
+        route.Arrival(
+            receiver=server,
+            after_us=hop.at_us - begun,
+            via=hop.counterpart,
+            how="origin" if hop is origin else "pulled" if asked.get(server, hop.at_us + 1) <= hop.at_us else "pushed",
+        )
+        for server, hop in first.items()
+    ]
+    lacking = sorted(set(peers) - first.keys())
+    arrivals += [route.Arrival(receiver=peer, after_us=None, how="failed") for peer in lacking]
+    pulled = sum(each.how == "pulled" for each in arrivals)
+    longest = max((each.after_us for each in arrivals if each.after_us is not None), default=0)
+    caption = f"{len(first)} of {len(arrivals)} peers have it, the last after {write_duration(longest)}"
+    caption += f"; {pulled} had to ask for it"
+    svg = route.draw_route(arrivals, label=f"{title}. {caption}")
+    return Picture(kind="route", title=title, caption=caption, svg=svg)
+
+
+def draw_pcp_route(deliveries: Sequence[dict[str, Any]], *, title: str) -> Picture:
+    """What a pcp broker did with a message for many."""
+    arrivals = [
+        route.Arrival(
+            receiver=row["recipient"] or "unknown",
+            after_us=row["latency_us"] if row["outcome"] == "delivered" else None,
+            via=row["sender"],
+            how="pushed" if row["outcome"] == "delivered" else "failed",
+            note="" if row["outcome"] == "delivered" else row["reason"] or row["outcome"],
+        )
+        for row in deliveries
+    ]
+    sender = next((row["sender"] for row in deliveries if row["sender"]), None)
+    arrived = sum(each.after_us is not None for each in arrivals)
+    if sender and all(each.receiver != sender for each in arrivals):
+        arrivals.append(route.Arrival(receiver=sender, after_us=0, how="origin"))
+    caption = f"{arrived} of {len(deliveries)} targets have it"
+    return Picture(
+        kind="route", title=title, caption=caption, svg=route.draw_route(arrivals, label=f"{title}. {caption}")
+    )
+
+
+def _short_type(type_: str | None) -> str:
+    """The last part of a message type, which is a URI."""
+    return (type_ or "").rstrip("/#").rpartition("#")[2].rpartition("/")[2].removesuffix("Message")

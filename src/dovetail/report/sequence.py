@@ -1,0 +1,171 @@
+"""Draws who told whom what, and when: a conversation as a sequence diagram of its chains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.report import svg
+from dovetail.report.text import name_server, shorten, write_duration
+
+MAX_ARROWS = 48
+MAX_ACTORS = 8
+MAX_REFERENCES = 10
+
+_MARGIN, _TIME_COLUMN, _COLUMN, _HEADER, _ROW = 12, 76, 180, 58, 35
+_ARC_STEP, _ARC_LABEL, _NAME_CHARS = 22, 84, 21
+
+Mark = Literal["arrived", "lost", "refused", "made"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """Something that went from one actor to another, or was made by one (`made`, source and target are the same)."""
+
+    role: str
+    """`m`, `s1`, `s2`, `failure`: decides the colour."""
+    label: str
+    source: str
+    target: str
+    at_us: int
+    mark: Mark = "arrived"
+    note: str = ""
+    message: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A message names an earlier one."""
+
+    child: bytes
+    parent: bytes
+    relation: str
+
+
+def draw_sequence(arrows: Sequence[Arrow], references: Sequence[Reference] = (), *, label: str) -> str:
+    """The arrows in their order from top to bottom; what is over the bounds is left out and said so."""
+    shown = list(arrows[:MAX_ARROWS])
+    actors = _order_actors(shown)[:MAX_ACTORS]
+    shown = [arrow for arrow in shown if arrow.source in actors and arrow.target in actors]
+    left = _MARGIN + _TIME_COLUMN + _COLUMN / 2
+    places = {actor: left + number * _COLUMN for number, actor in enumerate(actors)}
+    arcs = _place_references(shown, references)
+    right = left + (max(len(actors), 1) - 1) * _COLUMN + 34
+    lanes = max((lane for *_, lane in arcs), default=0)
+    width = right + (_ARC_STEP * (lanes + 1) + _ARC_LABEL if arcs else _COLUMN / 2)
+    bottom = _HEADER + (len(shown) + 0.6) * _ROW
+    left_out = len(arrows) - len(shown)
+    parts = [_draw_actor(actor, x, bottom) for actor, x in places.items()]
+    begun = min((arrow.at_us for arrow in shown), default=0)
+    parts += [
+        _draw_arrow(arrow, places, _row_y(row), None if row == 0 else arrow.at_us - begun)
+        for row, arrow in enumerate(shown)
+    ]
+    parts += [_draw_reference(*arc, right) for arc in arcs]
+    if left_out:
+        parts.append(svg.text(_MARGIN, bottom + 22, f"and {left_out} more", class_="small"))
+    return svg.picture(parts, width=width, height=bottom + (34 if left_out else 14), label=label)
+
+
+def _order_actors(arrows: Sequence[Arrow]) -> list[str]:
+    seen: dict[str, None] = {}
+    for arrow in arrows:
+        seen.setdefault(arrow.source)
+        seen.setdefault(arrow.target)
+    return list(seen)
+
+
+def _row_y(row: int) -> float:
+    return _HEADER + (row + 0.7) * _ROW
+
+
+def _draw_actor(actor: str, x: float, bottom: float) -> str:
+    return svg.group(
+        [
+            svg.title(actor),
+            svg.line(x, _HEADER - 14, x, bottom, class_="lifeline"),
+            svg.element("rect", x=x - _COLUMN / 2 + 6, y=8, width=_COLUMN - 12, height=34, rx=6, class_="actor"),
+            svg.text(x, 29.5, shorten(name_server(actor), _NAME_CHARS), text_anchor="middle", class_="name"),
+        ]
+    )
+
+
+def _draw_arrow(arrow: Arrow, places: dict[str, float], y: float, since_us: int | None) -> str:
+    start, end = places[arrow.source], places[arrow.target]
+    when = "0" if since_us is None else f"+{write_duration(since_us)}"
+    parts = [
+        svg.title(f"{arrow.label}: {arrow.source} → {arrow.target} {arrow.note}".strip()),
+        svg.text(_MARGIN + _TIME_COLUMN - 10, y + 4, when, text_anchor="end", class_="small"),
+    ]
+    if arrow.mark == "made":
+        parts += [
+            svg.element("circle", cx=start, cy=y, r=4.5, class_="dot"),
+            svg.text(start + 10, y + 4, shorten(f"makes {arrow.label}", 22), class_="words"),
+        ]
+        return svg.group(parts, class_=f"arrow role-{_role_class(arrow.role)}")
+    forward = 1 if end >= start else -1
+    stop = start + (end - start) * 0.62 if arrow.mark == "lost" else end - forward * 2
+    chars = max(int(abs(end - start) / 7.2) - 2, 12)
+    words = f"{arrow.label}  {arrow.note}".strip()
+    parts += [
+        svg.line(start, y, stop - forward * 7, y, class_="shaft"),
+        svg.text((start + end) / 2, y - 6, shorten(words, chars), text_anchor="middle", class_="words"),
+    ]
+    if arrow.mark == "arrived":
+        parts.append(_draw_head(stop, y, forward))
+    else:
+        parts.append(
+            svg.element("path", d=f"M{stop - 6:.1f} {y - 6:.1f}l12 12m0 -12l-12 12", class_="cross", fill="none")
+        )
+    return svg.group(parts, class_=f"arrow role-{_role_class(arrow.role)} {arrow.mark}")
+
+
+def _draw_head(x: float, y: float, forward: int) -> str:
+    back = x - forward * 9
+    return svg.element("path", d=f"M{x:.1f} {y:.1f}L{back:.1f} {y - 4.5:.1f}L{back:.1f} {y + 4.5:.1f}Z", class_="head")
+
+
+def _role_class(role: str) -> str:
+    return role if role in ("m", "s1", "s2", "failure") else "m"
+
+
+def _place_references(arrows: Sequence[Arrow], references: Sequence[Reference]) -> list[tuple[int, int, str, int]]:
+    """Rows at which child and parent first appear, and a lane for each, such that no two in a lane overlap."""
+    rows: dict[bytes, int] = {}
+    for row, arrow in enumerate(arrows):
+        rows.setdefault(arrow.message, row)
+    arcs = {
+        (rows[each.child], rows[each.parent], each.relation)
+        for each in references
+        if each.child in rows and each.parent in rows and each.child != each.parent
+    }
+    lanes: list[list[tuple[int, int]]] = []
+    placed = []
+    for child, parent, relation in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc))[:MAX_REFERENCES]:
+        low, high = sorted((child, parent))
+        lane = next((n for n, taken in enumerate(lanes) if all(high <= a or b <= low for a, b in taken)), len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+        lanes[lane].append((low, high))
+        placed.append((child, parent, relation, lane))
+    return placed
+
+
+def _draw_reference(child: int, parent: int, relation: str, lane: int, right: float) -> str:
+    top, bottom = _row_y(parent) + 3, _row_y(child) - 3
+    reach = right + _ARC_STEP * (lane + 1)
+    bend = 6 if bottom > top else -6
+    path = (
+        f"M{right:.1f} {bottom:.1f}H{reach - 6:.1f}q6 0 6 {-bend}V{top + bend:.1f}q0 {-bend} -6 {-bend}H{right + 8:.1f}"
+    )
+    words = relation.replace("_", " ")
+    return svg.group(
+        [
+            svg.title(words),
+            svg.element("path", d=path, class_="reference", fill="none"),
+            _draw_head(right + 1, top, -1),
+            svg.text(reach + 5, (top + bottom) / 2 + 4, words, class_="small words"),
+        ],
+        class_="references",
+    )

@@ -1,0 +1,328 @@
+// The page's own script: charts, the list of findings with filters and leaves, and the story of one finding.
+// Text that peers wrote is only ever set as text, never as markup.
+"use strict";
+(() => {
+  const LEAF = 50;
+  const SEARCH_DELAY_MS = 120;
+  const BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+  const byId = (id) => document.getElementById(id);
+  const data = JSON.parse(byId("findings-data").textContent);
+  const specs = JSON.parse(byId("charts-data").textContent);
+  const columns = data.findings;
+  const total = columns.check.length;
+
+  // words
+
+  const textAt = (place) => (place < 0 ? "" : data.texts[place]);
+
+  const writeTime = (at) =>
+    at === null ? "" : new Date((data.epoch + at) / 1000).toISOString().replace("T", " ").replace("Z", "");
+
+  const addressBytes = (number) => Uint8Array.from(atob(data.addresses[number]), (one) => one.charCodeAt(0));
+
+  const hexOf = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+  // won messages are named by the base58 of their multihash (0x12 0x20 and the SHA-256), the others in hex
+  const addressText = (number, fabric) => {
+    const hex = hexOf(addressBytes(number));
+    if (fabric !== "won" || hex.length !== 64) return hex;
+    let value = BigInt("0x1220" + hex);
+    let text = "";
+    for (; value > 0n; value /= 58n) text = BASE58[Number(value % 58n)] + text;
+    return "wm:/" + text;
+  };
+
+  const make = (tag, content, className) => {
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (typeof content === "string") node.textContent = content;
+    else if (content) node.append(...content);
+    return node;
+  };
+
+  const finding = (index) => {
+    const [check, severity] = data.checks[columns.check[index]];
+    const guide = data.guides[check] || [check, "", ""];
+    const fabric = textAt(columns.fabric[index]);
+    const message = columns.message[index];
+    return {
+      index, check, severity, fabric, message,
+      title: guide[0], meaning: guide[1], advice: guide[2],
+      server: textAt(columns.server[index]),
+      address: message < 0 ? "" : addressText(message, fabric),
+      seq: columns.seq[index],
+      time: writeTime(columns.at[index]),
+      detail: textAt(columns.detail[index]),
+    };
+  };
+
+  // the list
+
+  let chosen = [];
+  let leaf = 0;
+
+  const readFilters = () => Object.fromEntries(new FormData(byId("filters")));
+
+  const choose = () => {
+    const filters = readFilters();
+    const words = filters.text.trim().toLowerCase();
+    const checks = data.checks.map(
+      ([check, severity]) =>
+        (!filters.check || filters.check === check) && (!filters.severity || filters.severity === severity));
+    const fabrics = data.texts.map((text) => !filters.fabric || text === filters.fabric);
+    const texts = words ? data.texts.map((text) => text.toLowerCase().includes(words)) : null;
+    const titles = words
+      ? data.checks.map(([check]) => (check + " " + (data.guides[check] || [""])[0]).toLowerCase().includes(words))
+      : null;
+    chosen = [];
+    for (let index = 0; index < total; index++) {
+      if (!checks[columns.check[index]]) continue;
+      if (filters.fabric && !fabrics[columns.fabric[index]]) continue;
+      if (texts && !(
+        titles[columns.check[index]] || texts[columns.detail[index]] || texts[columns.server[index]] ||
+        (columns.message[index] >= 0 &&
+          addressText(columns.message[index], textAt(columns.fabric[index])).toLowerCase().includes(words))
+      )) continue;
+      chosen.push(index);
+    }
+    leaf = 0;
+    draw();
+  };
+
+  const row = (index) => {
+    const one = finding(index);
+    const open = make("button", one.title, "link");
+    open.type = "button";
+    open.dataset.finding = index;
+    open.setAttribute("aria-haspopup", "dialog");
+    const where = one.server + (one.seq === null ? "" : " #" + one.seq.toLocaleString("en"));
+    const cells = [
+      make("td", [make("span", one.severity, "chip " + one.severity)]),
+      make("td", [open]),
+      make("td", where || one.fabric, "name"),
+      make("td", [make("code", one.address.replace("wm:/", "").slice(0, 12))]),
+      make("td", one.time, "time"),
+      make("td", one.detail, "detail"),
+    ];
+    return make("tr", cells);
+  };
+
+  const draw = () => {
+    const leaves = Math.max(Math.ceil(chosen.length / LEAF), 1);
+    leaf = Math.min(Math.max(leaf, 0), leaves - 1);
+    byId("list").tBodies[0].replaceChildren(...chosen.slice(leaf * LEAF, (leaf + 1) * LEAF).map(row));
+    byId("leaf").textContent = `page ${(leaf + 1).toLocaleString("en")} of ${leaves.toLocaleString("en")}`;
+    byId("previous").disabled = leaf === 0;
+    byId("next").disabled = leaf === leaves - 1;
+    const count = `${chosen.length.toLocaleString("en")} of ${data.total.toLocaleString("en")} findings`;
+    byId("found").textContent =
+      data.total > total ? `${count}; the page holds the worst ${total.toLocaleString("en")}` : count;
+  };
+
+  const turn = (step) => {
+    leaf += step;
+    draw();
+    byId("filters").scrollIntoView({ block: "start" });
+  };
+
+  const filterCheck = (check) => {
+    const form = byId("filters");
+    form.reset();
+    form.elements.check.value = check;
+    choose();
+    form.scrollIntoView({ block: "start" });
+    const first = byId("list").querySelector("button");
+    if (first) first.focus({ preventScroll: true });
+  };
+
+  // the story of one finding
+
+  const groupBy = (column) => {
+    const places = new Map();
+    column.forEach((of, place) => (places.has(of) ? places.get(of).push(place) : places.set(of, [place])));
+    return places;
+  };
+  let hopsOf = null;
+  let messageOf = null;
+
+  const facts = (pairs) =>
+    make("dl", pairs.filter(([, value]) => value).flatMap(([name, value]) => [
+      make("dt", name),
+      make("dd", typeof value === "string" ? value : [value]),
+    ]), "facts");
+
+  const command = (text) => {
+    const copy = make("button", "Copy", "copy");
+    copy.type = "button";
+    copy.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(text);
+        copy.textContent = "Copied";
+      } catch {
+        getSelection().selectAllChildren(copy.previousSibling);
+      }
+    });
+    return make("p", [make("code", text), copy], "command");
+  };
+
+  const messageFacts = (number) => {
+    messageOf ||= groupBy(data.messages.of);
+    const place = (messageOf.get(number) || [])[0];
+    if (place === undefined) return [make("p", "Its bytes are not in the lake.", "quiet")];
+    const field = (name) => textAt(data.messages[name][place]);
+    return [facts([
+      ["type", field("type")], ["from", field("sender")], ["for", field("recipients")], ["id", field("id")],
+      ["made", writeTime(data.messages.created[place])], ["expires", writeTime(data.messages.expires[place])],
+      ["bytes", data.messages.size[place] === null ? "" : data.messages.size[place].toLocaleString("en")],
+      ["signed by", field("signer")], ["signature", field("signature")],
+    ])];
+  };
+
+  const hopTable = (number, focus) => {
+    hopsOf ||= groupBy(data.hops.of);
+    const places = hopsOf.get(number) || [];
+    const cut = data.hops.cut.find(([of]) => of === number);
+    if (!places.length) {
+      return [make("p", cut ? `${cut[1]} hops, not in this page; the command below shows them.` : "No hop of it could be read.", "quiet")];
+    }
+    const start = data.hops.at[places[0]];
+    const rows = places.map((place) => {
+      const since = data.hops.at[place] - start;
+      const line = make("tr", [
+        make("td", place === places[0] ? writeTime(data.hops.at[place]).slice(11) : "+" + (since / 1000).toLocaleString("en", { maximumFractionDigits: 3 }) + " ms", "number"),
+        make("td", [make("strong", textAt(data.hops.stage[place]))]),
+        make("td", textAt(data.hops.server[place]) + " #" + data.hops.seq[place].toLocaleString("en"), "name"),
+        make("td", textAt(data.hops.with[place]), "name"),
+        make("td", textAt(data.hops.reason[place]).replaceAll("_", " ")),
+      ]);
+      if (focus(place)) line.className = "focus";
+      return line;
+    });
+    const heads = ["time", "stage", "server and hop", "from or to", "reason"].map((head) => {
+      const cell = make("th", head);
+      cell.scope = "col";
+      return cell;
+    });
+    const table = make("table", [make("thead", [make("tr", heads)]), make("tbody", rows)]);
+    const more = cut && cut[1] > places.length ? [make("p", `and ${cut[1] - places.length} more hops`, "quiet")] : [];
+    return [make("div", [table], "scroll"), ...more];
+  };
+
+  const openStory = (index) => {
+    const one = finding(index);
+    const close = make("button", "Close", "close");
+    close.type = "button";
+    close.addEventListener("click", () => byId("story").close());
+    const title = make("h2", one.title);
+    title.id = "story-title";
+    const parts = [
+      make("header", [make("span", one.severity, "chip " + one.severity), title, close]),
+      make("p", one.meaning + " " + one.advice, "lead"),
+      facts([
+        ["found", one.detail], ["check", make("code", one.check)], ["fabric", one.fabric], ["server", one.server],
+        ["hop", one.seq === null ? "" : one.seq.toLocaleString("en")], ["time (UTC)", one.time],
+        ["message", one.address && make("code", one.address)],
+      ]),
+    ];
+    if (one.message >= 0) {
+      const isHere = (place) => one.seq !== null && data.hops.seq[place] === one.seq && textAt(data.hops.server[place]) === one.server;
+      parts.push(make("h3", "The message"), ...messageFacts(one.message));
+      parts.push(make("h3", "What each server saw"), ...hopTable(one.message, isHere));
+      for (const template of document.querySelectorAll(`template[data-of="${one.message}"]`)) {
+        parts.push(template.content.cloneNode(true));
+      }
+      parts.push(make("h3", "Look further"), command(`dovetail audit why ${one.address} --out ${data.tables}`));
+      parts.push(command(`dovetail receipt build ${one.address} --lake LAKE -o receipt`));
+    } else if (one.server) {
+      parts.push(make("h3", "Look further"), command(`dovetail audit show integrity --out ${data.tables}`));
+    }
+    byId("story").firstElementChild.replaceChildren(...parts);
+    const dialog = byId("story");
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0;
+    history.replaceState(null, "", "#finding-" + index);
+  };
+
+  const openFromHash = () => {
+    const match = /^#finding-(\d+)$/.exec(location.hash);
+    if (match && Number(match[1]) < total) openStory(Number(match[1]));
+  };
+
+  // charts
+
+  const drawCharts = async () => {
+    const config = {
+      background: null,
+      font: getComputedStyle(document.body).fontFamily,
+      axis: { labelFontSize: 11, titleFontSize: 11, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, titlePadding: 8 },
+      legend: { orient: "top", labelFontSize: 12, symbolType: "square", symbolSize: 90, columnPadding: 14, offset: 10, padding: 0 },
+      view: { stroke: null },
+      bar: { discreteBandSize: { band: 0.72 } },
+    };
+    // ast: expressions are interpreted, not compiled, so that the policy needs no 'unsafe-eval'
+    const options = { ast: true, actions: false, renderer: "svg", defaultStyle: false, config, tooltip: { theme: "plain", disableDefaultStyle: true } };
+    for (const place of document.querySelectorAll("[data-chart]")) {
+      const spec = specs[place.dataset.chart];
+      const frame = { width: "container", autosize: { type: "fit-x", contains: "padding" } };
+      config.legend.columns = Math.max(Math.floor((place.clientWidth - 100) / 105), 2);
+      await window.vegaEmbed(place, { $schema: "https://vega.github.io/schema/vega-lite/v6.json", ...frame, ...spec }, options);
+    }
+    document.documentElement.dataset.charts = "drawn";
+  };
+
+  // dark and light
+
+  const keep = (theme) => {
+    try {
+      localStorage.setItem("dovetail-theme", theme);
+    } catch {
+      // a page opened from a file may have no storage; the choice then lasts as long as the page
+    }
+  };
+
+  const recall = () => {
+    try {
+      return localStorage.getItem("dovetail-theme");
+    } catch {
+      return null;
+    }
+  };
+
+  const switchTheme = () => {
+    const root = document.documentElement;
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    keep(root.dataset.theme);
+  };
+
+  // begin
+
+  const remembered = recall();
+  if (remembered === "dark" || remembered === "light") document.documentElement.dataset.theme = remembered;
+  byId("theme").addEventListener("click", switchTheme);
+  if (byId("filters")) {
+    let waiting = 0;
+    byId("filters").addEventListener("submit", (event) => event.preventDefault());
+    byId("filters").addEventListener("change", choose);
+    byId("filters").elements.text.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(choose, SEARCH_DELAY_MS);
+    });
+    byId("previous").addEventListener("click", () => turn(-1));
+    byId("next").addEventListener("click", () => turn(1));
+    choose();
+  }
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-finding], button[data-filter-check]");
+    if (!button) return;
+    if (button.dataset.finding !== undefined) openStory(Number(button.dataset.finding));
+    else if (byId("filters")) filterCheck(button.dataset.filterCheck);
+  });
+  byId("story").addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
+  byId("story").addEventListener("click", (event) => {
+    if (event.target === byId("story")) byId("story").close();
+  });
+  addEventListener("hashchange", openFromHash);
+  openFromHash();
+  drawCharts();
+})();

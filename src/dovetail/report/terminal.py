@@ -1,0 +1,40 @@
+"""The report in a few lines, for a terminal."""
+
+from __future__ import annotations
+
+from dovetail.report.numbers import ARRIVED, Numbers
+from dovetail.report.text import write_duration, write_time
+
+
+def write_summary(numbers: Numbers) -> list[str]:
+    """Lines of text; names of peers stand in them as they were written, and whoever prints them escapes them."""
+    lines = [_headline(numbers), ""]
+    for fabric in sorted({item.fabric for item in numbers.outcomes}):
+        outcomes = numbers.outcomes_of(fabric)
+        total = sum(outcomes.values())
+        arrived = sum(count for outcome, count in outcomes.items() if outcome in ARRIVED)
+        rest = ", ".join(
+            f"{count:,} {name.replace('_', ' ')}" for name, count in outcomes.items() if name not in ARRIVED
+        )
+        lines.append(f"  {fabric:<6} {arrived:,} of {total:,} deliveries arrived{'; ' + rest if rest else ''}")
+    lines += [
+        f"  {leg.fabric:<6} {leg.leg}: half within {write_duration(leg.times.p50_us)}, "
+        f"99 of 100 within {write_duration(leg.times.p99_us)}"
+        for leg in numbers.legs
+        if not leg.of
+    ]
+    broken = [server.server for server in numbers.servers if server.verdict != "proven"]
+    lines.append(
+        f"  {numbers.proven} of {len(numbers.servers)} servers proven" + "".join(f"; not {name}" for name in broken)
+    )
+    if numbers.checks:
+        lines.append("")
+    lines += [f"  {item.severity:<8} {item.findings:>8,}  {item.check:<28} {item.meaning}" for item in numbers.checks]
+    return lines
+
+
+def _headline(numbers: Numbers) -> str:
+    errors, warnings = numbers.found("error"), numbers.found("warning")
+    verdict = f"{errors:,} errors, {warnings:,} warnings" if errors or warnings else "nothing is wrong"
+    as_of = f", as of {write_time(numbers.as_of_us)} UTC" if numbers.as_of_us is not None else ""
+    return f"{sum(numbers.messages.values()):,} messages, {numbers.hops:,} hops{as_of}: {verdict}"

@@ -1,0 +1,79 @@
+"""Text that peers wrote, made harmless to look at: nothing invisible, nothing endless, nothing that turns the line.
+
+Markup is escaped by whoever writes markup (the template, `svg`); here it is about characters.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from dovetail.hop import Address, Fabric, address_text
+
+MAX_SHOWN_CHARS = 300
+ADDRESS_CHARS = 12
+_MICROSECONDS = 1_000_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+# C0, DEL, C1, zero-width and joining characters, line separators, bidirectional marks, surrogates, the byte order mark.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
+
+
+def show(text: str, limit: int = MAX_SHOWN_CHARS) -> str:
+    """The text with invisible and turning characters written as escapes, cut to `limit` characters."""
+    cut = text[:limit]
+    shown = _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", cut)
+    return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
+
+
+def shorten(text: str, limit: int) -> str:
+    """A name for a small place: its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    tail = max(limit // 3, 1)
+    return f"{text[: limit - tail - 1]}…{text[-tail:]}"
+
+
+def name_address(address: bytes, fabric: str) -> str:
+    """The form people see; hex where it is only the beginning of an address."""
+    if len(address) != 32 or fabric not in tuple(Fabric):
+        return address.hex()
+    return address_text(Address(address), Fabric(fabric))
+
+
+def name_briefly(address: bytes, fabric: str) -> str:
+    """The first characters by which people tell messages apart."""
+    return name_address(address, fabric).removeprefix("wm:/")[:ADDRESS_CHARS]
+
+
+def name_server(uri: str) -> str:
+    """What is particular in a URI: without its scheme and what all servers of a kind have in common."""
+    rest = uri.partition("://")[2] or uri
+    return rest.removesuffix("/server").replace("/won/resource", "", 1)
+
+
+def write_time(at_us: int | None) -> str:
+    """UTC, to the millisecond."""
+    if at_us is None:
+        return ""
+    moment = _EPOCH + dt.timedelta(microseconds=at_us)
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def write_duration(time_us: float | None) -> str:
+    """A duration with three digits at most and a unit."""
+    if time_us is None:
+        return "–"
+    sign, time_us = ("−" if time_us < 0 else ""), abs(time_us)
+    if time_us < 1000:
+        return f"{sign}{time_us:.0f} µs"
+    if time_us < _MICROSECONDS:
+        return f"{sign}{_three_digits(time_us / 1000)} ms"
+    if time_us < 120 * _MICROSECONDS:
+        return f"{sign}{_three_digits(time_us / _MICROSECONDS)} s"
+    if time_us < 7200 * _MICROSECONDS:
+        return f"{sign}{_three_digits(time_us / 60 / _MICROSECONDS)} min"
+    return f"{sign}{_three_digits(time_us / 3600 / _MICROSECONDS)} h"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"

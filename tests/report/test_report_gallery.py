@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from dovetail.report.evidence import read_messages
+from dovetail.report.findings import addresses_of, order_findings
+from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_routes
+from dovetail.report.tables import Tables
+from report.sample_tables import PEERS, World, add_pcp, address
+
+
+def test_conversations_with_trouble_come_first(tables: Tables) -> None:
+    pictures = draw_conversations(tables)
+    assert len(pictures) == 3
+    assert "complete" not in pictures[0].caption.replace("awaiting", "").split("; ")[1].split(", ")[0]
+    assert pictures[-1].caption.endswith("; complete")
+    assert all("makes s1" in picture.svg for picture in pictures)
+    assert "previous" in pictures[0].svg
+
+
+def test_without_won_requests_are_shown(tmp_path: Path) -> None:
+    world = World()
+    add_pcp(world, messages=80)
+    tables = Tables.open(world.write(tmp_path / "out"))
+    pictures = draw_conversations(tables)
+    assert [picture.caption.rpartition("; ")[2] for picture in pictures] == ["complete", "failed"]
+
+
+def test_routes_show_who_lacks_it_and_who_asked(tables: Tables) -> None:
+    lacking, slowest, typical, many = draw_routes(tables, PEERS)
+    assert lacking.title.startswith("The broadcast that most peers lack")
+    assert "11 of 12 peers have it" in lacking.caption
+    assert "never" in lacking.svg
+    assert "12 of 12 peers have it" in slowest.caption
+    assert "asked for it" in slowest.svg
+    assert typical.title.startswith("A typical broadcast")
+    assert many.caption == "10 of 10 targets have it" or "of 10 targets have it" in many.caption
+
+
+def test_graphs_show_the_fork_and_what_is_missing(tables: Tables) -> None:
+    findings = order_findings(tables.read("findings"))
+    cycle, log = draw_dag_examples(tables, findings)
+    assert cycle.svg.count("node evidence") == 2
+    assert log.svg.count("node evidence") == 2
+    missing = dict(draw_findings(tables, findings, {}, PEERS))[address("swarm", 20)]
+    assert "nobody has it" in missing.svg
+
+
+def test_each_finding_about_a_message_with_hops_has_its_picture(tables: Tables) -> None:
+    findings = order_findings(tables.read("findings"))
+    addresses = addresses_of(findings)
+    drawn = dict(draw_findings(tables, findings, read_messages(tables, addresses), PEERS))
+    assert set(drawn) == set(addresses)
+    lost = drawn[address("won", 1, 2, "m")]
+    assert lost.kind == "sequence"
+    assert "lost" in lost.svg
+
+
+def test_an_empty_audit_has_no_pictures(empty_tables: Tables) -> None:
+    nothing = empty_tables.read("findings")
+    assert draw_conversations(empty_tables) == []
+    assert draw_routes(empty_tables, []) == []
+    assert draw_dag_examples(empty_tables, nothing) == []
+    assert draw_findings(empty_tables, nothing, {}, []) == []
