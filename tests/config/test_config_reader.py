@@ -35,7 +35,7 @@ def problems(load, tmp_path):
     return run
 
 
-SECTIONS = "journal, lake, keys, logs, supervisor, pcp, won, swarm, audit"
+SECTIONS = "journal, lake, keys, logs, supervisor, pcp, won, swarm, audit, dashboard"
 
 
 class RuleSection(Section, frozen=True, kw_only=True):

@@ -87,3 +87,13 @@ def test_a_control_socket_with_a_path_that_no_socket_can_have(problems):
     assert CONTROL_FILE == swarm_control.CONTROL_FILE
     (problem,) = problems(SITE + f'directory = "{"x" * 200}"\n')
     assert "at most 107 are possible: name a shorter `directory`" in problem
+
+
+def test_a_dashboard_that_others_can_reach_needs_a_token(problems, directory):
+    dashboard = SITE + '[dashboard]\nenabled = true\nlisten = "0.0.0.0:0"\n'
+    (problem,) = problems(dashboard)
+    assert problem.endswith("can be reached from outside: name a dashboard.token_file, or listen on 127.0.0.1")
+    (problem,) = problems(dashboard + 'token_file = "token"\n')
+    assert problem.startswith("dashboard: token: No such file or directory: write a token into it")
+    (directory / "token").write_text("0" * 64)
+    assert problems(dashboard + 'token_file = "token"\n') == []

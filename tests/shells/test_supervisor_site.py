@@ -39,6 +39,9 @@ metrics = "127.0.0.1:9000"
 [audit]
 enabled = true
 role = "analysis"
+[dashboard]
+enabled = true
+role = "desk"
 """
 
 
@@ -65,6 +68,7 @@ def test_without_roles_everything_runs(load):
         "swarm/fleet/second",
         "seal",
         "audit",
+        "dashboard",
     ]
 
 
@@ -74,6 +78,7 @@ def test_without_roles_everything_runs(load):
         (["hub"], ["pcp/north", "won/node.example:8443", "seal"]),
         (["spare"], ["pcp/south", "seal"]),
         (["analysis"], ["audit"]),
+        (["desk"], ["dashboard"]),
         (["spare", "analysis"], ["pcp/south", "seal", "audit"]),
     ],
 )
@@ -144,6 +149,12 @@ def test_what_tables_listen_on(load):
     ]
 
 
+def test_metrics_for_the_dashboard_are_those_that_are_served(load):
+    assert load().metrics_endpoints() == [("swarm/fleet/second", "http://127.0.0.1:9000/metrics")]
+    broker = load('[[pcp]]\nmetrics_port = 9142\nmetrics_host = "::1"\n')
+    assert broker.metrics_endpoints() == [("pcp/broker", "http://[::1]:9142/metrics")]
+
+
 def test_needed_files_come_with_the_command_that_makes_them(load, tmp_path):
     site = load(SITE, "hub")
     needed = {path.name: advice for table in site.servers() for path, advice in site.needed_files(table)}
@@ -163,7 +174,7 @@ def test_needed_files_come_with_the_command_that_makes_them(load, tmp_path):
     ("text", "roles", "problem"),
     [
         ("", [], r"nothing to run: the configuration has no \[\[pcp\]\]"),
-        (SITE, ["hbu"], "--role hbu: .* there are: analysis, hub, spare"),
+        (SITE, ["hbu"], "--role hbu: .* there are: analysis, desk, hub, spare"),
         ("[[pcp]]\n", ["hub"], "no table has a role"),
     ],
 )

@@ -249,3 +249,20 @@ def test_the_audit_follows_and_stops_with_the_site(site):
         assert up.stop() == 0, up.lines
         assert time.monotonic() - began < 30
         assert not is_alive(pid)
+
+
+def test_the_dashboard_shows_the_site(site):
+    port = free_port()
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text() + f'\n[dashboard]\nenabled = true\nlisten = "127.0.0.1:{port}"\n')
+    with running(site.directory, "site.toml", "--role", "edge") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        assert not up.find("dashboard"), "a section without a role runs only where no role is asked for"
+        assert up.stop() == 0
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        up.await_line(f" dashboard: running: page dashboard on http://127.0.0.1:{port}/")
+        address = site.run("swarm", "publish", "--dir", site.peer_directory, "seen on the page").strip()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
+            assert "swarm://test/" in answer.read().decode()
+        assert up.stop() == 0

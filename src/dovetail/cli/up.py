@@ -31,7 +31,7 @@ def up(
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --list: one JSON object per line.")] = False,
 ) -> None:
-    """Run the servers, sealing and the audit that CONFIG names, until SIGTERM or SIGINT.
+    """Run the servers, sealing, audit and dashboard that CONFIG names, until SIGTERM or SIGINT.
 
     Each is a process of its own. One that ends is started again, after a pause that grows as long as it keeps ending;
     one that cannot work as it is configured is told of and given up. At the end servers drain before sealing stops.
@@ -44,12 +44,12 @@ def up(
     if as_list:
         _print_list(site, as_json=as_json)
         return
-    options = _configure_logs(loaded.config, context)
+    options, form = _configure_logs(loaded.config, context)
     if only is not None:
         _run_one(site, only, supervised=supervised)
     else:
         _check(site)
-        _supervise(site, _plan(site, config, role or [], options))
+        _supervise(site, _plan(site, config, role or [], options), is_json=form == "json")
 
 
 def _check(site: Site) -> None:
@@ -63,16 +63,16 @@ def _check(site: Site) -> None:
         raise typer.Exit(1)
 
 
-def _configure_logs(config: Config, context: typer.Context) -> list[str]:
-    """Log as the command line says, or else the file; returns the options of the command line."""
+def _configure_logs(config: Config, context: typer.Context) -> tuple[list[str], str]:
+    """Log as the command line says, or else the file; the options of the command line, and the form of logs."""
     from dovetail import logs
 
     given = context.parent.params if context.parent is not None else {}
     level, form = given.get("log_level"), given.get("log_format")
     logs.configure(level=level or config.logs.level, form=form or config.logs.format)
-    return [
-        word for option, value in (("--log-level", level), ("--log-format", form)) if value for word in (option, value)
-    ]
+    options = {"--log-level": level, "--log-format": form}
+    words = [word for option, value in options.items() if value for word in (option, value)]
+    return words, form or config.logs.format
 
 
 def _print_list(site: Site, *, as_json: bool) -> None:
@@ -96,17 +96,19 @@ def _run_one(site: Site, name: str, *, supervised: bool) -> None:
     from dovetail.cli.output import say
     from dovetail.errors import PlaceTaken
     from dovetail.shells.member import end_with_parent, run_member
-    from dovetail.shells.site import AUDIT
+    from dovetail.shells.site import AUDIT, DASHBOARD
     from dovetail.shells.supervisor import EXIT_TAKEN
 
     member = site.member(name)
     if supervised:
         end_with_parent()
-    if name == AUDIT:
-        _follow(site)
-        return
     try:
-        run_member(site, member, _print_ready)
+        if name == AUDIT:
+            _follow(site)
+        elif name == DASHBOARD:
+            _show(site)
+        else:
+            run_member(site, member, _print_ready)
     except PlaceTaken as error:
         say(f"dovetail: {error}")
         raise typer.Exit(EXIT_TAKEN) from None
@@ -146,6 +148,41 @@ def _follow(site: Site) -> None:
     )
 
 
+def _show(site: Site) -> None:
+    """The dashboard, over the journals, the lake and the tables of this site."""
+    from dovetail.config import parse_listen
+    from dovetail.dashboard import places
+    from dovetail.dashboard.gauges import parse_endpoint
+    from dovetail.dashboard.guard import Access, read_token
+    from dovetail.dashboard.hub import Sources
+    from dovetail.dashboard.server import serve
+    from dovetail.errors import ConfigError, PlaceTaken, UsageError
+
+    config = site.config
+    section = config.dashboard
+    config.lake.directory.mkdir(parents=True, exist_ok=True)
+    sources = Sources(
+        places.Site(tuple(site.journals()), config.lake.directory),
+        config.audit.directory if config.audit.enabled else None,
+        tuple(parse_endpoint(f"{name}={url}") for name, url in site.metrics_endpoints()),
+    )
+    host, port = parse_listen(section.listen)
+    try:
+        token = None if section.token_file is None else read_token(section.token_file)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    try:
+        serve(
+            sources,
+            Access.build(host, section.allow_hosts, token),
+            host,
+            port,
+            lambda text: _print_ready({"page": text}),
+        )
+    except ConfigError as error:
+        raise PlaceTaken(str(error)) from error
+
+
 def _interrupt_on_sigterm() -> None:
     """SIGTERM ends the audit as Ctrl-C does, so that Spark is stopped too."""
     import signal
@@ -161,7 +198,7 @@ def _plan(site: Site, config: Path, roles: list[str], options: list[str]) -> lis
     return [Plan(name=each.name, command=[*start, "--only", each.name], wave=each.wave) for each in site.members()]
 
 
-def _supervise(site: Site, plans: list[Plan]) -> None:
+def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
     import asyncio
     import signal
 
@@ -179,7 +216,7 @@ def _supervise(site: Site, plans: list[Plan]) -> None:
     )
 
     async def run() -> bool:
-        transcript = Transcript(is_json=site.config.logs.format == "json", out=sys.stdout, err=sys.stderr)
+        transcript = Transcript(is_json=is_json, out=sys.stdout, err=sys.stderr)
         supervisor: Supervisor = Supervisor(plans, rules, transcript)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)

@@ -143,6 +143,20 @@ class AuditSection(Section, frozen=True, kw_only=True):
     webhook: Annotated[str | None, Meta(description="URL that each new finding is posted to as JSON.")] = None
 
 
+class DashboardSection(Section, frozen=True, kw_only=True):
+    """The live web page over journals, lake and audit."""
+
+    enabled: Annotated[bool, Meta(description="Whether `dovetail up` runs it.")] = False
+    role: Annotated[
+        Role, Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
+    ] = ""
+    listen: Annotated[ListenTcp, Meta(description="Address of the page. Off loopback it needs a token.")] = (
+        "127.0.0.1:8600"
+    )
+    token_file: Annotated[Path | None, Meta(description="File with the token that is asked for.")] = None
+    allow_hosts: Annotated[tuple[str, ...], Meta(description="Further names that the page is reached by.")] = ()
+
+
 class Config(Section, frozen=True, kw_only=True):
     """A whole configuration: the sections of the file."""
 
@@ -155,3 +169,4 @@ class Config(Section, frozen=True, kw_only=True):
     won: tuple[WonServerSection, ...] = ()
     swarm: tuple[SwarmServerSection, ...] = ()
     audit: AuditSection = msgspec.field(default_factory=AuditSection)
+    dashboard: DashboardSection = msgspec.field(default_factory=DashboardSection)

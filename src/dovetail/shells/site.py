@@ -1,7 +1,7 @@
 """What of a configuration runs on this machine: the processes of a site, and the settings each starts with.
 
-A site's processes stop in waves: first who only looks (the audit), then the servers, and last the sealing, which so
-sees everything that the servers wrote.
+A site's processes stop in waves: first who only look (audit, dashboard), then the servers, and last the sealing, which
+so sees everything that the servers wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from dovetail.config import Config, parse_listen
 from dovetail.config.schema import toml_value
-from dovetail.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection
+from dovetail.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection, join_host
 from dovetail.errors import ConfigError, UsageError
 from dovetail.keys.signing import SIGNING_SUFFIX, file_stem
 from dovetail.pcp.settings import PcpSettings
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 SEAL = "seal"
 AUDIT = "audit"
+DASHBOARD = "dashboard"
 JOURNAL_SUFFIX = ".journal"
 SWARM_JOURNAL = "journal.db"
 """What `swarm_node` calls a peer's journal; repeated here, since asking it means to load the fabric."""
@@ -60,15 +61,14 @@ class Site:
     @classmethod
     def choose(cls, config: Config, roles: Sequence[str] = ()) -> Site:
         """The site of these roles; UsageError where a role is not in the file, or nothing is left to run."""
-        known = {table.role for table in _tables(config)} - {""}
-        if config.audit.enabled and config.audit.role:
-            known.add(config.audit.role)
+        watchers = [section for section in (config.audit, config.dashboard) if section.enabled]
+        known = {table.role for table in (*_tables(config), *watchers)} - {""}
         for role in roles:
             if role not in known:
                 there = f"there are: {', '.join(sorted(known))}" if known else "no table has a role"
                 raise UsageError(f"--role {role}: no table of the configuration has this role; {there}")
         site = cls(config, frozenset(roles))
-        if not site.servers() and not site.runs_audit:
+        if not site.servers() and not site.runs_audit and not site.runs_dashboard:
             raise UsageError("nothing to run: the configuration has no [[pcp]], [[won]] or [[swarm]] table")
         _check_apart(site)
         return site
@@ -77,6 +77,11 @@ class Site:
     def runs_audit(self) -> bool:
         """Whether the audit runs here."""
         return self.config.audit.enabled and self._has(self.config.audit.role)
+
+    @property
+    def runs_dashboard(self) -> bool:
+        """Whether the dashboard runs here."""
+        return self.config.dashboard.enabled and self._has(self.config.dashboard.role)
 
     def servers(self) -> list[ServerSection]:
         """The servers that run here."""
@@ -89,6 +94,8 @@ class Site:
             members.append(Member(name=SEAL, wave=Wave.SEALING))
         if self.runs_audit:
             members.append(Member(name=AUDIT, wave=Wave.WATCHING))
+        if self.runs_dashboard:
+            members.append(Member(name=DASHBOARD, wave=Wave.WATCHING))
         return members
 
     def member(self, name: str) -> Member:
@@ -174,6 +181,17 @@ class Site:
     def swarm_directory(self, table: SwarmServerSection) -> Path:
         """Where a peer keeps its key, journal and control socket."""
         return Path(table.directory or self.config.journal.directory / f"swarm_{table.name}_{table.peer}")
+
+    def metrics_endpoints(self) -> list[tuple[str, str]]:
+        """Name and URL of the metrics of every server here that has them."""
+        found = []
+        for table in self.servers():
+            match table:
+                case PcpServerSection(metrics_port=int(port)) if port:
+                    found.append((table.label, f"http://{join_host(table.metrics_host, port)}/metrics"))
+                case SwarmServerSection(metrics=str(address)):
+                    found.append((table.label, f"http://{address}/metrics"))
+        return found
 
     def needed_files(self, table: ServerSection) -> Iterator[tuple[Path, str]]:
         """Files that must be there before a server can start, each with the command that makes it."""
