@@ -132,10 +132,8 @@ def test_a_command_that_is_not_there_is_told_of():
 
 
 def test_waves_stop_one_after_another():
-    script = (
-        READY + "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('bye', flush=True), sys.exit())); "
-    )
-    script += "time.sleep(600)"
+    end = "lambda *_: (time.sleep(0.3), print('bye', flush=True), sys.exit())"
+    script = f"import signal, time, sys; signal.signal(signal.SIGTERM, {end}); " + FOR_EVER
     record = Record(when=lambda record: len(_settled(record)) == 3 and not record.lines)
     assert supervise(record, {"last": (script, 2), "first": (script, 0), "middle": (script, 1)})
     assert [name for name, line, _ in record.lines if line == "bye"] == ["first", "middle", "last"]

@@ -102,12 +102,20 @@ class _Child:
 class _Pipes(asyncio.SubprocessProtocol):
     """What a process writes, line by line, and its end: `exited`, and `silent` when its pipes are closed too."""
 
-    def __init__(self, take_line: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, started: Callable[[asyncio.SubprocessTransport], None], take_line: Callable[[str, bool], None]
+    ) -> None:
+        self._started = started
         self._take_line = take_line
         self._splitters = {1: LineSplitter(), 2: LineSplitter()}
         loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = loop.create_future()
         self.silent: asyncio.Future[None] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # before the first line, which may come sooner than `subprocess_exec` returns
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._started(transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         for line in self._splitters[fd].feed(data):
@@ -260,15 +268,11 @@ class Supervisor:
         """Start a process and wait for its end; its exit code."""
         child.last_error, child.ready = "", {}
         transport, pipes = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Pipes(functools.partial(self._take_line, child)),
+            lambda: _Pipes(functools.partial(self._note_start, child), functools.partial(self._take_line, child)),
             *child.plan.command,
             start_new_session=True,
             env=child.plan.environment,
         )
-        child.process = transport
-        self._change(child, State.STARTING, f"process {transport.get_pid()}")
-        if self._stopping.is_set():
-            _signal(child, signal.SIGTERM)
         try:
             await pipes.exited
             # what it wrote last is read; but its own children may hold the pipes open, and are not waited for
@@ -280,6 +284,12 @@ class Supervisor:
                 child.process = None
                 self._changed.notify_all()
             self._is_up.labels(child.plan.name).set(0)
+
+    def _note_start(self, child: _Child, transport: asyncio.SubprocessTransport) -> None:
+        child.process = transport
+        self._change(child, State.STARTING, f"process {transport.get_pid()}")
+        if self._stopping.is_set():
+            _signal(child, signal.SIGTERM)
 
     def _take_line(self, child: _Child, line: str, is_error: bool) -> None:
         if not is_error and line.startswith(READY) and child.state is State.STARTING:
