@@ -348,7 +348,7 @@ def test_long_conversation_costs_no_more_per_message_than_a_short_one(pair):
     for number in range(20):
         pair.say(text=str(number))
     calls, size = count_work(pair)
-    for number in range(300):
+    for number in range(150):
         (pair.reply if number % 7 == 0 else pair.say)(text=str(number))
     for number in range(20):
         pair.say(text=str(number))
