@@ -3,7 +3,7 @@
     python -m benchmarks.audit [--messages N] [--dir DIR] [--threads T] [--json]
 
 A synthetic lake of one swarm peer is written directly: N messages of about 200 bytes with up to four references to
-recent ones, sealed as a journal would. Then: `first` audits it from nothing, `second` after 1 % more messages, `third` with
+recent ones, sealed as a journal would. Then: `first` audits it from nothing, `second` after 1 % more, `third` with
 nothing new. The start of the session is not counted. DuckDB hashes every message, computes its work, takes its
 references apart and looks for parents that nobody has; it makes no tables, checks no signature and no tree.
 """
