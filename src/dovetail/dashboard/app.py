@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
 from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
 from dovetail.dashboard.markup import Html
 from dovetail.dashboard.message_page import message_page
+from dovetail.dashboard.places import Damage
 from dovetail.dashboard.query import Query, parse_query
 from dovetail.dashboard.search import Answer, search
 from dovetail.errors import DovetailError, UsageError
@@ -109,10 +110,10 @@ class Dashboard:
 
     async def show_message(self, request: Request) -> Response:
         address = _address_in(request)
-        page = await self._read(partial(self._message_page, address)) if address else None
-        if page is None:
+        if address is None:
             return _unknown_message(request)
-        return HTMLResponse(page)
+        page, damages = await self._read(partial(self._message_page, address))
+        return _unknown_message(request, damages) if page is None else HTMLResponse(page)
 
     async def send_raw(self, request: Request) -> Response:
         address = _address_in(request)
@@ -170,13 +171,13 @@ class Dashboard:
             answer.damages = [*damages, *answer.damages]
             return answer
 
-    def _message_page(self, address: Address) -> Html | None:
-        with self._sources.site.open() as (places, damages):
-            story = message.tell(places, address)
+    def _message_page(self, address: Address) -> tuple[Html | None, list[Damage]]:
+        with self._sources.site.open() as (places, opening):
+            story, damages = message.tell(places, address)
             if story is None:
-                return None
-            story.damages = [*damages, *story.damages]
-            return message_page(story, message.draw(story, places))
+                return None, [*opening, *damages]
+            story.damages = [*opening, *story.damages]
+            return message_page(story, message.draw(story, places)), []
 
     def _raw(self, address: Address) -> bytes | None:
         with self._sources.site.open() as (places, _):
@@ -240,9 +241,11 @@ def _address_in(request: Request) -> Address | None:
         return None
 
 
-def _unknown_message(request: Request) -> Response:
+def _unknown_message(request: Request, damages: Sequence[Damage] = ()) -> Response:
     given = request.path_params["address"]
-    return HTMLResponse(pages.problem_page("Not here", f"No journal here knows a message {given[:100]!r}."), 404)
+    remarks = [f"{damage.where} cannot be read in full: {damage.text}" for damage in damages]
+    words = f"No journal here knows a message {given[:100]!r}."
+    return HTMLResponse(pages.problem_page("Not here", words, *remarks), 404)
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -26,7 +26,7 @@ def audit_page(
         ("warnings", warnings, "unsure" if warnings else "good"),
         ("gaps", overview.gaps, ""),
         ("forks", overview.forks, "bad" if overview.forks else ""),
-        *((f"chains {state}", count, "") for state, count in overview.chains.items()),
+        *((f"chains {state}".replace("_", " "), count, "") for state, count in overview.chains.items()),
     )
     return page(
         "Audit",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +53,9 @@ def _ask_one(endpoint: Endpoint) -> dict[str, Any]:
         if len(data) > MAX_ANSWER_BYTES:
             raise ValueError(f"answered more than {MAX_ANSWER_BYTES} bytes")
         told["figures"] = list(_read_figures(data.decode()))[:MAX_FIGURES]
-    except (OSError, ValueError) as error:
+    except urllib.error.URLError as error:
+        told["error"] = str(error.reason)
+    except (OSError, ValueError, http.client.HTTPException) as error:
         told["error"] = str(error) or type(error).__name__
     return told
 

@@ -105,7 +105,12 @@ class Hub:
             if each["error"]
         ]
         alerts += [
-            {"what": "audit", "about": row["check"], "text": f"{row['count']:,} findings", "severity": row["severity"]}
+            {
+                "what": "audit",
+                "about": row["check"],
+                "text": f"{row['count']:,} finding{'' if row['count'] == 1 else 's'}",
+                "severity": row["severity"],
+            }
             for row in self.overview.checks
             if row["severity"] in ("error", "warning")
         ]

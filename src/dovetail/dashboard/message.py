@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from dovetail.report.sequence import Reference, draw_sequence
 MAX_HOPS = 2_000
 MAX_RELATIVES = 50
 SECONDS_FOR_RELATIVES = 0.4
+SECONDS_WITHOUT_INDEX = 2.0
 HOPS_BEFORE = 20_000
 HOPS_AFTER = 100_000
 _SWARM_KEY_BYTES = 8
@@ -48,27 +50,46 @@ class Story:
     hops_in_all: int = 0
 
 
-def tell(places: Sequence[Place], address: Address) -> Story | None:
-    """The story of a message; None where no place knows it."""
+def tell(places: Sequence[Place], address: Address) -> tuple[Story | None, list[Damage]]:
+    """The story of a message, None where no place knows it, and what could not be read on the way."""
     damages: list[Damage] = []
     holders: list[tuple[Place, list[Hop]]] = []
     raw: bytes | None = None
     for place in places:
         try:
-            hops = place.hops_of(address)
-            if hops:
-                holders.append((place, hops))
-                raw = place.source.raw(address) if raw is None else raw
+            hops, body = place.hops_of(address), place.source.raw(address)
         except (DovetailError, OSError) as error:
             damages.append(Damage(place.server, str(error)))
+            hops, body = _look_through(place, address)
+        if hops:
+            holders.append((place, hops))
+            raw = body if raw is None else raw
     if not holders:
-        return None
+        return None, damages
     fabric = holders[0][0].fabric
     seen = sorted((hop for _, hops in holders for hop in hops), key=lambda hop: (hop.at_us, hop.server, hop.seq))
     decoded = decode(fabric, raw) if raw is not None else Decoded(error="no journal here keeps the bytes any more")
     story = Story(address, fabric, seen[:MAX_HOPS], raw, decoded, damages=damages, hops_in_all=len(seen))
     _find_relatives(story, holders, [place for place in places if place.fabric is fabric])
-    return story
+    return story, damages
+
+
+def _look_through(place: Place, address: Address) -> tuple[list[Hop], bytes | None]:
+    """The hops and the bytes of a message from the rows that can be read, where the index cannot be used."""
+    deadline = time.monotonic() + SECONDS_WITHOUT_INDEX
+    hops: list[Hop] = []
+    raw: bytes | None = None
+    try:
+        end = place.size()
+        while (head := place.begin_of(end)) is not None and time.monotonic() < deadline:
+            with contextlib.suppress(DovetailError):
+                stretch = place.read(head[0], end, with_bytes=True)
+                hops += [hop for hop in stretch.hops if hop.message == address]
+                raw = stretch.bodies.get(address) if raw is None else raw
+            end = head[0]
+    except (DovetailError, OSError):
+        return hops, raw  # the damage is told already
+    return sorted(hops, key=lambda hop: hop.seq), raw
 
 
 def _find_relatives(story: Story, holders: Sequence[tuple[Place, list[Hop]]], places: Sequence[Place]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 import msgspec
 
 from dovetail.dashboard.markup import Html, h, lines, table, text
 from dovetail.dashboard.message import Relative, Story
 from dovetail.dashboard.pages import page
 from dovetail.hop import Hop, address_text
-from dovetail.report.text import write_duration, write_time
+from dovetail.report.text import name_briefly, write_duration, write_time
 
 MAX_RAW_SHOWN = 64 << 10
 MAX_DECODED_CHARS = 128 << 10
@@ -29,6 +31,7 @@ _WORDS = {
 def message_page(story: Story, picture: str) -> Html:
     """Everything about one message."""
     own = story.address.hex()
+    short = name_briefly(story.address, story.fabric)
     decoded = story.decoded
     size = next((hop.size for hop in story.hops if hop.size is not None), None)
     facts = [
@@ -44,10 +47,10 @@ def message_page(story: Story, picture: str) -> Html:
     if story.raw is not None:
         links.append(h("a", "Raw bytes", href=f"/message/{own}/raw", class_="button"))
     return page(
-        f"Message {own[:12]}",
+        f"Message {short}",
         h(
             "section",
-            h("h1", f"Message {own[:12]}…"),
+            h("h1", f"Message {short}…"),
             h("dl", *(part for name, value in facts for part in (h("dt", name), h("dd", value))), class_="facts"),
             h("p", *links, class_="buttons"),
             *(h("p", text(f"{damage.where}: {damage.text}"), class_="problem") for damage in story.damages),
@@ -111,7 +114,7 @@ def _relatives(story: Story) -> Html:
         remark = h(
             "p",
             "Not everything behind this message was looked through. ",
-            h("a", "Search all journals for what names it", href=f"/search?text={needle}"),
+            h("a", "Search all journals for what names it", href=f"/search?{urlencode({'text': needle})}"),
             class_="quiet",
         )
     body = table(("", "message", "type"), rows, "links") if story.relatives else h("p", "none found", class_="quiet")

@@ -148,9 +148,10 @@ def search_page(query: Query, servers: Iterable[str], given: dict[str, str], pro
     )
 
 
-def problem_page(title: str, words: str) -> Html:
-    """One clear line."""
-    return page(title, h("section", h("h1", title), h("p", words, class_="problem"), class_="hero"))
+def problem_page(title: str, *words: str) -> Html:
+    """What is wrong, in a clear line each."""
+    lines = (h("p", line, class_="problem") for line in words)
+    return page(title, h("section", h("h1", title), *lines, class_="hero"))
 
 
 def login_page() -> Html:
