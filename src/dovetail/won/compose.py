@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import pyoxigraph as ox
 
 from dovetail.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.hop import won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     Quad,
     canonical_lines,
     digest_of,
     encode_lines,
-    message_uri,
     rename,
     split_lines,
 )
@@ -57,7 +57,7 @@ def compose(
     # The signature graph has no blank nodes, so the canonical labels of the rest stay as they are.
     lines = sorted(lines + encode_lines(signature))
     address = digest_of(lines)
-    uri = message_uri(address)
+    uri = won_uri(address)
     if any(v.SELF in o for _, _, o, _ in contents if o[0] == '"'):
         lines = encode_lines(rename(split_lines(lines), v.SELF, uri))
     else:

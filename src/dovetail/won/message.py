@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason, parse_address
+from dovetail.hop import Address, Reason, parse_address, won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     MAX_DATASET_BYTES,
@@ -22,7 +22,6 @@ from dovetail.won.canonical import (
     digest_of,
     encode_lines,
     has_blank_nodes,
-    message_uri,
     read_lines,
     rename,
     split_lines,
@@ -186,7 +185,7 @@ def decode_lines(uri: str, lines: list[str], digests: tuple[Address, bytes] | No
         uri=uri,
         raw=(text + "\n").encode(),
         address=address,
-        true_uri=message_uri(address),
+        true_uri=won_uri(address),
         signed_digest=signed_digest,
         quads=tuple(quads),
         **fields,  # type: ignore[arg-type]
