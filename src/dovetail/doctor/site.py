@@ -146,7 +146,7 @@ def listen_addresses(section: Section) -> Iterator[tuple[str, str]]:
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
             if isinstance(inner, ServerSection):
                 yield from inner.listens()
-            elif isinstance(inner, Section):
+            elif isinstance(inner, Section) and getattr(inner, "enabled", True):
                 yield from listen_addresses(inner)
 
 
