@@ -41,6 +41,7 @@ class Noun:
 NOUNS = (
     Noun("audit", "The pipeline on Spark over the lake: what arrived, and what is wrong."),
     Noun("config", "Check, show and write configuration files."),
+    Noun("dashboard", "Serve a live, read-only web page over journals, lake and audit.", verbless=True),
     Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
     Noun("doctor", "Check this machine and say what to do.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
@@ -50,6 +51,7 @@ NOUNS = (
     Noun("report", "One page that shows what an audit found; works offline.", verbless=True),
     Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
     Noun("swarm", "Peers that keep one DAG of messages complete."),
+    Noun("up", "Run what a configuration names, looked after.", verbless=True),
     Noun("won", "Nodes and owners: signed messages in delivery chains."),
 )
 

@@ -171,6 +171,7 @@ class Driver:
                 self._set_reading(True)
 
     async def _append(self, observations: list[Observation]) -> None:
+        is_told = False
         while True:
             try:
                 await self.journal.append_async(observations)
@@ -179,7 +180,9 @@ class Driver:
                 if not error.retriable:
                     log.critical("the journal cannot be written, stopping: %s", error)
                     raise
-                log.warning("the journal has no room, waiting: %s", error)
+                if not is_told:
+                    log.warning("the journal has no room, waiting: %s", error)
+                    is_told = True
                 self._set_reading(False)
                 await asyncio.sleep(RETRY_JOURNAL_S)
 

@@ -1,0 +1,57 @@
+"""`dovetail dashboard`: the live web page over journals, lake and audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def dashboard(
+    journals: Annotated[
+        list[Path] | None,
+        typer.Option("--journals", help="A journal or a folder of them; may be repeated.", metavar="DIR|FILE"),
+    ] = None,
+    lake: Annotated[
+        Path | None, typer.Option("--lake", help="A lake, for servers whose journal is not here.", metavar="DIR")
+    ] = None,
+    tables: Annotated[
+        Path | None, typer.Option("--tables", help="Where the audit writes its tables.", metavar="DIR")
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metrics", help="A server's Prometheus endpoint; may be repeated.", metavar="NAME=URL"),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any.", min=0, max=65_535)] = 8600,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="A file with the token that is asked for; needed off loopback."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A further name this server is reached by; may be repeated.", metavar="NAME"),
+    ] = None,
+) -> None:
+    """Serve a read-only web page: what the servers do now, every message, the latest audit."""
+    from dovetail.cli.output import say
+    from dovetail.dashboard.gauges import parse_endpoint
+    from dovetail.dashboard.guard import Access, is_loopback, read_token
+    from dovetail.dashboard.hub import Sources
+    from dovetail.dashboard.places import Site, check_site
+    from dovetail.dashboard.server import serve
+    from dovetail.errors import UsageError
+
+    if not journals and lake is None and tables is None and not metrics:
+        raise UsageError("nothing to show: name --journals, a --lake, --tables or --metrics")
+    if token_file is None and not is_loopback(host):
+        raise UsageError(f"{host} can be reached from outside: give a --token-file, or listen on 127.0.0.1")
+    site = Site(tuple(journals or ()), lake)
+    check_site(site)
+    sources = Sources(site, tables, tuple(parse_endpoint(text) for text in metrics or ()))
+    token = None if token_file is None else read_token(token_file)
+    serve(sources, Access.build(host, allow_host or (), token), host, port, say)

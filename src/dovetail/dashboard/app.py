@@ -1,0 +1,256 @@
+"""The web application: routes and what each answers. Reading happens in threads, a few at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dovetail.dashboard import message, pages
+from dovetail.dashboard.audit import read_findings
+from dovetail.dashboard.audit_page import audit_page
+from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
+from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
+from dovetail.dashboard.markup import Html
+from dovetail.dashboard.message_page import message_page
+from dovetail.dashboard.places import Damage
+from dovetail.dashboard.query import Query, parse_query
+from dovetail.dashboard.search import Answer, search
+from dovetail.errors import DovetailError, UsageError
+from dovetail.hop import Address, parse_address
+from dovetail.receipt.build import build_receipt
+from dovetail.report.text import name_briefly, show
+
+T = TypeVar("T")
+READERS_AT_A_TIME = 4
+_HERE = Path(__file__).parent / "static"
+_STATIC = {
+    "dashboard.css": (_HERE / "dashboard.css", "text/css"),
+    "dashboard.js": (_HERE / "dashboard.js", "text/javascript"),
+    "report.css": (_HERE.parent.parent / "report" / "static" / "report.css", "text/css"),
+}
+
+
+def build_app(sources: Sources, access: Access, hub: Hub) -> Starlette:
+    """The application over these sources."""
+    dashboard = Dashboard(sources, access, hub)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with hub.running():
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/", dashboard.show_live),
+            Route("/search", dashboard.show_search),
+            Route("/message/{address}", dashboard.show_message),
+            Route("/message/{address}/raw", dashboard.send_raw),
+            Route("/message/{address}/receipt", dashboard.send_receipt),
+            Route("/audit", dashboard.show_audit),
+            Route("/login", dashboard.log_in),
+            Route("/static/{name}", send_static),
+            Route("/api/live", dashboard.send_live),
+            Route("/api/events", dashboard.stream),
+            Route("/api/search", dashboard.search),
+        ],
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={404: _not_found},
+        lifespan=lifespan,
+    )
+
+
+class Dashboard:
+    """The handlers."""
+
+    def __init__(self, sources: Sources, access: Access, hub: Hub) -> None:
+        self._sources = sources
+        self._access = access
+        self._hub = hub
+        self._limiter = anyio.CapacityLimiter(READERS_AT_A_TIME)
+
+    async def show_live(self, request: Request) -> Response:  # noqa: ARG002
+        return HTMLResponse(pages.live_page())
+
+    async def send_live(self, request: Request) -> Response:  # noqa: ARG002
+        return Response(self._hub.latest, media_type="application/json")
+
+    async def stream(self, request: Request) -> Response:  # noqa: ARG002
+        if self._hub.listeners >= MAX_LISTENERS:
+            return PlainTextResponse(f"{MAX_LISTENERS} pages are open already; close one\n", 503)
+        return StreamingResponse(self._hub.listen(), media_type="text/event-stream")
+
+    async def show_search(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        servers = await self._read(self._servers)
+        try:
+            return HTMLResponse(pages.search_page(parse_query(given), servers, given))
+        except UsageError as error:
+            return HTMLResponse(pages.search_page(Query(), servers, given, str(error)), 400)
+
+    async def search(self, request: Request) -> Response:
+        given = dict(request.query_params)
+        try:
+            query = parse_query(given)
+            answer = await self._read(partial(self._search, query, given.get("token", "")))
+        except UsageError as error:
+            return _json({"error": str(error)}, 400)
+        return _json(describe_answer(answer))
+
+    async def show_message(self, request: Request) -> Response:
+        address = _address_in(request)
+        if address is None:
+            return _unknown_message(request)
+        page, damages = await self._read(partial(self._message_page, address))
+        return _unknown_message(request, damages) if page is None else HTMLResponse(page)
+
+    async def send_raw(self, request: Request) -> Response:
+        address = _address_in(request)
+        raw = await self._read(partial(self._raw, address)) if address else None
+        if address is None or raw is None:
+            return _unknown_message(request)
+        return _attachment(raw, f"{address.hex()[:16]}.bin", "application/octet-stream")
+
+    async def send_receipt(self, request: Request) -> Response:
+        address = _address_in(request)
+        if address is None:
+            return _unknown_message(request)
+        try:
+            data = await self._read(partial(self._receipt, address))
+        except (DovetailError, OSError) as error:
+            return HTMLResponse(pages.problem_page("No receipt", str(error)), 409)
+        return _attachment(data, f"{address.hex()[:16]}.receipt.json", "application/json")
+
+    async def show_audit(self, request: Request) -> Response:
+        given = request.query_params
+        check, severity = given.get("check", ""), given.get("severity", "")
+        offset = int(given["offset"]) if given.get("offset", "").isdecimal() and len(given["offset"]) < 10 else 0
+        overview = self._hub.overview
+        rows: list[dict[str, Any]] = []
+        total = 0
+        if self._sources.tables is not None and not overview.problem:
+            read = partial(read_findings, self._sources.tables, check=check, severity=severity, offset=offset)
+            try:
+                rows, total = await self._read(read)
+            except (DovetailError, OSError) as error:
+                return HTMLResponse(pages.problem_page("Audit", str(error)), 503)
+        return HTMLResponse(audit_page(overview, rows, total, check=check, severity=severity, offset=offset))
+
+    async def log_in(self, request: Request) -> Response:
+        if "authorization" not in request.headers:
+            return HTMLResponse(pages.login_page())
+        if not self._access.admits(request.headers):
+            return PlainTextResponse("this is not the token\n", 401)
+        answer = Response(status_code=204)
+        answer.set_cookie(
+            COOKIE, self._access.cookie(), max_age=COOKIE_AGE_S, httponly=True, samesite="strict", path="/"
+        )
+        return answer
+
+    async def _read(self, act: Callable[[], T]) -> T:
+        return await anyio.to_thread.run_sync(act, limiter=self._limiter)
+
+    def _servers(self) -> list[str]:
+        with self._sources.site.open() as (places, _):
+            return [place.server for place in places]
+
+    def _search(self, query: Query, token: str) -> Answer:
+        with self._sources.site.open() as (places, damages):
+            answer = search(places, query, token)
+            answer.damages = [*damages, *answer.damages]
+            return answer
+
+    def _message_page(self, address: Address) -> tuple[Html | None, list[Damage]]:
+        with self._sources.site.open() as (places, opening):
+            story, damages = message.tell(places, address)
+            if story is None:
+                return None, [*opening, *damages]
+            story.damages = [*opening, *story.damages]
+            return message_page(story, message.draw(story, places)), []
+
+    def _raw(self, address: Address) -> bytes | None:
+        with self._sources.site.open() as (places, _):
+            for place in places:
+                with contextlib.suppress(DovetailError, OSError):
+                    raw = place.source.raw(address)
+                    if raw is not None:
+                        return raw
+        return None
+
+    def _receipt(self, address: Address) -> bytes:
+        with self._sources.site.open() as (places, _):
+            return build_receipt([place.source for place in places], address).data
+
+
+def describe_answer(answer: Answer) -> dict[str, Any]:
+    """An answer as plain data, with peers' words made harmless to look at."""
+    return {
+        "results": [
+            {
+                "address": found.hop.message.hex(),
+                "name": name_briefly(found.hop.message, found.hop.fabric),
+                "fabric": str(found.hop.fabric),
+                "server": show(found.hop.server),
+                "seq": found.hop.seq,
+                "at_us": found.hop.at_us,
+                "stage": str(found.hop.stage),
+                "reason": None if found.hop.reason is None else str(found.hop.reason),
+                "counterpart": show(found.hop.counterpart or ""),
+                "type": show(found.type),
+                "hops": found.hops,
+            }
+            for found in answer.found.values()
+        ],
+        "damages": [{"where": show(each.where), "text": show(each.text)} for each in answer.damages],
+        "hops_read": answer.hops_read,
+        "hops_left": answer.hops_left,
+        "without_bytes": answer.without_bytes,
+        "reached_us": answer.reached_us,
+        "token": answer.token,
+    }
+
+
+async def send_static(request: Request) -> Response:
+    """One of the few files of the page."""
+    known = _STATIC.get(request.path_params["name"])
+    if known is None:
+        return await _not_found(request, Exception())
+    return FileResponse(known[0], media_type=known[1])
+
+
+async def _not_found(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    return HTMLResponse(pages.problem_page("Not here", "There is no such page."), 404)
+
+
+def _address_in(request: Request) -> Address | None:
+    given = request.path_params["address"]
+    try:
+        return parse_address(f"wm:/{given}" if given.startswith("Qm") else given)
+    except ValueError:
+        return None
+
+
+def _unknown_message(request: Request, damages: Sequence[Damage] = ()) -> Response:
+    given = request.path_params["address"]
+    remarks = [f"{damage.where} cannot be read in full: {damage.text}" for damage in damages]
+    words = f"No journal here knows a message {given[:100]!r}."
+    return HTMLResponse(pages.problem_page("Not here", words, *remarks), 404)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _attachment(data: bytes, name: str, kind: str) -> Response:
+    return Response(data, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -1,0 +1,129 @@
+"""Takes a look once a second and hands the snapshot to everybody who listens: one look, however many pages are open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import msgspec
+
+from dovetail.dashboard import audit, gauges
+from dovetail.dashboard.live import Live
+from dovetail.dashboard.places import Site
+
+LOOK_EVERY_S = 1.0
+ASK_EVERY_LOOKS = 5
+MAX_LISTENERS = 32
+MAX_ALERTS = 200
+
+log = logging.getLogger("dovetail.dashboard")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Everything the dashboard reads."""
+
+    site: Site
+    tables: Path | None = None
+    endpoints: tuple[gauges.Endpoint, ...] = ()
+
+
+class Hub:
+    """The latest snapshot, and those who wait for the next."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._live = Live(sources.site)
+        self._news = asyncio.Condition()
+        self._gauges: list[dict[str, Any]] = []
+        self.overview = audit.Overview(problem="no audit was named; start with --tables DIR")
+        self._audited: int | None = None
+        self._looks = 0
+        self.latest = b""
+        self.listeners = 0
+        self.is_stopping: Callable[[], bool] = lambda: False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Look again and again while the block runs."""
+        await self._look()
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            self._live.close()
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        """The present snapshot and each new one, as server-sent events; ends when the server stops."""
+        self.listeners += 1
+        try:
+            yield b"retry: 2000\n\n"
+            number = 0
+            while not self.is_stopping():
+                if number != self._looks:
+                    number = self._looks
+                    yield b"id: %d\ndata: %s\n\n" % (number, self.latest)
+                with contextlib.suppress(TimeoutError):
+                    async with self._news:
+                        await asyncio.wait_for(self._news.wait(), LOOK_EVERY_S)
+        finally:
+            self.listeners -= 1
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look()
+            except Exception:
+                log.exception("a look at the servers failed; the next one is in a second")
+
+    async def _look(self) -> None:
+        if self._sources.endpoints and self._looks % ASK_EVERY_LOOKS == 0:
+            self._gauges = await anyio.to_thread.run_sync(gauges.ask, self._sources.endpoints)
+        snapshot = await anyio.to_thread.run_sync(self._see)
+        self.latest = msgspec.json.encode(snapshot)
+        self._looks += 1
+        async with self._news:
+            self._news.notify_all()
+
+    def _see(self) -> dict[str, Any]:
+        snapshot = self._live.look()
+        self._see_audit()
+        alerts = [{"what": "journal", "about": each["file"], "text": each["text"]} for each in snapshot["damaged"]]
+        alerts += [
+            {"what": "metrics", "about": each["name"], "text": f"does not answer: {each['error']}"}
+            for each in self._gauges
+            if each["error"]
+        ]
+        alerts += [
+            {
+                "what": "audit",
+                "about": row["check"],
+                "text": f"{row['count']:,} finding{'' if row['count'] == 1 else 's'}",
+                "severity": row["severity"],
+            }
+            for row in self.overview.checks
+            if row["severity"] in ("error", "warning")
+        ]
+        return snapshot | {"gauges": self._gauges, "alerts": alerts[:MAX_ALERTS]}
+
+    def _see_audit(self) -> None:
+        root = self._sources.tables
+        if root is None:
+            return
+        try:
+            changed = (root / "_state" / "run.json").stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        if changed != self._audited or self.overview.problem:
+            self.overview = audit.survey(root)
+            self._audited = changed

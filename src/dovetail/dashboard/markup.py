@@ -1,0 +1,65 @@
+"""HTML that cannot be broken out of: everything that is not itself markup is escaped, and made visible, here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from dovetail.report.text import MAX_SHOWN_CHARS, show
+
+_EMPTY_TAGS = frozenset({"input", "link", "meta", "br"})
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def h(tag: str, *content: object, **attributes: object) -> Html:
+    """An element. `class_` is the class, underscores are hyphens; None and False are left out, True has no value."""
+    written = "".join(
+        f" {name.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
+        for name, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if tag in _EMPTY_TAGS:
+        return Html(f"<{tag}{written}>")
+    return Html(f"<{tag}{written}>{join(content)}</{tag}>")
+
+
+def join(content: Iterable[object]) -> Html:
+    """Parts in a row; markup as it is, all else as text. None is nothing."""
+    return Html("".join(part if isinstance(part, Html) else _write(part) for part in content if part is not None))
+
+
+def text(words: str, limit: int = MAX_SHOWN_CHARS) -> Html:
+    """A peer's words, cut to `limit`, with nothing invisible in them."""
+    return Html(escape(show(words, limit)))
+
+
+def lines(words: str, limit: int) -> Html:
+    """Like `text`, but line breaks stay."""
+    return Html("\n".join(escape(show(line, limit)) for line in words[:limit].split("\n")))
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
+    """A table; a cell is markup, a number, or text."""
+    head = h("tr", *(h("th", column, scope="col") for column in columns))
+    body = (h("tr", *(cell if _is_cell(cell) else _cell(cell) for cell in row)) for row in rows)
+    whole = h("table", h("thead", head), h("tbody", *body), class_=class_ or None)
+    return h("div", whole, class_="scroll", tabindex="0")
+
+
+def _is_cell(cell: object) -> bool:
+    return isinstance(cell, Html) and cell.startswith(("<td", "<th"))
+
+
+def _cell(cell: object) -> Html:
+    if isinstance(cell, int):
+        return h("td", f"{cell:,}", class_="number")
+    return h("td", cell)
+
+
+def _write(part: object) -> str:
+    return escape(show(str(part)))

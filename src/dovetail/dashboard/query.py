@@ -1,0 +1,165 @@
+"""What a search asks for, and whether a hop and the bytes of its message answer it.
+
+Text is compared without regard to case, in the bytes as they stand and, where they hold escapes (JSON, N-Quads), also
+unescaped; both sides in Unicode's composed form.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+
+from dovetail.errors import UsageError
+from dovetail.hop import WON_URI_PREFIX, Address, Fabric, Hop, Reason, Stage, address_text
+
+MAX_TERM_CHARS = 1_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """All that is given must hold; `any` is looked for everywhere."""
+
+    any: str = ""
+    address: str = ""
+    id: str = ""
+    uri: str = ""
+    text: str = ""
+    server: str = ""
+    stage: str = ""
+    reason: str = ""
+    since_us: int | None = None
+    until_us: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is asked for: everything is an answer."""
+        return self == Query()
+
+    @property
+    def asks_bytes(self) -> bool:
+        """Some answer may lie in the bytes."""
+        return bool(self.any or self.id or self.uri or self.text)
+
+    @property
+    def asks_bytes_of_every_hop(self) -> bool:
+        """A hop that does not carry the bytes may answer only together with them."""
+        is_about_hops = self.stage or self.reason or self.since_us is not None or self.until_us is not None
+        return bool(self.asks_bytes and (is_about_hops or (self.uri and (self.any or self.id or self.text))))
+
+
+def parse_query(given: Mapping[str, str]) -> Query:
+    """A query from the parameters of a request; UsageError says which one cannot be used."""
+    known = {each.name.removesuffix("_us") for each in fields(Query)}
+    terms = {name: given[name].strip() for name in known if given.get(name, "").strip()}
+    for name, term in terms.items():
+        if len(term) > MAX_TERM_CHARS:
+            raise UsageError(f"{name} has {len(term)} characters, expected at most {MAX_TERM_CHARS}")
+    since, until = (terms.pop(name, "") for name in ("since", "until"))
+    for name, words in (("stage", Stage), ("reason", Reason)):
+        if name in terms and terms[name] not in tuple(words):
+            raise UsageError(f"{terms[name][:80]!r} is not a {name}")
+    return Query(**terms, since_us=_parse_time("since", since), until_us=_parse_time("until", until))
+
+
+def _parse_time(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name} {text[:80]!r} is not a time such as 2026-11-15T20:00") from None
+    at = at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
+    return (at - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+class Matcher:
+    """Judges hops by one query; remembers its verdicts about bytes, so it is for one request."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self._needles = {name: fold(getattr(query, name)) for name in ("any", "id", "uri", "text")}
+        self._verdicts: dict[tuple[str, Address], bool] = {}
+        self.without_bytes: set[Address] = set()
+
+    def matches(self, hop: Hop, body: Callable[[], bytes | None]) -> bool:
+        """Whether the hop, with the bytes of its message, answers the query."""
+        query = self.query
+        if (
+            (query.stage and hop.stage != query.stage)
+            or (query.reason and hop.reason != query.reason)
+            or (query.since_us is not None and hop.at_us < query.since_us)
+            or (query.until_us is not None and hop.at_us >= query.until_us)
+            or (query.address and not begins(hop.message, hop.fabric, query.address))
+        ):
+            return False
+        return all(
+            not getattr(query, name) or self._is_outside(name, hop) or self._in_bytes(name, hop, body)
+            for name in self._needles
+        )
+
+    def _is_outside(self, name: str, hop: Hop) -> bool:
+        """Whether the hop itself has what is looked for."""
+        is_address = begins(hop.message, hop.fabric, getattr(self.query, name))
+        is_counterpart = hop.counterpart is not None and self._needles[name] in fold(hop.counterpart)
+        match name:
+            case "any":
+                return is_address or is_counterpart
+            case "uri":
+                return is_counterpart
+            case "id":
+                return is_address and hop.fabric is not Fabric.PCP  # pcp has ids of its own
+            case _:
+                return False
+
+    def _in_bytes(self, name: str, hop: Hop, body: Callable[[], bytes | None]) -> bool:
+        if hop.size is None and not self.query.asks_bytes_of_every_hop:
+            return False  # judged on the hop that carries the bytes
+        key = (name, hop.message)
+        if key not in self._verdicts:
+            raw = body()
+            if raw is None:
+                self.without_bytes.add(hop.message)
+            self._verdicts[key] = raw is not None and contains(raw, self._needles[name])
+        return self._verdicts[key]
+
+
+def begins(address: Address, fabric: Fabric, text: str) -> bool:
+    """Whether an address, in either of its written forms, begins with this text."""
+    if fabric is Fabric.WON and address_text(address, fabric).removeprefix(WON_URI_PREFIX).startswith(
+        text.removeprefix(WON_URI_PREFIX)
+    ):
+        return True
+    return address.hex().startswith(text.lower())
+
+
+def fold(text: str) -> str:
+    """Text for comparison: composed, without case."""
+    return text.casefold() if text.isascii() else unicodedata.normalize("NFC", text).casefold()
+
+
+def contains(raw: bytes, needle: str) -> bool:
+    """Whether bytes hold the folded text, as they stand or unescaped."""
+    text = raw.decode(errors="replace")
+    if needle in fold(text):
+        return True
+    return "\\" in text and needle in fold(_unescape(text))
+
+
+def _unescape(text: str) -> str:
+    plain = _ESCAPE.sub(_plain, text)
+    # JSON writes what lies beyond 16 bits as two halves
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _plain(escape: re.Match[str]) -> str:
+    short, long, letter = escape.groups()
+    if letter is not None:
+        return _SHORT.get(letter, letter)
+    code = int(short or long, 16)
+    return chr(code) if code <= 0x10FFFF else "\ufffd"

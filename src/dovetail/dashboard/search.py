@@ -1,0 +1,216 @@
+"""Search through the rows themselves, newest first, a bounded part per request.
+
+Each answer tells how much was looked through and whether there is more; its token continues exactly where it stopped.
+Nothing is left out for being old, unindexed or in a journal that is partly damaged: what cannot be read is named, and
+the scan goes on behind it. A search sees the hops that were there when it began.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from dovetail.dashboard.decode import decode
+from dovetail.dashboard.places import Damage, Place
+from dovetail.dashboard.query import Matcher, Query
+from dovetail.errors import DovetailError, UsageError
+from dovetail.hop import Address, Hop, parse_address_prefix
+
+SECONDS_PER_REQUEST = 0.4
+MAX_RESULTS = 100
+MAX_DAMAGES = 50
+MAX_TOKEN_CHARS = 16_384
+_INDEX_LIMIT = 100
+_MIN_INDEXED_BYTES = 4
+
+
+@dataclass(slots=True)
+class Found:
+    """A message that answers, by its newest hop that does."""
+
+    hop: Hop
+    type: str = ""
+    hops: int = 1
+
+
+@dataclass(slots=True)
+class Answer:
+    """One part of a search; `token` is empty when everything was looked through."""
+
+    found: dict[tuple[str, Address], Found] = field(default_factory=dict)
+    damages: list[Damage] = field(default_factory=list)
+    hops_read: int = 0
+    hops_left: int = 0
+    without_bytes: int = 0
+    reached_us: int | None = None
+    token: str = ""
+
+
+class Progress(msgspec.Struct, forbid_unknown_fields=True):
+    """What a token holds: up to which hop each place has still to be read."""
+
+    ends: dict[str, int]
+
+
+def search(places: Sequence[Place], query: Query, token: str = "", *, seconds: float = SECONDS_PER_REQUEST) -> Answer:
+    """One part of the answers."""
+    chosen = [place for place in places if not query.server or place.server == query.server]
+    answer = Answer()
+    if not token:
+        by_index = query.address or query.any
+        if by_index and _look_up(chosen, query, by_index, answer) and query.address:
+            return answer
+        ends = {_key(place): _end_of(place, query, answer) for place in chosen}
+    else:
+        known = _decode_token(token).ends
+        ends = {_key(place): max(0, min(known.get(_key(place), 0), _size_of(place))) for place in chosen}
+    scan = _Scan(chosen, ends, Matcher(query), answer)
+    deadline = time.monotonic() + seconds
+    while scan.step() and time.monotonic() < deadline and len(answer.found) < MAX_RESULTS:
+        pass
+    scan.finish()
+    return answer
+
+
+class _Scan:
+    """Goes back through all places together, always in the one whose next stretch is the newest."""
+
+    def __init__(self, places: Sequence[Place], ends: dict[str, int], matcher: Matcher, answer: Answer) -> None:
+        self._places = {_key(place): place for place in places}
+        self._ends = ends
+        self._matcher = matcher
+        self._answer = answer
+        self._heads: dict[str, tuple[int, int]] = {}
+
+    def step(self) -> bool:
+        """Read one stretch; False when there is none left."""
+        for key, place in self._places.items():
+            if self._ends[key] > 0 and key not in self._heads:
+                self._look_ahead(key, place)
+        if not self._heads:
+            return False
+        key = max(self._heads, key=lambda key: self._heads[key][1])
+        first, at_us = self._heads.pop(key)
+        place, end = self._places[key], self._ends[key]
+        self._answer.reached_us = at_us
+        try:
+            stretch = place.read(first, end, with_bytes=self._matcher.query.asks_bytes)
+        except (DovetailError, OSError) as error:
+            self._note(place, f"hops {first} to {end - 1} cannot be read: {error}")
+        else:
+            for hop in reversed(stretch.hops):
+                if len(self._answer.found) >= MAX_RESULTS:
+                    first = hop.seq + 1
+                    break
+                self._judge(place, hop, stretch.bodies)
+        self._answer.hops_read += end - first
+        self._ends[key] = first
+        return True
+
+    def finish(self) -> None:
+        """Write the token, where there is more."""
+        self._answer.without_bytes = len(self._matcher.without_bytes)
+        self._answer.hops_left = sum(self._ends.values())
+        if self._answer.hops_left:
+            self._answer.token = _encode_token(Progress(self._ends))
+
+    def _look_ahead(self, key: str, place: Place) -> None:
+        since_us = self._matcher.query.since_us
+        try:
+            head = place.begin_of(self._ends[key])
+        except (DovetailError, OSError) as error:
+            self._note(place, f"hops before {self._ends[key]} cannot be read: {error}")
+            head = None
+        # times never go backwards in a journal, so nothing older can answer
+        if head is None or (since_us is not None and head[1] < since_us):
+            self._ends[key] = 0
+        else:
+            self._heads[key] = head
+
+    def _judge(self, place: Place, hop: Hop, bodies: dict[Address, bytes | None]) -> None:
+        def body() -> bytes | None:
+            return bodies[hop.message] if hop.message in bodies else place.source.raw(hop.message)
+
+        if self._matcher.matches(hop, body):
+            _add(self._answer, hop, bodies.get(hop.message))
+
+    def _note(self, place: Place, text: str) -> None:
+        if len(self._answer.damages) < MAX_DAMAGES:
+            self._answer.damages.append(Damage(place.server, text))
+
+
+def _add(answer: Answer, hop: Hop, raw: bytes | None) -> None:
+    known = answer.found.get((hop.server, hop.message))
+    if known is not None:
+        known.hops += 1
+        return
+    decoded = decode(hop.fabric, raw) if raw is not None else None
+    answer.found[hop.server, hop.message] = Found(hop, decoded.type if decoded else "")
+
+
+def _look_up(places: Sequence[Place], query: Query, text: str, answer: Answer) -> bool:
+    """Ask the indexes for an address; True where they know it, and surely all of it."""
+    try:
+        prefix = parse_address_prefix(text)
+    except ValueError:
+        return False
+    if len(prefix) < _MIN_INDEXED_BYTES:
+        return False
+    matcher = Matcher(query)
+    is_all = True
+    for place in places:
+        try:
+            addresses = place.find(prefix, _INDEX_LIMIT)
+            is_all = is_all and len(addresses) < _INDEX_LIMIT
+            for address in addresses:
+                raw = place.source.raw(address)
+                for hop in reversed(place.hops_of(address)):
+                    if matcher.matches(hop, partial(_same, raw)):
+                        _add(answer, hop, raw)
+        except (DovetailError, OSError) as error:
+            answer.damages.append(Damage(place.server, str(error)))
+            is_all = False
+    return is_all and bool(answer.found)
+
+
+def _same(raw: bytes | None) -> bytes | None:
+    return raw
+
+
+def _end_of(place: Place, query: Query, answer: Answer) -> int:
+    """Where to begin reading backwards."""
+    try:
+        return place.size() if query.until_us is None else place.source.seq_at(query.until_us)
+    except (DovetailError, OSError, StopIteration) as error:
+        answer.damages.append(Damage(place.server, str(error)))
+    return _size_of(place)
+
+
+def _size_of(place: Place) -> int:
+    try:
+        return place.size()
+    except (DovetailError, OSError):
+        return 0
+
+
+def _key(place: Place) -> str:
+    return hashlib.sha256(place.server.encode()).hexdigest()[:16]
+
+
+def _encode_token(progress: Progress) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(progress)).decode().rstrip("=")
+
+
+def _decode_token(token: str) -> Progress:
+    if len(token) > MAX_TOKEN_CHARS:
+        raise UsageError(f"a token of {len(token)} characters, expected at most {MAX_TOKEN_CHARS}")
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=Progress)
+    except (ValueError, msgspec.MsgspecError):
+        raise UsageError("the token is not one of this dashboard; begin the search again") from None

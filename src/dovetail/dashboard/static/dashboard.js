@@ -1,0 +1,250 @@
+// Fills the live page by server-sent events and the search page by requests. Text only ever enters as text nodes.
+"use strict";
+
+const UNSAFE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]/gu;
+const MAX_SHOWN = 300;
+const SVG = "http://www.w3.org/2000/svg";
+
+function visible(value) {
+  const text = String(value);
+  const shown = text.slice(0, MAX_SHOWN).replace(UNSAFE, (c) => "\\u" + c.codePointAt(0).toString(16).padStart(4, "0"));
+  return text.length > MAX_SHOWN ? `${shown}… (${text.length.toLocaleString("en")} characters)` : shown;
+}
+
+function make(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  for (const child of children) {
+    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : visible(child));
+  }
+  return element;
+}
+
+const byId = (id) => document.getElementById(id);
+const count = (number) => Math.round(number).toLocaleString("en");
+const cell = (content, kind) => make("td", { class: kind }, content);
+const chip = (words, kind) => make("span", { class: `chip ${kind || ""}`.trim() }, words);
+
+function time(us) {
+  return us === null ? "–" : new Date(us / 1000).toISOString().replace("T", " ").slice(0, 23);
+}
+
+function table(columns, rows, kind) {
+  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
+  const body = make("tbody", {}, ...rows);
+  return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: kind }, make("thead", {}, head), body));
+}
+
+// ---- live
+
+const drawn = new Map();
+
+function fill(id, data, draw) {
+  // only what has changed is drawn anew, so that a selection or a focus elsewhere stays
+  const key = JSON.stringify(data);
+  if (drawn.get(id) === key) return;
+  drawn.set(id, key);
+  byId(id).replaceChildren(...draw(data));
+}
+
+function sparkline(history) {
+  const top = Math.max(1, ...history);
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${history.length} 20`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("class", "spark");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `new hops in the last two minutes, at most ${top} in two seconds`);
+  history.forEach((value, place) => {
+    if (!value) return;
+    const bar = document.createElementNS(SVG, "rect");
+    const height = Math.max(1, (20 * value) / top);
+    for (const [name, number] of Object.entries({ x: place, y: 20 - height, width: 0.8, height })) bar.setAttribute(name, number);
+    svg.append(bar);
+  });
+  return svg;
+}
+
+function stageKind(stage) {
+  return { rejected: "error", undeliverable: "error", expired: "warning", delivered: "proven" }[stage];
+}
+
+function serverCard(server) {
+  const stages = Object.entries(server.stages).map(([stage, number]) =>
+    make("a", { class: `chip ${stageKind(stage) || ""}`.trim(), href: link({ server: server.server, stage }) }, `${stage} ${count(number)}`));
+  const unsigned = server.hops - server.signed;
+  const behind = server.counted < server.hops ? `counted ${count(server.counted)} of ${count(server.hops)} hops so far` : null;
+  return make("article", { class: "server", "data-server": visible(server.server) },
+    make("h3", {}, chip(server.fabric), " ", make("a", { href: link({ server: server.server, all: "1" }) }, server.server)),
+    make("dl", { class: "numbers" },
+      make("div", {}, make("dt", {}, "hops"), make("dd", { class: "hops" }, count(server.hops))),
+      make("div", {}, make("dt", {}, "per second"), make("dd", {}, server.rate.toLocaleString("en"))),
+      make("div", {}, make("dt", {}, "not yet signed"), make("dd", {}, count(unsigned)))),
+    sparkline(server.history),
+    make("p", { class: "stages" }, ...stages),
+    behind ? make("p", { class: "quiet" }, behind) : null,
+    make("p", { class: "quiet" }, `last hop ${time(server.last_at_us)} · ${server.file}`),
+    server.damage ? make("p", { class: "problem" }, `damaged: ${server.damage}`) : null);
+}
+
+function link(given) {
+  return "/search?" + new URLSearchParams(given).toString();
+}
+
+function drawReasons(reasons) {
+  if (!reasons.length) return [make("p", { class: "quiet" }, "nothing was refused")];
+  return [table(["reason", "server", "hops"], reasons.map(([reason, server, number]) => make("tr", {},
+    cell(make("a", { href: link({ server, reason }) }, reason)), cell(server, "name"), cell(count(number), "number"))))];
+}
+
+function drawGauges(endpoints) {
+  return endpoints.map((endpoint) => make("details", { class: "gauges", open: endpoints.length === 1 ? "" : null },
+    make("summary", {}, endpoint.name, " ", endpoint.error ? chip("no answer", "error") : chip(`${endpoint.figures.length} figures`)),
+    endpoint.error ? make("p", { class: "problem" }, endpoint.error) : table(["figure", "", "value"],
+      endpoint.figures.map((figure) => make("tr", { title: visible(figure.help) },
+        cell(figure.name.replaceAll("_", " ")), cell(figure.labels, "name"), cell(figure.value.toLocaleString("en"), "number"))))));
+}
+
+function drawAlerts(alerts) {
+  return [table(["", "about", "what"], alerts.map((alert) => make("tr", {},
+    cell(chip(alert.what, alert.severity || "error")),
+    cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : alert.about, "name"),
+    cell(alert.text, "detail"))))];
+}
+
+function showLive(state) {
+  const reasons = state.servers.flatMap((server) => Object.entries(server.reasons).map(([reason, number]) => [reason, server.server, number]));
+  reasons.sort((one, other) => other[2] - one[2]);
+  byId("tile-hops").textContent = count(state.hops);
+  byId("tile-rate").textContent = state.rate.toLocaleString("en");
+  byId("tile-servers").textContent = count(state.servers.length);
+  byId("tile-refused").textContent = count(reasons.reduce((sum, row) => sum + row[2], 0));
+  byId("tile-alerts").textContent = count(state.alerts.length);
+  byId("tile-alerts").parentElement.className = state.alerts.length ? "bad" : "good";
+  byId("alerts-section").hidden = !state.alerts.length;
+  byId("gauges-section").hidden = !state.gauges.length;
+  fill("alerts", state.alerts, drawAlerts);
+  fill("reasons", reasons, drawReasons);
+  fill("gauges", state.gauges, drawGauges);
+  fill("servers", state.servers, (servers) => servers.length ? servers.map(serverCard) : [make("p", { class: "quiet" }, "no journal here yet")]);
+}
+
+function startLive() {
+  const pulse = byId("pulse");
+  const events = new EventSource("/api/events");
+  events.onmessage = (event) => {
+    const state = JSON.parse(event.data);
+    pulse.textContent = `live ${time(state.at_us).slice(11, 19)}`;
+    pulse.className = "pulse good";
+    showLive(state);
+  };
+  events.onerror = () => {
+    pulse.textContent = "connection lost, trying again";
+    pulse.className = "pulse bad";
+  };
+  addEventListener("pagehide", () => events.close());
+}
+
+// ---- search
+
+const SHOWN_AT_ONCE = 200;
+
+function resultRow(result) {
+  const type = result.type.split(/[#/]/).filter(Boolean).pop() || "";
+  return make("tr", { "data-address": result.address },
+    cell(time(result.at_us), "time"),
+    cell(make("a", { href: `/message/${result.address}` }, make("code", {}, result.name))),
+    cell(type),
+    cell(make("span", {}, chip(result.stage, stageKind(result.stage)), result.reason ? ` ${result.reason}` : "")),
+    cell(result.counterpart, "name"),
+    cell(result.server, "name"),
+    cell(count(result.hops), "number"));
+}
+
+async function startSearch() {
+  const found = new Map();
+  const damages = new Map();
+  const progress = byId("progress");
+  const totals = { read: 0, without: 0 };
+  let token = "";
+  let wanted = SHOWN_AT_ONCE;
+  let isStopped = false;
+
+  const draw = (isDone, left, reached) => {
+    const rows = [...found.values()].sort((one, other) => other.at_us - one.at_us);
+    byId("results").replaceChildren(...(rows.length ? [table(["time", "message", "type", "stage", "counterpart", "server", "hops"], rows.map(resultRow), "results")] : []));
+    byId("damages").replaceChildren(...[...damages.values()].map((each) => make("p", { class: "problem" }, `${each.where}: ${each.text}`)));
+    const words = [`${count(rows.length)} message${rows.length === 1 ? "" : "s"}`, `${count(totals.read)} hops looked through`];
+    if (!isDone) words.push(`${count(left)} left, back to ${time(reached)}`);
+    if (totals.without) words.push(`${count(totals.without)} messages have no bytes here and cannot be found by text`);
+    words.push(isDone ? "this is everything" : isStopped ? "not everything yet" : "still looking…");
+    progress.replaceChildren(make("span", {}, words.join(" · ")));
+    if (isDone || isStopped) progress.append(" ");
+    const button = make("button", { type: "button" }, isStopped ? "Go on" : "Stop");
+    button.addEventListener("click", () => { isStopped = !isStopped; if (!isStopped) { wanted = found.size + SHOWN_AT_ONCE; run(); } });
+    if (!isDone) progress.append(" ", button);
+    progress.dataset.state = isDone ? "done" : isStopped ? "stopped" : "running";
+  };
+
+  const run = async () => {
+    while (!isStopped) {
+      const parameters = new URLSearchParams(location.search);
+      if (token) parameters.set("token", token);
+      let answer;
+      try {
+        const response = await fetch(`/api/search?${parameters}`);
+        answer = await response.json();
+      } catch (error) {
+        answer = { error: `no answer: ${error.message}` };
+      }
+      if (answer.error) {
+        progress.textContent = visible(answer.error);
+        progress.dataset.state = "failed";
+        return;
+      }
+      for (const result of answer.results) {
+        const key = `${result.server} ${result.address}`;
+        const known = found.get(key);
+        if (!known) found.set(key, result);
+        else if (known.seq !== result.seq) known.hops += result.hops;
+      }
+      answer.damages.forEach((each) => damages.set(`${each.where} ${each.text}`, each));
+      totals.read += answer.hops_read;
+      totals.without += answer.without_bytes;
+      token = answer.token;
+      isStopped = isStopped || (token !== "" && found.size >= wanted);
+      draw(!token, answer.hops_left, answer.reached_us);
+      if (!token) return;
+    }
+  };
+  await run();
+}
+
+// ---- login
+
+function startLogin() {
+  byId("login").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const token = event.target.elements.token.value.trim();
+    try {
+      const answer = await fetch("/login", { headers: { Authorization: `Bearer ${token}` } });
+      if (answer.ok) location.replace("/");
+      else byId("login-problem").textContent = "This is not the token.";
+    } catch {
+      byId("login-problem").textContent = "This is not a token, or the server does not answer.";
+    }
+  });
+}
+
+// empty fields make long addresses
+for (const form of document.querySelectorAll("form[role=search]")) {
+  form.addEventListener("submit", () => {
+    for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
+  });
+}
+addEventListener("pageshow", () => document.querySelectorAll("form[role=search] :disabled").forEach((field) => { field.disabled = false; }));
+
+const start = { live: startLive, search: startSearch, login: startLogin }[document.body.dataset.page];
+if (start) start();

@@ -1,0 +1,207 @@
+"""The pages: what they show, whom they admit, and that peers' text stays text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+
+import pytest
+
+from dashboard import dashboard_world as world
+from dashboard.asgi import ask
+from dovetail.dashboard.app import build_app
+from dovetail.dashboard.guard import Access, read_token
+from dovetail.dashboard.hub import Hub, Sources
+from dovetail.dashboard.places import Site
+from dovetail.errors import ConfigError
+from dovetail.hop import address_of
+from dovetail.receipt.verify import verify_receipt
+from report.sample_tables import HOSTILE as HOSTILE_NAMES
+from report.sample_tables import small_world
+
+TOKEN = "correct-horse-battery"
+
+
+def build(site, *, host="127.0.0.1", token=None, tables=None, names=()):
+    sources = Sources(site, tables)
+    hub = Hub(sources)
+
+    async def look_once():
+        async with hub.running():
+            pass
+
+    asyncio.run(look_once())
+    return build_app(sources, Access.build(host, names, token), hub)
+
+
+@pytest.fixture
+def app(site):
+    return build(site)
+
+
+def message(raw: bytes) -> str:
+    return f"/message/{address_of(raw).hex()}"
+
+
+def test_every_page_forbids_what_it_does_not_need(app):
+    for address in ("/", "/search", "/audit", message(world.REQUEST), "/nowhere", "/static/dashboard.js"):
+        policy = ask(app, address).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "http" not in policy
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_only_get_is_answered(app, method):
+    for address in ("/", "/login", "/api/search"):
+        assert ask(app, address, method=method).status == 405
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "", "127.0.0.1.evil.example", "192.0.2.7"])
+def test_other_names_are_turned_away_on_loopback(app, host):
+    assert ask(app, "/", host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8600", "[::1]:8600", "LOCALHOST:1"])
+def test_own_names_are_answered(app, host):
+    assert ask(app, "/", host=host).status == 200
+
+
+def test_off_loopback_named_hosts_and_addresses_are_answered(site):
+    app = build(site, host="0.0.0.0", token=TOKEN, names=["dash.example"])
+    bearer = f"Bearer {TOKEN}"
+    assert ask(app, "/", host="dash.example", authorization=bearer).status == 200
+    assert ask(app, "/", host="192.0.2.7:8600", authorization=bearer).status == 200
+    assert ask(app, "/", host="evil.example", authorization=bearer).status == 421
+
+
+def test_a_token_is_asked_for_everywhere(site):
+    app = build(site, token=TOKEN)
+    for address in ("/", "/search", "/audit", message(world.REQUEST), f"{message(world.REQUEST)}/receipt"):
+        assert ask(app, address).status == 303
+        assert ask(app, address, accept="*/*").status == 401
+        assert ask(app, address, authorization=f"Bearer {TOKEN}x").status == 303
+        assert ask(app, address, authorization=f"Bearer {TOKEN}").status in (200, 409)
+    for address in ("/api/live", "/api/events", "/api/search?any=pump"):
+        assert ask(app, address).status == 401
+
+
+def test_the_cookie_lets_in_and_is_not_the_token(site):
+    app = build(site, token=TOKEN)
+    assert ask(app, "/login").status == 200
+    assert ask(app, "/login", authorization="Bearer wrong").status == 401
+    answer = ask(app, "/login", authorization=f"Bearer {TOKEN}")
+    assert answer.status == 204
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert ask(app, "/", cookie=cookie.partition(";")[0]).status == 200
+    assert ask(app, "/", cookie=f"dovetail_dashboard={'0' * 64}").status == 303
+
+
+@pytest.mark.parametrize("content", ["short\n", "two words of some length", "ü" * 20, "x" * 5000])
+def test_useless_tokens_are_refused(tmp_path, content):
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(ConfigError):
+        read_token(tmp_path / "token")
+
+
+def test_a_message_page_tells_everything(app):
+    page = ask(app, message(world.REQUEST)).text
+    for words in ("restart the pump", world.AGENT, world.CONTROLLER, world.REQUEST_ID, "is replied to by", "<svg"):
+        assert words in page
+    assert address_of(world.REPLY).hex() in page
+    assert "replies to" in ask(app, message(world.REPLY)).text
+
+
+def test_a_chain_is_shown_over_all_journals(app):
+    first, *responses = world.won_chain()
+    page = ask(app, f"/message/{first.address.hex()}").text
+    assert world.NODE_A in page
+    assert world.NODE_B in page
+    for response in responses:
+        assert response.address.hex() in page
+    second = ask(app, f"/message/{responses[1].uri.removeprefix('wm:/')}").text
+    assert "responds to" in second
+    assert "comes after" in second
+
+
+def test_hostile_text_is_only_text(app):
+    page = ask(app, message(world.HOSTILE)).text
+    assert "<script>window" not in page
+    assert "<img" not in page
+    assert "\u202e" not in page
+    assert "&lt;script&gt;window.hacked" in page
+    answer = ask(app, "/api/search?text=hacked&stage=delivered").text
+    assert "\u202e" not in answer
+    assert len(answer) < 3000
+
+
+def test_hostile_parameters_are_only_text(app):
+    for address in ("/search?any=%22%3E%3Cscript%3E", "/search?since=%3Cscript%3E", "/message/%3Cscript%3E"):
+        assert "<script>" not in ask(app, address).text
+
+
+def test_receipts_and_raw_bytes_can_be_downloaded(app):
+    raw = ask(app, f"{message(world.REQUEST)}/raw")
+    assert raw.body == world.REQUEST
+    assert raw.headers["content-disposition"].startswith("attachment")
+    receipt = ask(app, f"{message(world.REQUEST)}/receipt")
+    assert receipt.status == 200
+    proof = verify_receipt(receipt.body, [world.signer_of(world.BROKER).verifier])
+    assert proof is not None
+
+
+def test_unknown_messages_and_pages_are_one_line(app):
+    for address in ("/message/00", f"/message/{'0' * 64}", f"/message/{'0' * 64}/receipt", "/message/x/raw", "/x"):
+        answer = ask(app, address)
+        assert answer.status in (404, 409)
+        assert "Traceback" not in answer.text
+
+
+def test_a_damaged_journal_does_not_break_any_page(tmp_path):
+    folder = world.write_site(tmp_path / "journals")
+    with sqlite3.connect(folder / "broker.journal") as connection:
+        connection.execute("UPDATE commits SET runs = zeroblob(4) WHERE first_seq = 0")
+        connection.execute("UPDATE messages SET rows = zeroblob(4) WHERE first_id = 1")
+    connection.close()
+    (folder / "junk.journal").write_bytes(b"junk" * 5000)
+    app = build(Site((folder,)))
+    state = json.loads(ask(app, "/api/live").body)
+    assert {alert["about"] for alert in state["alerts"]} == {"broker.journal", "junk.journal"}
+    assert len(state["servers"]) == 3
+    chain = world.won_chain()
+    assert ask(app, f"/message/{chain[0].address.hex()}").status == 200
+    lost = ask(app, message(world.REQUEST))
+    assert lost.status == 404
+    assert "cannot be read in full" in lost.text
+    assert ask(app, message(world.REPLY)).status == 200
+    answer = json.loads(ask(app, "/api/search?text=ladder").body)
+    assert answer["results"]
+    assert any("junk.journal" in each["where"] for each in answer["damages"])
+
+
+def test_the_audit_is_shown_in_pages(site, tmp_path):
+    root = small_world(names=HOSTILE_NAMES).write(tmp_path / "out")
+    app = build(site, tables=root)
+    page = ask(app, "/audit").text
+    assert "fork.cycle" in page
+    assert "<script>window" not in page
+    only = ask(app, "/audit?check=fork.cycle").text
+    assert "1 to 1 of 1" in only
+    assert ask(app, "/audit?offset=99999").status == 200
+    state = json.loads(ask(app, "/api/live").body)
+    assert any(alert["about"] == "fork.cycle" for alert in state["alerts"])
+
+
+def test_no_audit_is_said(site, tmp_path):
+    assert "no audit was named" in ask(build(site), "/audit").text
+    assert "holds no audit" in ask(build(site, tables=tmp_path), "/audit").text
+
+
+def test_bad_queries_are_one_line(app):
+    assert ask(app, "/api/search?stage=eaten").status == 400
+    assert json.loads(ask(app, "/api/search?token=!").body)["error"].startswith("the token")
+    assert ask(app, "/search?since=yesterday").status == 400
