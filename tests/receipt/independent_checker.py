@@ -88,7 +88,7 @@ def check_note(record, trusted):
             need(name == origin and (name, public) in trusted, "trust")
         Ed25519PublicKey.from_public_bytes(public).verify(blob[12 if number else 4 :], signed.encode())
     need([name for name, _ in cosigners] == sorted({name for name, _ in cosigners}), "witnesses")
-    return origin, int(lines[1]), unbase64(lines[2]), cosigners
+    return origin, int(lines[1]), unbase64(lines[2])
 
 
 def root_of(value, node, size, path):  # RFC 9162, 2.1.3.2
@@ -134,7 +134,7 @@ def check(data, trusted):
         names.append(f"{noun} {1 + sum(name.startswith(noun) for name in names)}" if names else noun)
     for journal in receipt["journals"]:
         fields(journal, "checkpoint hashes hops keys")
-        origin, size, root, cosigners = check_note(journal, trusted)
+        origin, size, root = check_note(journal, trusted)
         table, used, last = unbase64(journal["hashes"]), 0, -1
         hashes = [table[i : i + 32] for i in range(0, len(table), 32)]
         for hop in journal["hops"]:
@@ -153,7 +153,6 @@ def check(data, trusted):
             tail.append(f"{origin} {deed}{whom} at {time_text(hop['at'])}{why}")
         need(used == len(hashes) == len(set(hashes)) and len(table) % 32 == 0 and last >= 0, "hashes")
         tail.append(f"{origin} commits to this: its signed journal of {size} hops contains it")
-        tail[-1] += "".join(f"; cosigned by {name} at {time_text(at * 10**6)}" for name, at in cosigners)
         origins.append(origin)
     fabrics = {FABRICS[origin.partition("://")[0]] for origin in origins}
     need(origins == sorted(set(origins)) and len(fabrics) == 1 and set(kept) == set(range(len(names))), "journals")

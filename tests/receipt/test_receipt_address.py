@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from dovetail.hop import Fabric, Relation, address_of
 from dovetail.receipt.address import READERS
 from receipt import receipt_samples as samples
@@ -28,3 +31,18 @@ def test_a_won_message_under_a_false_name_has_no_address():
 
 def test_unreadable_won_bytes_have_the_hash_of_the_bytes():
     assert READERS[Fabric.WON](b"not rdf").address == address_of(b"not rdf")
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_have_an_address_or_none(raw):
+    assert READERS[Fabric.WON](raw).address in (None, address_of(raw))
+
+
+@settings(max_examples=150, deadline=None)
+@given(place=st.integers(0, 3000), with_=st.binary(max_size=4))
+def test_damaged_won_messages_never_keep_their_address(place, with_):
+    message, _, _ = samples.won_chain()
+    place %= len(message.raw)
+    damaged = message.raw[:place] + with_ + message.raw[place + 1 :]
+    reading = READERS[Fabric.WON](damaged)
+    assert reading.address != message.address or sorted(set(damaged.splitlines())) == sorted(message.raw.splitlines())

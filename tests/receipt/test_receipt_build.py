@@ -7,6 +7,7 @@ import pytest
 from dovetail.errors import DovetailError, ReceiptError
 from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.journal.purge import purge_step
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import BuildOptions, build_receipt, find_address
 from dovetail.receipt.journal_source import JournalSource
@@ -110,7 +111,7 @@ def test_a_purged_message_keeps_its_receipt_without_bytes(tmp_path):
             [Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=address, raw=raw, expires_us=samples.T0 + 1)]
         )
         writer.checkpoint()
-        writer.purge_bodies([1], samples.T0 + 2)
+        assert purge_step(writer, now_us=samples.T0 + 2) == 1
         writer.checkpoint()
     built = build([path], address)
     assert "not kept any more" in built.remarks[0]

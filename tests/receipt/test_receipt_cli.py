@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from dovetail.cli.main import Noun, load_noun, report
-from dovetail.hop import Observation, Stage, won_uri
+from dovetail.hop import Observation, Stage, address_of, won_uri
+from dovetail.journal.checkpoint import Verifier
 from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
+from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
 from receipt.receipt_samples import create
 
@@ -153,7 +155,7 @@ def test_witnessing_by_files(receipt, trust, tmp_path):
     assert built.code == 0
     both = ("--trust", trust, "--trust", tmp_path / "keys")
     ran = receipt("verify", out, *both, "--witnesses", "1", "--max-age", "600")
-    assert (ran.code, "which you trust" in ran.out) == (0, True)
+    assert (ran.code, "whom you trust" in ran.out) == (0, True)
     ran = receipt("verify", out, "--trust", trust, "--witnesses", "1")
     assert (ran.code, "witnesses: 0 trusted witnesses" in ran.err) == (1, True)
     grow(case.journals[0])
@@ -186,13 +188,14 @@ def test_evidence_of_a_fork(receipt, tmp_path):
     ]
     journal = samples.write(tmp_path / "a.journal", samples.NODE_A, observations)
     trust = tmp_path / "keys"
-    trust.write_text(samples.verifiers(samples.NODE_A)[0].text())
+    author = Verifier(samples.ALICE, SigningKey(address_of(samples.ALICE.encode())).public.raw)
+    trust.write_text(f"{samples.verifiers(samples.NODE_A)[0].text()}\n{author.text()}\n")
     out = tmp_path / "fork.json"
     ran = receipt("fork", one.uri, other.uri, "--journal", journal, "--trust", trust, "-o", out)
     assert ran.code == 0
     ran = receipt("verify", out, "--trust", trust)
     assert (ran.code, "signed both" in ran.out) == (0, True)
-    assert receipt("show", out).code == 0
+    assert receipt("show", out).code == 1
 
 
 def test_completeness_of_a_minute(receipt, trust, tmp_path):

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from dovetail.cli.main import Noun, load_noun, main, report
+from receipt import receipt_samples as samples
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "prove-it.md"
 _COMMAND = re.compile(r"^    (dovetail|python|mkdir|cp|sed) (.+)$", re.MULTILINE)
@@ -58,3 +59,17 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch, capsys):
         for line in output.splitlines():
             assert line in printed
     assert 1500 < Path("receipt.json").stat().st_size < 2600
+
+
+def test_the_library_example_runs_as_written(tmp_path, monkeypatch, capsys, receipts):
+    text = (PAGE.parents[1] / "explain" / "receipts.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("receipt.json").write_bytes(receipts["won"])
+    Path("trusted.keys").write_text("".join(f"{verifier.text()}\n" for verifier in samples.verifiers()))
+    (script,) = _SCRIPT.findall(text)
+    Path("example.py").write_text(script)
+    runpy.run_path("example.py")
+    assert "commits to this" in capsys.readouterr().out
+    Path("receipt.json").write_bytes(b"{}")
+    runpy.run_path("example.py")
+    assert "not valid: form: " in capsys.readouterr().out

@@ -27,7 +27,7 @@ def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = F
         print_json(_describe(path, proof, show_bytes=show_bytes))
         return
     lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})", "proven:"]
-    lines += [f"  {claim}" for claim in (*proof.claims, *proof.growth)]
+    lines += [f"  {claim}" for claim in (*proof.claims, *proof.witnessed, *proof.growth)]
     if proof.kind == "completeness":
         lines.append("the hops:")
         for hop in proof.hops:
@@ -36,8 +36,8 @@ def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = F
     lines.append("signed by:")
     for signatory in proof.signatories:
         lines.append(f"  {signatory.server}, key {signatory.fingerprint}")
-        lines += [f"    cosigned by {c.witness.name}, which you trust" for c in signatory.witnesses]
-        lines += [f"    cosigned by {name}, which you did not name as trusted" for name in signatory.unknown_witnesses]
+        lines += [f"    cosigned by {c.witness.name}, whom you trust" for c in signatory.witnesses]
+        lines += [f"    a key that you do not trust cosigned as {name}" for name in signatory.unknown_witnesses]
     lines.append("not proven:")
     lines += [f"  {limit}" for limit in proof.not_proven]
     if show_bytes:
@@ -56,6 +56,7 @@ def _describe(path: Path, proof: Proof, *, show_bytes: bool) -> dict[str, object
         "fabric": str(proof.fabric),
         "message": None if proof.subject is None else address_text(proof.subject, proof.fabric),
         "proven": proof.claims,
+        "witnessed": proof.witnessed,
         "growth": proof.growth,
         "not_proven": proof.not_proven,
         "servers": [

@@ -190,6 +190,7 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
 
     server = NodeServer(options, key)
     stopping = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(_log_loop_error)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
@@ -204,6 +205,16 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
                     raise JournalError(f"{options.journal} can no longer be written") from None
     finally:
         await server.stop()
+
+
+def _log_loop_error(_: object, context: dict[str, object]) -> None:
+    """A peer that breaks off its TLS handshake is worth a line at most; anything else is a fault of ours."""
+    import logging
+    import ssl
+
+    error = context.get("exception")
+    level = logging.DEBUG if isinstance(error, OSError | ssl.SSLError) else logging.ERROR
+    logging.getLogger("dovetail.won").log(level, "%s: %r", context.get("message"), error)
 
 
 @app.command()

@@ -106,8 +106,8 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     journals = [record_journal(holder, kept, messages, options) for holder, kept in parts]
     stated = []
     for journal, (_, kept) in zip(journals, parts, strict=True):
-        note = check_note(journal)
-        stated.append((check_since(journal.since, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
+        view = check_since(journal.since, check_note(journal).checkpoint)
+        stated.append((view, [each.hop for each in kept]))
     receipt = Delivery(
         claim=state_delivery(messages, stated, fabric),
         messages=[

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.hop import Address, Fabric, Hop, Relation, Stage, address_text
+from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.consistency import View
 from dovetail.receipt.note import Cosignature
 
@@ -93,15 +94,22 @@ def describe_hop(name: str, hop: Hop) -> str:
     return sentence if hop.reason is None else f"{sentence}, because: {hop.reason}"
 
 
-def describe_commitment(view: View, cosignatures: Iterable[Cosignature]) -> str:
+def describe_commitment(view: View) -> str:
     """Who stands for it."""
     checkpoint = view.checkpoint
     sentence = f"{checkpoint.origin} commits to this: its signed journal of {checkpoint.size} hops contains it"
     if view.grown_from is not None:
         sentence += f", and begins with its journal of {view.grown_from.size} hops"
-    for cosignature in cosignatures:
-        sentence += f"; cosigned by {cosignature.witness.name} at {time_text(cosignature.at_s * 1_000_000)}"
     return sentence
+
+
+def describe_cosignature(checkpoint: Checkpoint, cosignature: Cosignature) -> str:
+    """What a witness adds. Not part of a file's claim: whether it counts depends on whom the reader trusts."""
+    at = time_text(cosignature.at_s * 1_000_000)
+    return (
+        f"{cosignature.witness.name} saw that signed journal of {checkpoint.origin} at {at}, "
+        "and that it had only grown since it last looked"
+    )
 
 
 def tell_limits(fabric: Fabric, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:

@@ -28,7 +28,7 @@ from dovetail.receipt.format import (
     encode_hashes,
     encode_receipt,
 )
-from dovetail.receipt.note import CheckedNote, carry_note, check_note
+from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import Policy, Proof, check_clock, check_trust, server_fabric
 from dovetail.receipt.source import KeptHop, Source
 
@@ -54,7 +54,7 @@ def build_completeness(
     kept = source.hops_between(first, end)
     journal = carry_note(signed.note, [*witnesses, source.verifier])
     receipt = Completeness(
-        claim=_state(check_note(journal), [each.hop for each in kept], since_us, until_us),
+        claim=_state(signed.checkpoint, [each.hop for each in kept], since_us, until_us),
         journal=journal,
         first=first,
         since=since_us,
@@ -91,7 +91,7 @@ def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], poli
     if root != checkpoint.root:
         raise ReceiptError(f"inclusion: these are not hops {receipt.first} and following of {checkpoint.origin}")
     _check_borders(receipt, hops, checkpoint)
-    if receipt.claim != _state(note, hops, receipt.since, receipt.until):
+    if receipt.claim != _state(checkpoint, hops, receipt.since, receipt.until):
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     inside = tuple(hop for hop in hops if receipt.since <= hop.at_us < receipt.until)
     return Proof(
@@ -174,12 +174,12 @@ def _numbered(record: RangeHop, seq: int) -> HopRecord:
     )
 
 
-def _state(note: CheckedNote, hops: Sequence[Hop], since_us: int, until_us: int) -> list[str]:
+def _state(checkpoint: Checkpoint, hops: Sequence[Hop], since_us: int, until_us: int) -> list[str]:
     inside = [hop for hop in hops if since_us <= hop.at_us < until_us]
     messages = len({hop.message for hop in inside})
-    saw = f"{note.checkpoint.origin} saw {len(inside)} hops of {messages} messages"
+    saw = f"{checkpoint.origin} saw {len(inside)} hops of {messages} messages"
     stretch = f"from {time_text(since_us)} up to and without {time_text(until_us)}"
-    return [f"{saw} {stretch}, and these are all", describe_commitment(View(note.checkpoint), note.cosignatures)]
+    return [f"{saw} {stretch}, and these are all", describe_commitment(View(checkpoint))]
 
 
 def _limits(receipt: Completeness, hops: Sequence[Hop], *, is_witnessed: bool) -> Iterator[str]:

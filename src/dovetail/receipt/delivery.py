@@ -23,7 +23,7 @@ from dovetail.receipt.format import (
     bytes_of,
     decode_hashes,
 )
-from dovetail.receipt.note import Cosignature, check_note
+from dovetail.receipt.note import check_note
 from dovetail.receipt.proof import (
     Policy,
     Proof,
@@ -46,7 +46,6 @@ class CheckedJournal:
 
     signatory: Signatory
     view: View
-    cosignatures: tuple[Cosignature, ...]
     hops: tuple[Hop, ...]
     digests: tuple[bytes, ...]
 
@@ -60,7 +59,7 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
         raise ReceiptError(f"form: more than {MAX_HOPS} hops")
     fabric = single_fabric(journals)
     check_messages(messages, journals, fabric)
-    claims = state_delivery(messages, ((j.view, j.cosignatures, j.hops) for j in journals), fabric)
+    claims = state_delivery(messages, ((j.view, j.hops) for j in journals), fabric)
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     hops = tuple(hop for journal in journals for hop in journal.hops)
@@ -79,7 +78,7 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
 
 def state_delivery(
     messages: Sequence[ProvenMessage],
-    journals: Iterable[tuple[View, Sequence[Cosignature], Sequence[Hop]]],
+    journals: Iterable[tuple[View, Sequence[Hop]]],
     fabric: Fabric,
 ) -> list[str]:
     """The claim of a delivery: which messages, then for each journal its hops and what stands for them."""
@@ -87,9 +86,9 @@ def state_delivery(
     sentences = [
         describe_message(m.name, m.address, fabric, m.relation, None if m.raw is None else len(m.raw)) for m in messages
     ]
-    for view, cosignatures, hops in journals:
+    for view, hops in journals:
         sentences += [describe_hop(names[hop.message], hop) for hop in hops]
-        sentences.append(describe_commitment(view, cosignatures))
+        sentences.append(describe_commitment(view))
     return sentences
 
 
@@ -155,7 +154,7 @@ def check_journal(
         hops.append(hop)
         digests.append(digest)
     view = check_since(record.since, note.checkpoint)
-    return CheckedJournal(signatory, view, note.cosignatures, tuple(hops), tuple(digests))
+    return CheckedJournal(signatory, view, tuple(hops), tuple(digests))
 
 
 def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -> tuple[Hop, bytes]:

@@ -9,7 +9,7 @@ from dovetail.hop import Address, Fabric, address_text
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
 from dovetail.journal.merkle import Frontier, NodeSource, aligned_ranges, prove_consistency
 from dovetail.receipt.build import BuildOptions, first_raw, pin_sources, record_journal
-from dovetail.receipt.consistency import check_since
+from dovetail.receipt.consistency import View
 from dovetail.receipt.fork import CONTRADICTIONS, NAMES, find_contradiction, state_fork
 from dovetail.receipt.format import (
     Fork,
@@ -20,7 +20,7 @@ from dovetail.receipt.format import (
     encode_receipt,
     record_message,
 )
-from dovetail.receipt.note import carry_note, check_note
+from dovetail.receipt.note import carry_note
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.receipt.source import Source
 from dovetail.receipt.split_view import state_split_view
@@ -61,7 +61,7 @@ def build_split_view(
 
 
 def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
-    """Evidence against the author of two won messages, whose key must be in `keys` unless both are Create messages."""
+    """Evidence against the author of two won messages, whose key must be in `keys`."""
     options = BuildOptions()
     holders = [holder for holder in pin_sources(sources, options) if holder.source.fabric is Fabric.WON]
     messages = [
@@ -79,9 +79,8 @@ def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], ke
         if kept:
             kept.sort(key=lambda each: each.hop.seq)
             record = record_journal(holder, kept, messages, options)
-            note = check_note(record)
             journals.append(record)
-            stated.append((check_since(None, note.checkpoint), note.cosignatures, [each.hop for each in kept]))
+            stated.append((View(holder.signed.checkpoint), [each.hop for each in kept]))
     receipt = Fork(
         claim=state_fork(contradiction, author, messages, stated),
         contradiction=contradiction,

@@ -4,9 +4,10 @@ What the audit finds in `forks` and can be shown to anybody, because won message
 
     conflicting_response   two different responses of one node, in the same role, to one message
     forked_log             two different responses of one node in an atom's log that continue the same responses
-    two_creates            two different Create messages of one atom, signed with the same key
+    two_creates            two different Create messages of one atom
 
-A node's key must be trusted under the node's URI. An atom's key is the one that its Create messages publish.
+The author's key must be trusted under the author's URI, a node's or an atom's. The key that a Create message publishes
+is not enough: anybody could make two in somebody else's name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from dovetail.receipt.claims import describe_commitment, describe_hop
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import check_journal, check_messages, single_fabric
 from dovetail.receipt.format import Fork, bytes_of
-from dovetail.receipt.note import Cosignature
 from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
         raise ReceiptError("fork: only won messages carry their author's signature")
     check_messages(messages, journals, Fabric.WON)
     author = find_contradiction(receipt.contradiction, messages, trusted)
-    claims = state_fork(receipt.contradiction, author, messages, [(j.view, j.cosignatures, j.hops) for j in journals])
+    claims = state_fork(receipt.contradiction, author, messages, [(j.view, j.hops) for j in journals])
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     return Proof(
@@ -83,15 +83,15 @@ def state_fork(
     kind: str,
     author: str,
     messages: Sequence[ProvenMessage],
-    journals: Sequence[tuple[View, Sequence[Cosignature], Sequence[Hop]]],
+    journals: Sequence[tuple[View, Sequence[Hop]]],
 ) -> list[str]:
     """The claim of a fork."""
     names = {message.address: message.name for message in messages}
     sentences = [f"{author} signed both message 1 and message 2, which contradict each other: {kind}"]
     sentences += [f"{message.name} is {won_uri(message.address)}" for message in messages]
-    for view, cosignatures, hops in journals:
+    for view, hops in journals:
         sentences += [describe_hop(names[hop.message], hop) for hop in hops]
-        sentences.append(describe_commitment(view, cosignatures))
+        sentences.append(describe_commitment(view))
     return sentences
 
 
@@ -107,15 +107,14 @@ def _decode(message: ProvenMessage) -> Message:
 
 
 def _signing_key(message: Message, trusted: frozenset[Verifier]) -> PublicKey:
-    """The key of the author that verifies the message: a trusted one, or for a Create message the one it publishes."""
-    from dovetail.won.signing import PublicKey, extract_keys, verify_signature
+    """The trusted key of the author that verifies the message."""
+    from dovetail.won.signing import PublicKey, verify_signature
 
-    keys = [PublicKey(verifier.public_key) for verifier in trusted if verifier.name == message.signer]
-    own = extract_keys(message).get(message.signer)
-    for key in keys if own is None else [*keys, own]:
-        if verify_signature(message, key):
+    for verifier in trusted:
+        key = PublicKey(verifier.public_key)
+        if verifier.name == message.signer and verify_signature(message, key):
             return key
-    raise ReceiptError(f"signature: {message.uri} is not signed with a known key of {message.signer}")
+    raise ReceiptError(f"signature: {message.uri} is not signed with a trusted key of {message.signer}")
 
 
 def _response_key(message: Message) -> object:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Hop, Relation, fabric_of
 from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.receipt.claims import describe_cosignature
 from dovetail.receipt.consistency import View
 from dovetail.receipt.note import CheckedNote, Cosignature
 
@@ -69,6 +70,15 @@ class Proof:
     hops: tuple[Hop, ...] = field(default=(), repr=False)
     growth: tuple[str, ...] = ()
     """What was found by comparing with other receipts or checkpoints."""
+
+    @property
+    def witnessed(self) -> tuple[str, ...]:
+        """What trusted witnesses add."""
+        return tuple(
+            describe_cosignature(signatory.checkpoint, cosignature)
+            for signatory in self.signatories
+            for cosignature in signatory.witnesses
+        )
 
     def with_growth(self, growth: Iterable[str]) -> Proof:
         """The same with what comparing has found."""

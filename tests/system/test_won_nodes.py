@@ -1,0 +1,157 @@
+"""Two nodes and two owners over TLS, as real processes: everything complete, also after kill -9 in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dovetail.hop import Stage
+from dovetail.journal.reader import JournalReader
+from dovetail.shells.won_client import OwnerClient, OwnerHome
+from dovetail.shells.won_socket import client_context, fetch
+from dovetail.won.canonical import read_quads
+from dovetail.won.chain import ChainState
+from dovetail.won.integrity import check_conversation, compare_copies
+from dovetail.won.keys import read_key_document
+from dovetail.won.message import decode_message
+from dovetail.won.settings import WonSettings
+from dovetail.won.vocabulary import MessageType
+from system.won_processes import Site
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+QUICK = WonSettings(retry_ms=50, max_retry_ms=500)
+
+
+async def say(client, kind, target, text=None):
+    own = client.home.file.sockets[0]
+    return client.say(lambda owner, now: owner.speak(kind, own, target, now, text))
+
+
+async def create(home):
+    client = OwnerClient(home, is_created=False, settings=QUICK)
+    await client.__aenter__()
+    message = client.say(lambda owner, now: owner.create(home.file.sockets, now))
+    assert await client.wait_settled(message.uri, 20) is ChainState.ATOM
+    return client
+
+
+async def connect(alice, bob):
+    for one, other in ((alice, bob), (bob, alice)):
+        message = await say(one, MessageType.CONNECT, other.home.file.sockets[0])
+        assert await one.wait_settled(message.uri, 20) is ChainState.COMPLETE
+
+
+def conversation_of(journal_path):
+    """The messages of connections in a closed journal, which must itself be whole."""
+    with JournalReader.open(journal_path) as reader:
+        hops = list(reader.hops())
+    kept = {hop.message: hop.raw for hop in hops if hop.raw and hop.stage in (Stage.ACCEPTED, Stage.CREATED)}
+    taken = [hop.message for hop in hops if hop.stage in (Stage.ACCEPTED, Stage.CREATED)]
+    assert len(taken) == len(set(taken)), "something is doubled"
+    return [raw for raw in kept.values() if decode_message(raw).sender_socket is not None]
+
+
+async def talk_through_a_kill(site, rounds):
+    a, b = site.node("a"), site.node("b")
+    await asyncio.gather(a.start(), b.start())
+    alice, bob = await create(site.home(a, "alice")), await create(site.home(b, "bob"))
+    await connect(alice, bob)
+    messages = []
+    for number in range(rounds):
+        messages.append((alice, await say(alice, MessageType.CONNECTION, bob.home.file.sockets[0], f"a{number}")))
+        messages.append((bob, await say(bob, MessageType.CONNECTION, alice.home.file.sockets[0], f"b{number}")))
+        await asyncio.sleep(0.01)
+        if number == rounds // 3:
+            b.kill()
+        if number == 2 * rounds // 3:
+            await b.start()
+    for client, message in messages:
+        assert await client.wait_settled(message.uri, 60) is ChainState.COMPLETE
+    for client in (alice, bob):
+        await client.wait_registered(20)
+    for _ in range(200):
+        if all(c.owner.conversations.state_of(m.uri) is ChainState.COMPLETE for c in (alice, bob) for _, m in messages):
+            break
+        await asyncio.sleep(0.05)
+    await alice.__aexit__()
+    await bob.__aexit__()
+    assert (a.stop(), b.stop()) == (0, 0)
+    return a, b, alice.home, bob.home, [message for _, message in messages]
+
+
+def test_node_killed_in_the_middle_of_traffic_and_started_again_all_complete(tmp_path):
+    a, b, alice, bob, messages = asyncio.run(talk_through_a_kill(Site(tmp_path), 60))
+    copies = [conversation_of(path) for path in (a.journal, b.journal, alice.journal_path, bob.journal_path)]
+    everything = {decode_message(raw).uri for raw in copies[0]}
+    assert {message.uri for message in messages} <= everything
+    assert len(copies[0]) == 3 * (len(messages) + 2)
+    for copy in copies[1:]:
+        assert compare_copies(copies[0], copy) == []
+    signers = {decode_message(raw).signer for raw in copies[0]}
+    assert check_conversation(copies[0], alice.find_keys(signers)) == []
+    assert check_conversation(copies[0], bob.find_keys(signers)) == []
+
+
+async def converse(site):
+    a, b = site.node("a"), site.node("b")
+    await asyncio.gather(a.start(), b.start())
+    alice, bob = await create(site.home(a, "alice")), await create(site.home(b, "bob"))
+    await connect(alice, bob)
+    return a, b, alice, bob
+
+
+async def close_all(a, b, *clients):
+    for client in clients:
+        await client.__aexit__()
+    assert (a.stop(), b.stop()) == (0, 0)
+
+
+async def read_linked_data(site):
+    a, b, alice, bob = await converse(site)
+    context = client_context(str(site.authority))
+    node = await fetch(a.uri, context, "text/turtle")
+    atom = await fetch(alice.owner.atom, context)
+    container = await fetch(f"{alice.owner.atom}/c", context, "application/n-quads")
+    connection = next(o[1:-1] for _, p, o, _ in read_quads(container) if p.endswith("#member>"))
+    listing = read_quads(await fetch(f"{connection}/msg", context, "application/n-quads"))
+    uris = [o[1:-1] for _, p, o, _ in listing if p.endswith("#member>")]
+    messages = [decode_message(await fetch(f"{a.uri}/msg/{uri[4:]}", context)) for uri in uris]
+    nothing = [
+        await fetch(f"{a.uri}{path}", context)
+        for path in ("/atom/nobody", "/msg/QmNothing", "/../x", "/atom/alice/msg?page=x")
+    ]
+    refused = await fetch(a.uri, context, "image/png")
+    stranger = await fetch(a.uri, client_context(None))
+    await close_all(a, b, alice, bob)
+    return alice, node, atom, uris, messages, [*nothing, refused, stranger]
+
+
+def test_linked_data_over_https(tmp_path):
+    alice, node, atom, uris, messages, nothing = asyncio.run(read_linked_data(Site(tmp_path)))
+    assert b"ed25519PublicKey" in node
+    assert read_key_document(alice.owner.atom, atom).raw == alice.home.private_key.public_key().public_bytes_raw()
+    assert [message.uri for message in messages] == uris
+    assert len(uris) == 6
+    assert nothing == [None] * len(nothing)
+
+
+async def second_client(site):
+    a, b, alice, bob = await converse(site)
+    home = OwnerHome.create(site.directory / "alice2", alice.home.file, alice.home.private_key)
+    second = OwnerClient(home, settings=QUICK)
+    await second.__aenter__()
+    assert await second.wait_registered(20)
+    message = await say(alice, MessageType.CONNECTION, bob.home.file.sockets[0], "to both of me")
+    await alice.wait_settled(message.uri, 20)
+    for _ in range(200):
+        if second.owner.conversations.state_of(message.uri) is ChainState.COMPLETE:
+            break
+        await asyncio.sleep(0.02)
+    states = [client.owner.conversations.state_of(message.uri) for client in (alice, second)]
+    await close_all(a, b, alice, bob, second)
+    return states
+
+
+def test_two_clients_of_one_atom_see_the_same(tmp_path):
+    assert asyncio.run(second_client(Site(tmp_path))) == [ChainState.COMPLETE, ChainState.COMPLETE]
