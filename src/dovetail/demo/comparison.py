@@ -1,0 +1,155 @@
+"""What was injected against what was found: each fault, each alarm that no fault explains, and all that was in order.
+
+A finding of the audit is explained by a fault only if it is about that fault's messages or file, and of a check that
+such a fault may trip. Everything else is a false alarm. So is a message that was sent in good order and of which the
+audit does not say that it arrived; hops that were tampered with are no longer evidence for or against their messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from dovetail.demo.faults import Fault, Kind, Ledger
+from dovetail.demo.sightings import FINDERS, Tables
+from dovetail.pipeline.reading import Row
+
+MAY_TRIP: dict[Kind, frozenset[str]] = {
+    Kind.EXPIRED: frozenset({"delivery.expired", "chain.failed"}),
+    Kind.UNAUTHORIZED: frozenset({"delivery.unauthorized", "chain.failed"}),
+    Kind.MALFORMED: frozenset({"quarantine.refused", "delivery.rejected"}),
+    Kind.NOBODY: frozenset({"delivery.undeliverable"}),
+    Kind.SLOW_CONSUMER: frozenset({"delivery.undeliverable", "chain.failed"}),
+    Kind.DEAD_AGENT: frozenset({"delivery.undeliverable"}),
+    Kind.SHARED_ID: frozenset({"fork.shared_id"}),
+    Kind.KILLED_NODE: frozenset(),
+    Kind.LOST_RESPONSE: frozenset({"delivery.lost", "chain.copies_differ"}),
+    Kind.BAD_SIGNATURE: frozenset({"delivery.rejected", "chain.failed"}),
+    Kind.OWNER_FORK: frozenset({"fork.two_creates", "delivery.rejected", "chain.failed"}),
+    Kind.LATE_PEER: frozenset(),
+    Kind.WRONG_WORK: frozenset({"delivery.rejected"}),
+    Kind.AGAINST_TIME: frozenset({"fork.against_time"}),
+    Kind.DANGLING: frozenset({"gap.nobody"}),
+    Kind.CHANGED_BYTE: frozenset({"integrity.altered_row"}),
+    Kind.REMOVED_ROW: frozenset({"integrity.removed_rows"}),
+    Kind.REMOVED_FILE: frozenset({"integrity.missing_file"}),
+}
+"""The checks that a fault of each kind may trip."""
+
+_GAP_PREFIX = 16
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault and where it was found."""
+
+    fault: str
+    fabric: str
+    injected: str
+    found: str | None
+    """The table, None where it was not found."""
+    row: str = ""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a demo."""
+
+    lines: list[Line]
+    false_alarms: list[str]
+    sent: int
+    arrived: int
+
+    @property
+    def found(self) -> int:
+        """How many faults were found."""
+        return sum(line.found is not None for line in self.lines)
+
+    @property
+    def is_fine(self) -> bool:
+        """Everything was found and nothing else."""
+        return self.found == len(self.lines) and not self.false_alarms
+
+    @property
+    def verdict(self) -> str:
+        """The last line of a demo."""
+        alarms = len(self.false_alarms)
+        return f"found {self.found} of {len(self.lines)}, {alarms} false alarm{'' if alarms == 1 else 's'}"
+
+    def save(self, path: Path) -> None:
+        """Write it down."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+
+
+def compare(ledger: Ledger, tables: Tables) -> Comparison:
+    """Look for each fault, and for alarms that none explains."""
+    lines = [_look_for(fault, tables) for fault in ledger.in_order()]
+    alarms = [_describe(row) for row in tables.rows("findings") if not _is_explained(row, ledger.faults, tables)]
+    missing, asked = _missing(ledger, tables)
+    alarms += [f"{fabric} {name}: sent in good order, and not said to have arrived" for fabric, name in missing]
+    return Comparison(lines=lines, false_alarms=alarms, sent=asked, arrived=asked - len(missing))
+
+
+def _look_for(fault: Fault, tables: Tables) -> Line:
+    sighting = FINDERS[fault.kind](tables, fault)
+    return Line(
+        fault=fault.kind.value,
+        fabric=fault.fabric,
+        injected=fault.what,
+        found=None if sighting is None else sighting.table,
+        row="" if sighting is None else sighting.row,
+    )
+
+
+def _is_explained(finding: Row, faults: list[Fault], tables: Tables) -> bool:
+    return any(_explains(fault, finding, tables) for fault in faults)
+
+
+def _explains(fault: Fault, finding: Row, tables: Tables) -> bool:
+    check, message = finding["check"], finding["message"]
+    if fault.file is not None:
+        return _is_aftermath(fault, finding)
+    return check in MAY_TRIP[fault.kind] and message in tables.addresses(fault)
+
+
+def _is_aftermath(fault: Fault, finding: Row) -> bool:
+    """What follows from a file that was tampered with: the break itself, and what only its missing hops could prove."""
+    if finding["server"] != fault.server:
+        return False
+    if finding["check"] in MAY_TRIP[fault.kind]:
+        return str(finding["detail"]).startswith(str(fault.file))
+    if finding["check"] == "gap.server":
+        lacked = str(finding["detail"]).removeprefix("lacks ")[:_GAP_PREFIX]
+        return any(address.startswith(lacked) for address in fault.touched)
+    return False
+
+
+def _describe(finding: Row) -> str:
+    place = finding["message"] or finding["server"] or ""
+    return f"{finding['severity']} {finding['check']} {place[:40]}: {finding['detail']}"
+
+
+def _missing(ledger: Ledger, tables: Tables) -> tuple[list[tuple[str, str]], int]:
+    """What was sent in good order and has not arrived, says the audit; and of how many that was asked."""
+    touched = {address for fault in ledger.faults for address in fault.touched}
+    ids = {row["message"]: row["id"] for row in tables.rows("messages") if row["fabric"] == "pcp"}
+    excused = {ids.get(address) for address in touched}
+    delivered = Counter(
+        ids.get(row["message"])
+        for row in tables.rows("deliveries")
+        if row["fabric"] == "pcp" and row["outcome"] == "delivered"
+    )
+    pcp = {number: count for number, count in ledger.sent.pcp.items() if number not in excused}
+    missing = [("pcp", number) for number, count in pcp.items() if delivered[number] < count]
+    complete = {row["message"] for row in tables.rows("chains") if row["state"] == "complete"}
+    won = [address for address in ledger.sent.won if address not in touched]
+    missing += [("won", address) for address in won if address not in complete]
+    robbed = {fault.server for fault in ledger.faults if fault.file is not None}
+    held = Counter(
+        row["message"]
+        for row in tables.rows("deliveries")
+        if row["fabric"] == "swarm" and row["outcome"] == "delivered" and row["recipient"] not in robbed
+    )
+    peers = {row["peer"] for row in tables.rows("coverage") if row["scope"] == "peer"} - robbed
+    missing += [("swarm", address) for address in ledger.sent.swarm if held[address] < len(peers)]
+    return missing, len(pcp) + len(won) + len(ledger.sent.swarm)
