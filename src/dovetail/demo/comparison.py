@@ -1,8 +1,9 @@
 """What was injected against what was found: each fault, each alarm that no fault explains, and all that was in order.
 
-A finding of the audit is explained by a fault only if it is about that fault's messages or file, and of a check that
-such a fault may trip. Everything else is a false alarm. So is a message that was sent in good order and of which the
-audit does not say that it arrived; hops that were tampered with are no longer evidence for or against their messages.
+An alarm is a finding that the audit calls an error or a warning; a note is none. It is explained by a fault only if it
+is about that fault's messages or file, and of a check that such a fault may trip. Everything else is a false alarm. So
+is a message that was sent in good order and of which the audit does not say that it arrived; hops that were tampered
+with are no longer evidence for or against their messages.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dovetail.demo.faults import Fault, Kind, Ledger
 from dovetail.demo.sightings import FINDERS, Tables
 from dovetail.pipeline.reading import Row
 
+_LACKING = "gap.server"
+_GAP_DIGITS = 16
+_ALARMS = ("error", "warning")
 MAY_TRIP: dict[Kind, frozenset[str]] = {
     Kind.EXPIRED: frozenset({"delivery.expired", "chain.failed"}),
     Kind.UNAUTHORIZED: frozenset({"delivery.unauthorized", "chain.failed"}),
@@ -27,18 +31,16 @@ MAY_TRIP: dict[Kind, frozenset[str]] = {
     Kind.KILLED_NODE: frozenset(),
     Kind.LOST_RESPONSE: frozenset({"delivery.lost", "chain.copies_differ"}),
     Kind.BAD_SIGNATURE: frozenset({"delivery.rejected", "chain.failed"}),
-    Kind.OWNER_FORK: frozenset({"fork.two_creates", "delivery.rejected", "chain.failed"}),
+    Kind.OWNER_FORK: frozenset({"fork.two_creates", "delivery.rejected", "chain.failed", _LACKING}),
     Kind.LATE_PEER: frozenset(),
     Kind.WRONG_WORK: frozenset({"delivery.rejected"}),
     Kind.AGAINST_TIME: frozenset({"fork.against_time"}),
     Kind.DANGLING: frozenset({"gap.nobody"}),
     Kind.CHANGED_BYTE: frozenset({"integrity.altered_row"}),
     Kind.REMOVED_ROW: frozenset({"integrity.removed_rows"}),
-    Kind.REMOVED_FILE: frozenset({"integrity.missing_file"}),
+    Kind.REMOVED_FILE: frozenset({"integrity.missing_file", _LACKING}),
 }
 """The checks that a fault of each kind may trip."""
-
-_GAP_PREFIX = 16
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +86,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(ledger: Ledger, tables: Tables) -> Comparison:
     """Look for each fault, and for alarms that none explains."""
     lines = [_look_for(fault, tables) for fault in ledger.in_order()]
-    alarms = [_describe(row) for row in tables.rows("findings") if not _is_explained(row, ledger.faults, tables)]
+    found = [row for row in tables.rows("findings") if row["severity"] in _ALARMS]
+    alarms = [_describe(row) for row in found if not any(_explains(fault, row, tables) for fault in ledger.faults)]
     missing, asked = _missing(ledger, tables)
     alarms += [f"{fabric} {name}: sent in good order, and not said to have arrived" for fabric, name in missing]
     return Comparison(lines=lines, false_alarms=alarms, sent=asked, arrived=asked - len(missing))
@@ -101,27 +104,19 @@ def _look_for(fault: Fault, tables: Tables) -> Line:
     )
 
 
-def _is_explained(finding: Row, faults: list[Fault], tables: Tables) -> bool:
-    return any(_explains(fault, finding, tables) for fault in faults)
-
-
 def _explains(fault: Fault, finding: Row, tables: Tables) -> bool:
-    check, message = finding["check"], finding["message"]
-    if fault.file is not None:
-        return _is_aftermath(fault, finding)
-    return check in MAY_TRIP[fault.kind] and message in tables.addresses(fault)
-
-
-def _is_aftermath(fault: Fault, finding: Row) -> bool:
-    """What follows from a file that was tampered with: the break itself, and what only its missing hops could prove."""
-    if finding["server"] != fault.server:
+    check, detail = finding["check"], str(finding["detail"])
+    if check not in MAY_TRIP[fault.kind]:
         return False
-    if finding["check"] in MAY_TRIP[fault.kind]:
-        return str(finding["detail"]).startswith(str(fault.file))
-    if finding["check"] == "gap.server":
-        lacked = str(finding["detail"]).removeprefix("lacks ")[:_GAP_PREFIX]
-        return any(address.startswith(lacked) for address in fault.touched)
-    return False
+    if check == _LACKING:
+        # who lacks what: the hops that were removed, or the message that was refused and is shown by its author
+        lacked = detail.removeprefix("lacks ")[:_GAP_DIGITS]
+        return finding["server"] == fault.server and any(
+            address.startswith(lacked) for address in (*fault.touched, *fault.messages)
+        )
+    if fault.file is not None:
+        return finding["server"] == fault.server and detail.startswith(f"{fault.file}: ")
+    return finding["message"] in tables.addresses(fault)
 
 
 def _describe(finding: Row) -> str:

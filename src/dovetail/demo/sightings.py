@@ -147,13 +147,13 @@ def _dangling(tables: Tables, fault: Fault) -> Sighting | None:
     return None
 
 
-def _broken(check: str, *, at_row: bool) -> Finder:
-    """A break that names the fault's file and, where a row was touched, its first bad row."""
+def _broken(check: str, after: int | None) -> Finder:
+    """A break that names the fault's file and, where one row was touched, the place `after` so many rows from it."""
 
     def find(tables: Tables, fault: Fault) -> Sighting | None:
         for row in tables.rows("integrity"):
             for one in row["breaks"] or () if row["server"] == fault.server else ():
-                is_here = one["file"] == fault.file and (not at_row or one["seq"] == fault.seq)
+                is_here = one["file"] == fault.file and (after is None or one["seq"] == (fault.seq or 0) + after)
                 if one["check"] == f"integrity.{check}" and is_here:
                     return Sighting("integrity", f"{row['server']} {row['verdict']}: {check} at hop {one['seq']}")
         return None
@@ -177,7 +177,7 @@ FINDERS: dict[Kind, Finder] = {
     Kind.WRONG_WORK: _outcome("rejected", "bad_proof_of_work"),
     Kind.AGAINST_TIME: _fork("against_time"),
     Kind.DANGLING: _dangling,
-    Kind.CHANGED_BYTE: _broken("altered_row", at_row=True),
-    Kind.REMOVED_ROW: _broken("removed_rows", at_row=True),
-    Kind.REMOVED_FILE: _broken("missing_file", at_row=False),
+    Kind.CHANGED_BYTE: _broken("altered_row", 0),
+    Kind.REMOVED_ROW: _broken("removed_rows", 1),
+    Kind.REMOVED_FILE: _broken("missing_file", None),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from dovetail.demo.faults import Ledger, now_us
 from dovetail.demo.fleet import Fleet
@@ -19,6 +21,7 @@ from dovetail.demo.swarm_faults import SwarmFaults
 from dovetail.demo.won_faults import WonFaults
 
 _STATUS_S = 0.5
+log = logging.getLogger("dovetail.demo")
 
 
 class World:
@@ -38,6 +41,7 @@ class World:
         self._pcp_faults = PcpFaults(self._site, self._fleet, self.ledger)
         self._won_faults = WonFaults(self._site, self._owners, self.ledger)
         self._swarm_faults = SwarmFaults(self._swarm, self.ledger)
+        self._told = 0
         self.ended_us = 0
 
     @property
@@ -52,6 +56,7 @@ class World:
 
     async def run(self) -> None:
         """Everything up to the closed journals; whatever happens, no process outlives it."""
+        asyncio.get_running_loop().set_exception_handler(_hear_loop_error)
         try:
             self._screen.phase("start: a broker with TLS, three nodes, a swarm behind a lossy relay")
             await self._start()
@@ -110,12 +115,12 @@ class World:
 
     async def _inject(self, at: float, fault: Callable[[], Awaitable[None] | None]) -> None:
         await asyncio.sleep(max(0.0, at - asyncio.get_running_loop().time()))
-        before = len(self.ledger.faults)
         doing = fault()
         if doing is not None:
             await doing
-        for noted in self.ledger.faults[before:]:
+        for noted in self.ledger.faults[self._told :]:
             self._screen.note(f"injected: {noted.what}")
+        self._told = len(self.ledger.faults)
 
     async def _watch(self) -> None:
         while True:
@@ -145,3 +150,10 @@ class World:
         await self._site.stop()
         self._won_faults.show_journal(self._layout)
 
+
+
+def _hear_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Connections that break off are what this is about; anything else is a fault of ours."""
+    error = context.get("exception")
+    level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+    log.log(level, "%s: %r", context.get("message"), error)
