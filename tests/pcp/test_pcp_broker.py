@@ -362,6 +362,14 @@ def test_bodies_can_be_kept_out_of_the_journal():
     assert world.received[c] == [frame]
 
 
+def test_bodies_kept_out_of_the_journal_are_no_evidence_either():
+    rules = (Rule(allow=False, message_type="http://secret/*"), *ALLOW_ALL)
+    world, a, _, _ = three_clients(rules=rules, bodies=(BodyRule(message_type="http://secret/*", bodies="address"),))
+    frame = world.send(a, world.message(A, C, message_type="http://secret/x"))
+    (seen,) = world.observations(frame)
+    assert (seen.reason, seen.raw, seen.size) == (Reason.UNAUTHORIZED, None, len(frame))
+
+
 def test_each_message_is_told_for_the_access_log():
     world = World(tells_messages=True)
     a, _ = world.associate("client_a", "controller"), world.associate("client_b")
@@ -373,6 +381,18 @@ def test_each_message_is_told_for_the_access_log():
         ("rejected", Reason.UNSUPPORTED_VERSION),
     ]
     assert (told[0].sender, told[0].targets) == (A, (C,))
+
+
+def test_what_was_queued_is_told_again_when_it_has_its_outcome():
+    world = World(tells_messages=True)
+    a, b = world.associate("client_a", "controller"), world.associate("client_b")
+    world.pause(b)
+    world.send(a, world.message(A, C))
+    world.send(a, world.message(A, C, extra=1))
+    world.resume(b)
+    told = [event for event in world.events if isinstance(event, MessageHandled)][-3:]
+    assert [event.outcome for event in told] == ["queued", "rejected", "delivered"]
+    assert (told[1].message_type, told[1].targets) == ("http://example.com/ping", (C,))
 
 
 def test_counts_by_stage_and_reason():

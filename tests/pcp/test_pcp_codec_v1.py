@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
-from dovetail.pcp.codec_v1 import append_debug, decode_frame, encode_frame, salvage_id
+from dovetail.pcp.codec_v1 import append_debug, decode_frame, encode_frame, salvage_frame
 from pcp.pcp_frames import ID, NOW, chunk, compact, envelope, frame_v1, raw_v1
 
 
@@ -189,8 +189,8 @@ def test_targets_may_be_empty():
 
 
 def test_salvages_the_id_of_a_refused_message():
-    assert salvage_id(frame_v1(extra=1)) == ID
-    assert salvage_id(frame_v1(id="nope")) is None
-    assert salvage_id(frame_v1(id=7)) is None
-    assert salvage_id(b"garbage!") is None
-    assert salvage_id(b"") is None
+    assert salvage_frame(frame_v1(extra=1)) == (ID, "http://example.com/ping", ("pcp://client_b/agent",))
+    assert salvage_frame(frame_v1(id="nope")).id is None
+    assert salvage_frame(frame_v1(id=7, targets=7)) == (None, "http://example.com/ping", ())
+    assert salvage_frame(b"garbage!") == (None, "", ())
+    assert salvage_frame(b"") == (None, "", ())

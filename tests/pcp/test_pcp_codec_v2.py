@@ -5,7 +5,8 @@ from msgspec import UNSET
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
-from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
+from dovetail.pcp.codec_v2 import decode_message, encode_message
+from dovetail.pcp.envelope import salvage
 from pcp.pcp_frames import ID, SENDER, TARGET, frame_v2
 
 
@@ -87,5 +88,5 @@ def test_limit():
 
 
 def test_salvages_the_id():
-    assert salvage_id_v2(frame_v2(extra=1)) == ID
-    assert salvage_id_v2(b"[") is None
+    assert salvage(frame_v2(extra=1)) == (ID, "http://example.com/ping", (TARGET,))
+    assert salvage(b"[") == (None, "", ())

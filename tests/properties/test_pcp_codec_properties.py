@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.pcp.codec_v1 import decode_frame, encode_frame, salvage_id
-from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
+from dovetail.pcp.codec_v1 import decode_frame, encode_frame, salvage_frame
+from dovetail.pcp.codec_v2 import decode_message, encode_message
+from dovetail.pcp.envelope import salvage
 from pcp.pcp_frames import compact, envelope, frame_v1, frame_v2, raw_v1
 
 SEEDS = (
@@ -42,10 +43,10 @@ def mutate(message: bytes, source: random.Random) -> bytes:
 
 
 def decode_either(message: bytes) -> None:
-    for decode, salvage in ((decode_frame, salvage_id), (decode_message, salvage_id_v2)):
+    for decode, rescue in ((decode_frame, salvage_frame), (decode_message, salvage)):
         with contextlib.suppress(RemoteProtocolError):
             decode(message)
-        salvage(message)
+        rescue(message)
 
 
 def fuzz(rounds: int, seed: int) -> None:

@@ -95,6 +95,22 @@ def test_a_message_of_several_megabytes_passes():
     asyncio.run(scenario())
 
 
+def test_read_buffers_of_large_messages_are_bounded_together():
+    async def scenario() -> None:
+        async with broker(total_queue_bytes=5_000_000) as server:
+            receiver = await RawClient.associate(server.port, "pcp://b/agent")
+            first = await RawClient.associate(server.port, "pcp://a1/agent")
+            second = await RawClient.associate(server.port, "pcp://a2/agent")
+            for sender in (first, second):
+                sender.send_v1("http://example.com/big", [receiver.uri], b"x" * 2_000_000)
+                assert len((await receiver.receive_v1())[1]) == 2_000_000
+            assert await second.closed_with() == 1011
+            await until(lambda: server._read_buffer_bytes < 5_000_000)
+            assert first.uri in server.broker.registry.by_uri
+
+    asyncio.run(scenario())
+
+
 def test_fragmented_messages_are_put_together():
     async def scenario() -> None:
         async with broker() as server:

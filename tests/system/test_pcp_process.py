@@ -121,3 +121,28 @@ def test_errors_are_one_line(arguments, code, text):
     assert result.returncode == code
     assert text in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_examples_run(tmp_path):
+    examples = Path(__file__).parents[2] / "examples"
+    with serving() as (_, url):
+        agent = subprocess.Popen(
+            [sys.executable, str(examples / "pcp_agent.py"), url, "pcp://agent1/agent"],
+            env=ENVIRONMENT,
+            text=True,
+            stdout=subprocess.PIPE,
+        )
+        assert agent.stdout.readline() == "pcp://agent1/agent is associated\n"
+        controller = subprocess.run(
+            [sys.executable, str(examples / "pcp_controller.py"), url, "pcp://boss/controller"],
+            env=ENVIRONMENT,
+            text=True,
+            capture_output=True,
+            timeout=30,
+        )
+        agent.terminate()
+        agent.communicate(timeout=20)
+    assert controller.stdout.splitlines() == [
+        "1 agents are connected, 1 were sent a hello",
+        "pcp://agent1/agent answers {'heard': {'question': 42}}",
+    ]

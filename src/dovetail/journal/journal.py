@@ -110,6 +110,7 @@ class Journal:
         self._jobs: list[_Job] = []
         self._is_closing = False
         self._reader_of_thread = threading.local()
+        self._readers: list[JournalReader] = []
         self._checkpointer = Checkpointer(self)
         self._writing = threading.Thread(target=self._write_loop, name=f"journal {self.path.name}", daemon=True)
         self._writing.start()
@@ -207,6 +208,8 @@ class Journal:
         reader: JournalReader | None = getattr(self._reader_of_thread, "reader", None)
         if reader is None:
             reader = self._reader_of_thread.reader = JournalReader.open(self.path)
+            with self._lock:
+                self._readers.append(reader)
         return reader
 
     def close(self) -> None:
@@ -225,6 +228,8 @@ class Journal:
             self._writer.sync()
         except DovetailError as error:
             log.warning("journal %s: not everything was written at closing: %s", self.path, error)
+        for reader in self._readers:
+            reader.close()
         self._writer.close()
 
     def __enter__(self) -> Self:

@@ -20,9 +20,10 @@ from dovetail.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.hop import Address, Hop, Reason, Stage, address_of
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.authorization import Authorization, matches_type
-from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_id
-from dovetail.pcp.codec_v2 import decode_message, encode_message, salvage_id_v2
+from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_frame
+from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.delivery import Delivery
+from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry
 from dovetail.pcp.message import Message, message_of
@@ -63,6 +64,7 @@ class Broker:
         self._delivery = Delivery(settings, self._outbound, Renderer(server, settings.translated_ttl_ms * 1000))
         self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, self._keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
+        self._is_plain = not (settings.hops or tells_messages)
         self._max_bytes = settings.max_message_bytes
         self._skew_us = settings.clock_skew_ms * 1000
         self._awaiting_association: deque[tuple[int, Session]] = deque()
@@ -144,7 +146,7 @@ class Broker:
 
     def _register(self, session: Session, uri: str, now: int) -> None:
         before = self.registry.add(uri, session)
-        session.uri = uri
+        session.associate(uri)
         if before is None:
             self._changes.note(uri, CONNECTED, now)
         elif before is not session:
@@ -187,9 +189,7 @@ class Broker:
             else:
                 self._receive_v1(data, session, now, is_text)
         except RemoteProtocolError as error:
-            salvage = salvage_id_v2 if session.version == 2 else salvage_id
-            message_id = salvage(data)
-            self._reject(session, data, error.reason, error.detail, now, message_id)
+            message_id = self._reject(session, data, error.reason, error.detail, now)
             self._replies.refuse(session, message_id, error.detail, now)
         if self._delivery.slow or self._delivery.failures:
             self._finish(now)
@@ -199,7 +199,7 @@ class Broker:
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._reject(session, data, reason, f"refused after {len(data)} bytes of {size}", now, None, size)
+            self._reject(session, data, reason, f"refused after {len(data)} bytes of {size}", now, size)
 
     def _receive_v1(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
         if is_text:
@@ -212,11 +212,25 @@ class Broker:
                 return
             if session.uri is None:
                 detail = "sent before the session was associated"
-                self._reject(session, data, Reason.NOT_ASSOCIATED, detail, now, envelope.id)
+                self._reject(session, data, Reason.NOT_ASSOCIATED, detail, now)
                 return
         if envelope.sender != session.uri:
             raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
         message = message_of(frame, Address(sha256(data).digest()), now)
+        targets = envelope.targets
+        if len(targets) == 1 and self._is_plain and envelope.destination_report is not True:
+            # The usual message: one client that is there and reads. The same checks as in `_route`, without its cases.
+            receiver = self._by_uri.get(targets[0])
+            grant = session.grants.get(envelope.message_type)
+            if (
+                receiver is not None
+                and receiver.is_direct
+                and grant is not None
+                and (grant.policy.is_open or grant.policy.judge(targets[0]).is_allowed)
+                and frame.expires_us + self._skew_us > now
+            ):
+                self._outbound.pass_on(message, data, receiver, grant.keeps_body, now)
+                return
         self._route(message, envelope.targets, envelope.destination_report is True, frame.data, data, session, now)
 
     def _receive_v2(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
@@ -275,7 +289,8 @@ class Broker:
         is_expired = message.expires_us is not None and message.expires_us + self._skew_us <= now
         if receiver is not None and not is_expired and not wants_report:
             queued = self._delivery.deliver(message, [receiver], now)
-            self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
+            if self._outbound.tells_messages:
+                self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
             return
         route = find_route(targets, self.registry)
         if is_expired:
@@ -325,7 +340,7 @@ class Broker:
         envelope = frame.envelope
         refusal = find_refusal(session, envelope.sender, self._authorization)
         if refusal is not None:
-            self._reject(session, raw, refusal.reason, refusal.detail, now, envelope.id)
+            self._reject(session, raw, refusal.reason, refusal.detail, now)
             self._replies.associate(session, envelope.id, now, refusal.detail)
             self._outbound.release(session, now)
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now)
@@ -337,7 +352,7 @@ class Broker:
             return
         self._outbound.observe_delivered(message.address, tuple(dict.fromkeys(envelope.targets)), now)
         is_new = session.uri is None
-        session.uri = envelope.sender
+        session.associate(envelope.sender)
         self._replies.associate(session, envelope.id, now)
         self._outbound.tell("delivered", message, envelope.targets, 0)
         if is_new:
@@ -347,9 +362,7 @@ class Broker:
         """A message addressed to the broker: the task is told by its type."""
         try:
             if message.message_type != INVENTORY_REQUEST:
-                raise RemoteProtocolError(
-                    Reason.UNKNOWN_REQUEST, f"the broker has no task for {message.message_type!r}"
-                )
+                raise RemoteProtocolError(Reason.UNKNOWN_REQUEST, "the broker has no task for this")
             request = decode_inventory_request(content)
             patterns = PatternSet(request.query)
         except (RemoteProtocolError, ValueError) as error:
@@ -367,24 +380,20 @@ class Broker:
     # Refusals and what senders are told
 
     def _reject(
-        self,
-        session: Session,
-        raw: bytes,
-        reason: Reason,
-        detail: str,
-        now: int,
-        message_id: str | None,
-        size: int | None = None,
-    ) -> None:
+        self, session: Session, raw: bytes, reason: Reason, detail: str, now: int, size: int | None = None
+    ) -> str | None:
+        """Observe a refusal; returns the id of the message where it can be read."""
+        salvaged = salvage(raw) if session.version == 2 else salvage_frame(raw)
         address = address_of(raw)
         sender = session.address_for_replies
-        kept = raw[: self.settings.evidence_bytes]
+        kept = raw[: self.settings.evidence_bytes] if self._keeps_body(salvaged.message_type) else None
         size = len(raw) if size is None else size
         self._outbound.observe(Stage.REJECTED, address, (sender,), now, reason, kept, size)
-        self._outbound.tell_rejected(address, message_id, sender, size, reason, detail)
+        self._outbound.tell_rejected(address, salvaged, sender, size, reason, detail)
+        return salvaged.id
 
     def _deny(self, session: Session, message: Message, raw: bytes, reason: Reason, detail: str, now: int) -> None:
-        self._reject(session, raw, reason, detail, now, message.id)
+        self._reject(session, raw, reason, detail, now)
         self._replies.deny(session, message.id, now)
 
     def _finish(self, now: int) -> None:
@@ -399,7 +408,10 @@ class Broker:
                 self._close(session, CLOSE_LIMIT_EXCEEDED, "queue limit exceeded", Reason.SLOW_CONSUMER, now)
             failures, delivery.failures = delivery.failures, []
             for failure in failures:
-                self._outbound.tell("undeliverable", failure.message, (failure.uri,), 0, failure.reason)
+                is_late = failure.reason in (Reason.LIFETIME_OVER, Reason.REDELIVERY_OVERFLOW)
+                self._outbound.tell(
+                    "expired" if is_late else "undeliverable", failure.message, (failure.uri,), 0, failure.reason
+                )
                 sender = self._by_uri.get(failure.message.sender)
                 if sender is not None:
                     self._replies.explain(sender, failure, now)
@@ -435,11 +447,8 @@ class Broker:
         if self._delivery.is_draining():
             return self._now
         due = self._sweep_us
-        for time in (
-            self._awaiting_association[0][0] if self._awaiting_association else None,
-            self._changes.due_us,
-            self._delivery.next_deadline(),
-        ):
+        association_us = self._awaiting_association[0][0] if self._awaiting_association else None
+        for time in (association_us, self._changes.due_us, self._delivery.next_deadline()):
             if time is not None and (due is None or time < due):
                 due = time
         return due
@@ -486,8 +495,5 @@ class Broker:
 
     def backlogs(self) -> dict[str, int]:
         """Queued bytes of each connection that has any: who is slow now."""
-        return {
-            session.address_for_replies: session.outbox_bytes
-            for session in self._sessions.values()
-            if session.outbox_bytes
-        }
+        sessions = [session for session in self._sessions.values() if session.outbox_bytes]
+        return {session.address_for_replies: session.outbox_bytes for session in sessions}

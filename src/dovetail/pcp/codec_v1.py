@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
-from dovetail.pcp.envelope import Envelope, check_envelope, is_uuid
+from dovetail.pcp.envelope import Envelope, Salvage, check_envelope, salvage
 from dovetail.pcp.strict_json import has_duplicate_key
 
 VERSION_1 = 1
@@ -123,20 +123,19 @@ def decode_envelope(document: bytes) -> Envelope:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"envelope: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(Reason.MALFORMED, f"envelope: {error}") from None
-    targets = envelope.targets
-    values = len(envelope.id) + len(envelope.message_type) + len(envelope.expires) + len(envelope.sender)
-    strings = 9 + len(targets)
+    targets, report, answered = envelope.targets, envelope.destination_report, envelope.in_reply_to
+    needed = _BARE + len(envelope.id) + len(envelope.message_type) + len(envelope.expires) + len(envelope.sender)
     if len(targets) == 1:
-        values += len(targets[0]) + 2
-    if envelope.destination_report is not UNSET:
-        strings += 1
-        values += 26 if envelope.destination_report else 27
-    if envelope.in_reply_to is not UNSET:
-        strings += 2
-        values += 17 + len(envelope.in_reply_to)
+        needed += len(targets[0]) + 2
+    if report is not UNSET:
+        needed += 26 if report else 27
+    if answered is not UNSET:
+        needed += 17 + len(answered)
     # A document just as long as its values need has neither spaces, escapes nor a key twice: no need to look again.
-    if len(document) != _BARE + values and has_duplicate_key(document, strings):
-        raise RemoteProtocolError(Reason.MALFORMED, "envelope: a key stands twice")
+    if len(document) != needed:
+        strings = 9 + len(targets) + (report is not UNSET) + 2 * (answered is not UNSET)
+        if has_duplicate_key(document, strings):
+            raise RemoteProtocolError(Reason.MALFORMED, "envelope: a key stands twice")
     return envelope
 
 
@@ -160,12 +159,10 @@ def append_debug(message: bytes, content: bytes) -> bytes:
     return b"".join((message, _CHUNK.pack(CHUNK_DEBUG, len(content)), content))
 
 
-def salvage_id(message: bytes) -> str | None:
-    """The id of a message that was refused, where it can still be read, so that the error can name it."""
+def salvage_frame(message: bytes) -> Salvage:
+    """What can still be read of a message that was refused, so that the error can name it."""
     try:
         length = _HEAD.unpack_from(message)[2]
-        read = msgspec.json.decode(message[6 : 6 + min(length, MAX_ENVELOPE_BYTES)], type=dict[str, msgspec.Raw])
-        found = msgspec.json.decode(read["id"], type=str)
-    except (struct.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
-        return None
-    return found if is_uuid(found) else None
+    except struct.error:
+        return Salvage()
+    return salvage(message[6 : 6 + min(length, MAX_ENVELOPE_BYTES)])

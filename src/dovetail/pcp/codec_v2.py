@@ -8,7 +8,7 @@ from msgspec import UNSET
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
 from dovetail.pcp.codec_v1 import MAX_MESSAGE_BYTES
-from dovetail.pcp.envelope import MessageV2, check_message_v2, is_uuid
+from dovetail.pcp.envelope import MessageV2, check_message_v2
 from dovetail.pcp.strict_json import MAX_NESTING, has_duplicate_key, is_nested_too_deep, is_utf8
 
 _decode = msgspec.json.Decoder(MessageV2).decode
@@ -54,13 +54,3 @@ def _repeats_a_key(message: bytes, decoded: MessageV2) -> bool:
 def encode_message(message: MessageV2) -> bytes:
     """A message of v2; absent fields stay absent."""
     return _encoder.encode(message)
-
-
-def salvage_id_v2(message: bytes) -> str | None:
-    """The id of a message that was refused, where it can still be read."""
-    try:
-        read = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
-        found = msgspec.json.decode(read["id"], type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
-        return None
-    return found if is_uuid(found) else None

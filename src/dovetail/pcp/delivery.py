@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason, Stage
-from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.codec_v1 import Frame
+from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Held, Session
 from dovetail.pcp.settings import PcpSettings
@@ -27,6 +28,7 @@ from dovetail.pcp.translation import Renderer
 
 SLICE_BYTES = 256 * 1024
 _SLACK = 1_000
+_DELIVERED = Stage.DELIVERED
 
 
 class Failure(NamedTuple):
@@ -71,10 +73,18 @@ class Delivery:
 
     def deliver(self, message: Message, sessions: list[Session], now: int) -> int:
         """Give the message to each session; returns how many of them must wait for it."""
+        if len(sessions) == 1 and sessions[0].is_direct:  # the usual message, without any loop
+            session = sessions[0]
+            if self._renderer.is_plain and message.origin.__class__ is Frame:
+                payload = message.payload
+            else:
+                payload = self._renderer.render(message, 1, session.uri or "", _DELIVERED, now)
+            self._outbound.put(session, message, payload, _DELIVERED)
+            return 0
         direct = [session for session in sessions if session.is_direct]
         if direct:
             payload = self._renderer.render(message, 1, direct[0].uri or "", Stage.DELIVERED, now)
-            self._outbound.put_all(direct, self._outbound.parcel(Parcel(payload, message, Stage.DELIVERED, [])))
+            self._outbound.put_all(direct, message, payload)
             if len(direct) == len(sessions):
                 return 0
         return sum(self._deliver_indirect(message, session, now) for session in sessions if not session.is_direct)
@@ -101,7 +111,7 @@ class Delivery:
             self._outbound.observe(Stage.UNDELIVERABLE, message.address, (uri,), now, error.reason)
             self.failures.append(Failure(message, uri, error.reason, error.detail))
         else:
-            self._outbound.put(session, self._outbound.parcel(Parcel(payload, message, stage, [])))
+            self._outbound.put(session, message, payload, stage)
 
     # Queues of connections
 
@@ -137,7 +147,10 @@ class Delivery:
                 continue
             session.outbox.popleft()
             self._release(held)
-            self._hand_over(session, message, Stage.REDELIVERED if held.is_retry else Stage.DELIVERED, now)
+            stage = Stage.REDELIVERED if held.is_retry else Stage.DELIVERED
+            self._hand_over(session, message, stage, now)
+            if not message.is_own:
+                self._outbound.tell(stage.value, message, (held.uri,), 1)
         if session.outbox:
             self._draining[session] = None
         else:
@@ -149,7 +162,7 @@ class Delivery:
             bool(session.outbox) and session.outbox_bytes + held.size > self._queue_bytes
         )
         self._account(held, session)
-        session.outbox.append(held)
+        session.open_outbox().append(held)
         session.refresh_direct()
         if is_over:
             self.slow[session] = None
@@ -181,7 +194,7 @@ class Delivery:
         for parcel in reversed(parcels):
             held = Held(parcel.message, session.address_for_replies, is_retry=True)
             self._account(held, session)
-            session.outbox.appendleft(held)
+            session.open_outbox().appendleft(held)
         session.refresh_direct()
 
     def wait_for(self, message: Message, uri: str, now: int) -> None:
@@ -222,7 +235,7 @@ class Delivery:
             for held in waiting.queue:
                 held.session = session
             session.outbox_bytes += waiting.size
-            session.outbox.extend(waiting.queue)
+            session.open_outbox().extend(waiting.queue)
         self._drain(session, now)
 
     # Lifetimes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,6 +12,8 @@ from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
 from dovetail.pcp.timestamps import decode_timestamp
 from dovetail.pcp.uri import is_uri
+
+T = TypeVar("T")
 
 MAX_TARGETS = 100_000
 _HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
@@ -38,6 +41,37 @@ class MessageV2(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
     sender: str | UnsetType = UNSET
     in_reply_to: str | UnsetType = UNSET
     data: msgspec.Raw | UnsetType = UNSET
+
+
+class Salvage(NamedTuple):
+    """What could be read of a message that was refused."""
+
+    id: str | None = None
+    message_type: str = ""
+    targets: tuple[str, ...] = ()
+
+
+def salvage(document: bytes) -> Salvage:
+    """Id, type and targets from the JSON of an envelope or v2 message, as far as they can be read."""
+    try:
+        fields = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Salvage()
+    message_id = _read_field(fields, "id", str)
+    target = _read_field(fields, "target", str)
+    targets = _read_field(fields, "targets", list[str]) or ([target] if target else [])
+    return Salvage(
+        message_id if message_id and is_uuid(message_id) else None,
+        _read_field(fields, "message_type", str) or "",
+        tuple(targets),
+    )
+
+
+def _read_field(fields: dict[str, msgspec.Raw], name: str, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(fields[name], type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
+        return None
 
 
 def is_uuid(text: str) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.hop import Address, Observation, Reason, Stage
+from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, Parcel
 from dovetail.pcp.session import ConnectionId, Session
 
 _ACCEPTED = Stage.ACCEPTED
+_DELIVERED = Stage.DELIVERED
 Outgoing = tuple[ConnectionId, list[bytes]]
 
 
@@ -24,7 +26,7 @@ class Outbound:
     """
 
     def __init__(self, *, tells_messages: bool = False) -> None:
-        self._tells_messages = tells_messages
+        self.tells_messages = tells_messages
         self.events: list[Event] = []
         self.accepted_total = 0
         self.delivered_total = 0
@@ -33,19 +35,40 @@ class Outbound:
         self._parcels: list[Parcel] = []
         self._ready: list[Outgoing] = []
 
-    def parcel(self, parcel: Parcel) -> Parcel:
-        """Begin a parcel of this turn; put it to sessions next."""
+    def pass_on(self, message: Message, raw: bytes, session: Session, keeps_body: bool, now: int) -> None:
+        """Accept a message and hand it to one session as it came: `accept` and `put` in one, for the data path."""
+        self.accepted_total += 1
+        self.events.append(
+            Observation(
+                at_us=now,
+                stage=_ACCEPTED,
+                message=message.address,
+                counterparts=(message.sender,),
+                raw=raw if keeps_body else None,
+                size=len(raw),
+                expires_us=message.expires_us,
+            )
+        )
+        parcel = Parcel(message.payload, message, _DELIVERED)
         self._parcels.append(parcel)
-        return parcel
-
-    def put(self, session: Session, parcel: Parcel) -> None:
-        """Hand this parcel to the session at the end of the turn."""
-        if not session.pending:
+        pending = session.pending
+        if not pending:
             self._dirty.append(session)
-        session.pending.append(parcel)
+        pending.append(parcel)
 
-    def put_all(self, sessions: list[Session], parcel: Parcel) -> None:
-        """Hand this parcel to each session at the end of the turn; the inner loop of a fan-out."""
+    def put(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
+        """Hand a parcel of its own to one session at the end of the turn."""
+        parcel = Parcel(payload, message, stage)
+        self._parcels.append(parcel)
+        pending = session.pending
+        if not pending:
+            self._dirty.append(session)
+        pending.append(parcel)
+
+    def put_all(self, sessions: list[Session], message: Message, payload: bytes) -> None:
+        """Hand one parcel to all of these sessions at the end of the turn; the inner loop of a fan-out."""
+        parcel = Parcel(payload, message, Stage.DELIVERED, [])
+        self._parcels.append(parcel)
         mark = self._dirty.append
         for session in sessions:
             pending = session.pending
@@ -72,7 +95,7 @@ class Outbound:
         self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
     ) -> None:
         """Add what became of a message to the access log, if there is one."""
-        if self._tells_messages:
+        if self.tells_messages:
             self.events.append(
                 MessageHandled(
                     outcome=outcome,
@@ -88,18 +111,18 @@ class Outbound:
             )
 
     def tell_rejected(
-        self, address: Address, message_id: str | None, sender: str, size: int, reason: Reason, detail: str
+        self, address: Address, salvaged: Salvage, sender: str, size: int, reason: Reason, detail: str
     ) -> None:
         """Add a refusal to the access log, if there is one."""
-        if self._tells_messages:
+        if self.tells_messages:
             self.events.append(
                 MessageHandled(
                     outcome="rejected",
                     address=address,
-                    id=message_id or "",
-                    message_type="",
+                    id=salvaged.id or "",
+                    message_type=salvaged.message_type,
                     sender=sender,
-                    targets=(),
+                    targets=salvaged.targets,
                     recipients=0,
                     size=size,
                     reason=reason,
@@ -156,15 +179,20 @@ class Outbound:
                 self._parcels.clear()
             return
         ready = self._ready
+        append = self.events.append
         last_parcels: list[Parcel] = []
         payloads: list[bytes] = []
         for session in self._dirty:
             parcels = session.pending
             if not parcels:
                 continue  # closed in the meantime; its parcels were taken back
-            uri = session.uri or session.address_for_replies
+            alone = session.uri_alone
             for parcel in parcels:
-                parcel.uris.append(uri)
+                uris = parcel.uris
+                if uris.__class__ is list:
+                    uris.append(alone[0])
+                else:
+                    parcel.uris = alone
             if parcels != last_parcels:
                 payloads = [parcel.payload for parcel in parcels]
                 last_parcels = parcels
@@ -172,8 +200,16 @@ class Outbound:
             session.pending = []
         self._dirty.clear()
         for parcel in self._parcels:
-            if parcel.uris:
-                self._observe_handed(parcel, tuple(parcel.uris), now)
+            uris = parcel.uris
+            if not uris:
+                continue  # nobody was there any more
+            if parcel.stage is _DELIVERED:
+                self.delivered_total += len(uris)
+                append(
+                    Observation(at_us=now, stage=_DELIVERED, message=parcel.message.address, counterparts=tuple(uris))
+                )
+            else:
+                self._observe_handed(parcel, tuple(uris), now)
         self._parcels.clear()
 
     def _observe_handed(self, parcel: Parcel, uris: tuple[str, ...], now: int) -> None:

@@ -56,6 +56,9 @@ class Held:
         self.session: Session | None = None
 
 
+_NOTHING_QUEUED: deque[Held] = deque()
+
+
 class Session:
     """State of one connection; `uri` is None until a v1 client has associated.
 
@@ -77,6 +80,7 @@ class Session:
         "pending",
         "subscription",
         "uri",
+        "uri_alone",
         "version",
     )
 
@@ -86,13 +90,14 @@ class Session:
         self.mount = mount
         self.version = mount.version
         self.uri: str | None = None
+        self.uri_alone: tuple[str, ...] = (self.address_for_replies,)  # made once, for every delivery's observation
         self.opened_us = now
         self.last_seen_us = now
         self.is_closing = False
         self.is_paused = False
         self.is_direct = False  # associated, v1, nothing queued: what is routed to it goes straight into `pending`
         self.pending: list[Parcel] = []
-        self.outbox: deque[Held] = deque()
+        self.outbox = _NOTHING_QUEUED
         self.outbox_bytes = 0
         self.grants: dict[str, Grant] = {}
         self.subscription: Subscription | None = None
@@ -101,6 +106,17 @@ class Session:
     def address_for_replies(self) -> str:
         """Where replies go: the session's URI, or the likeliest one before it has any."""
         return self.uri or client_uri(self.common_name or UNIDENTIFIED, self.mount.client_type or DEFAULT_CLIENT_TYPE)
+
+    def associate(self, uri: str) -> None:
+        """From now on the session is known by this URI."""
+        self.uri = uri
+        self.uri_alone = (uri,)
+
+    def open_outbox(self) -> deque[Held]:
+        """The outbox for adding to it; most connections never need one of their own."""
+        if self.outbox is _NOTHING_QUEUED:
+            self.outbox = deque()
+        return self.outbox
 
     def refresh_direct(self) -> None:
         """To be called after anything that `is_direct` depends on has changed."""

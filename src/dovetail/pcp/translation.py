@@ -46,6 +46,7 @@ class Renderer:
 
     def __init__(self, server: str | None, translated_ttl_us: int) -> None:
         self._server = server
+        self.is_plain = server is None  # v1 messages go to v1 clients as they came
         self._translated_ttl_us = translated_ttl_us
 
     def render(self, message: Message, version: int, uri: str, stage: Stage, now: int) -> bytes:

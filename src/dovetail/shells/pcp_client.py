@@ -42,6 +42,7 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import INVENTORY_REQUEST, InventoryRequest, InventoryResponse
+from dovetail.shells.websocket import quiet_log
 
 DEFAULT_TTL_MS = 30_000
 MAX_UNREAD_MESSAGES = 10_000
@@ -330,7 +331,7 @@ class PcpClient:
                 picows.ws_connect(
                     lambda: _Wire(self, self._options.max_message_bytes),
                     self._url,
-                    logger_name=log,
+                    logger_name=quiet_log,
                     max_redirects=0,
                     enable_auto_ping=True,
                     auto_ping_strategy=picows.WSAutoPingStrategy.PING_PERIODICALLY,

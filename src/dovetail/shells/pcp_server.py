@@ -28,7 +28,7 @@ from dovetail.pcp.events import CloseDecided, Event, MessageHandled, SessionEnde
 from dovetail.pcp.outbound import Outgoing
 from dovetail.pcp.session import ConnectionId, parse_mount
 from dovetail.pcp.settings import PcpSettings
-from dovetail.pcp.vocabulary import CLOSE_GOING_AWAY, CLOSE_NO_CERTIFICATE, CLOSE_REVOKED
+from dovetail.pcp.vocabulary import CLOSE_GOING_AWAY, CLOSE_LIMIT_EXCEEDED, CLOSE_NO_CERTIFICATE, CLOSE_REVOKED
 from dovetail.shells.metrics import Health, MetricsServer
 from dovetail.shells.pcp_access import access, log_message
 from dovetail.shells.pcp_metrics import BrokerMetrics
@@ -74,6 +74,8 @@ class PcpServer:
         self._texts: set[int] = set()
         self._opened_at: dict[int, float] = {}
         self._serials: dict[int, int] = {}
+        self._read_buffers: dict[int, int] = {}
+        self._read_buffer_bytes = 0
         self._revocations: RevocationList | None = None
         self._listener: asyncio.Server | None = None
         self._metrics_server = MetricsServer(self.metrics.registry, self.health)
@@ -220,6 +222,17 @@ class PcpServer:
         else:
             self.broker.receive_frame(data, ConnectionId(connection), self._now, is_text)
 
+    def receive_large(self, connection: int, size: int) -> None:
+        """Read buffers grow and never shrink: over the memory limit, a connection that has a large one is closed."""
+        grown = 2 * size - self._read_buffers.get(connection, 0)
+        if grown > 0:
+            self._read_buffers[connection] = 2 * size
+            self._read_buffer_bytes += grown
+        if self._read_buffer_bytes > self.settings.total_queue_bytes:
+            self._plan()
+            detail = "read buffers exceed the memory limit"
+            self.broker.close(ConnectionId(connection), CLOSE_LIMIT_EXCEEDED, detail, self._now)
+
     def receive_ping(self, connection: int) -> None:
         """A ping or a pong; picows was told to answer."""
         self.broker.receive_ping(ConnectionId(connection), now_us())
@@ -245,6 +258,7 @@ class PcpServer:
         self._texts.discard(connection)
         self._opened_at.pop(connection, None)
         self._serials.pop(connection, None)
+        self._read_buffer_bytes -= self._read_buffers.pop(connection, 0)
         self._plan()
         if self._is_gated:
             # What it sent before must be fed first; but nothing more may be handed over to it.

@@ -23,6 +23,7 @@ MAX_FRAGMENTS = 16_384
 MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
 READ_BUFFER_BYTES = 2_048
+LARGE_FRAME_BYTES = 1024 * 1024
 BACKLOG = 4_096
 LINGER_S = 1.0
 
@@ -76,6 +77,9 @@ class Handler(Protocol):
 
     def receive_opened(self, connection: Connection, path: str) -> None: ...
     def receive_message(self, data: bytes, connection: int, is_text: bool) -> None: ...
+    def receive_large(self, connection: int, size: int) -> None:
+        """A frame so large came that the connection's read buffer stays large: up to twice this size."""
+
     def receive_ping(self, connection: int) -> None: ...
     def receive_refused(self, data: bytes, connection: int, reason: Reason, size: int) -> None: ...
     def receive_paused(self, connection: int) -> None: ...
@@ -172,10 +176,16 @@ class PicowsConnection(picows.WSListener):
         kind = frame.msg_type
         if frame.fin and self._assembler is None and not frame.rsv1:
             if kind == _BINARY:
-                self._receive(frame.get_payload_as_bytes(), self.id, False)
+                payload = frame.get_payload_as_bytes()
+                self._receive(payload, self.id, False)
+                if len(payload) > LARGE_FRAME_BYTES:
+                    self._handler.receive_large(self.id, len(payload))
                 return
             if kind == _TEXT:
-                self._receive(frame.get_payload_as_bytes(), self.id, True)
+                payload = frame.get_payload_as_bytes()
+                self._receive(payload, self.id, True)
+                if len(payload) > LARGE_FRAME_BYTES:
+                    self._handler.receive_large(self.id, len(payload))
                 return
         if kind == _PING:
             if self.write_buffer_size <= MAX_PONG_BACKLOG_BYTES:
@@ -290,11 +300,12 @@ async def listen(
         enable_auto_pong=False,
         max_frame_size=max_bytes,
         read_buffer_init_size=READ_BUFFER_BYTES,
-        logger_name=_quiet,
+        logger_name=quiet_log,
         backlog=BACKLOG,
         **more,
     )
 
 
-_quiet = logging.getLogger("dovetail.websocket.picows")
-_quiet.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
+_quiet_logger = logging.getLogger("dovetail.websocket.picows")
+_quiet_logger.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
+quiet_log = logging.LoggerAdapter(_quiet_logger)  # of a Logger it would make one more for each connection

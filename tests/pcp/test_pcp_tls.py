@@ -1,0 +1,61 @@
+"""Names in certificates, and the revocation list."""
+
+import pytest
+
+from dovetail.errors import ConfigError, KeyFileError
+from dovetail.keys.authority import CertificateKind, Names, create_authority, load_certificate
+from dovetail.shells.pcp_tls import RevocationList, common_name, serial_number, server_context
+
+
+def certificate(*parts: tuple[tuple[str, str], ...]) -> dict[str, object]:
+    return {"subject": parts, "serialNumber": "0A"}
+
+
+def test_the_common_name_is_found_by_name_among_all_rdns():
+    assert common_name(certificate((("organizationName", "x"),), (("commonName", "agent1"),))) == "agent1"
+    assert common_name(certificate((("organizationName", "x"), ("commonName", "agent1")))) == "agent1"
+
+
+def test_no_common_name_or_several_is_none():
+    assert common_name(None) is None
+    assert common_name({}) is None
+    assert common_name(certificate((("organizationName", "x"),))) is None
+    assert common_name(certificate((("commonName", "a"),), (("commonName", "b"),))) is None
+    assert common_name(certificate((("commonName", ""),))) is None
+
+
+def test_serial_numbers_are_hexadecimal():
+    assert serial_number(certificate()) == 10
+    assert serial_number(None) is None
+
+
+def test_a_changed_list_is_read_again_and_tells_what_is_new(tmp_path):
+    authority = create_authority(tmp_path, "CA")
+    authority.issue("traitor", CertificateKind.CLIENT, Names())
+    traitor = load_certificate(tmp_path / "traitor.pem")
+    path = authority.write_revocation_list()
+    revocations = RevocationList(str(path), str(tmp_path / "ca.pem"))
+    assert revocations.reload() == frozenset()
+    authority.revoke(traitor)
+    assert revocations.reload() == {traitor.serial_number}
+    assert revocations.reload() == frozenset()
+    assert revocations.serials == {traitor.serial_number}
+
+
+def test_a_list_of_somebody_else_is_refused(tmp_path):
+    for name in ("one", "two"):
+        create_authority(tmp_path / name, "CA").write_revocation_list()
+    revocations = RevocationList(str(tmp_path / "one" / "crl.pem"), str(tmp_path / "two" / "ca.pem"))
+    with pytest.raises(ConfigError, match="not signed"):
+        revocations.reload()
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path):
+    broken = tmp_path / "broken.pem"
+    broken.write_text("nothing")
+    with pytest.raises(ConfigError, match=r"broken\.pem"):
+        RevocationList(str(broken), str(broken)).reload()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        RevocationList(str(tmp_path / "missing"), str(broken)).reload()
+    with pytest.raises(KeyFileError, match=r"broken\.pem"):
+        server_context(str(broken), str(broken), str(broken))

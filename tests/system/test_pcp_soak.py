@@ -1,0 +1,142 @@
+"""Long runs for `make soak`: many connections held, storms of reconnecting, two processes with one identity."""
+
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from system.pcp_raw import Closed, RawClient, Refused
+from system.pcp_site import Site, scrape
+
+pytestmark = [pytest.mark.system, pytest.mark.soak, pytest.mark.timeout(600)]
+RUN = "from dovetail.cli.pcp import app; app()"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+KIB = 1024
+
+
+def raise_file_limit(wanted: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip(f"{wanted} open files needed, {hard} allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def serving(*arguments: str):
+    command = [sys.executable, "-c", RUN, "serve", "--allow-all", "--port", "0", "--metrics-port", "0", "--json"]
+    process = subprocess.Popen([*command, *arguments], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE)
+    try:
+        started = json.loads(process.stdout.readline())
+        yield process, *(int(started[name].split(":")[2].split("/")[0]) for name in ("url", "metrics"))
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def resident_bytes(process: subprocess.Popen[str]) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) * KIB
+
+
+def open_sockets(process: subprocess.Popen[str]) -> int:
+    return sum("socket:" in str(entry.readlink()) for entry in Path(f"/proc/{process.pid}/fd").iterdir())
+
+
+async def hold(port: int, count: int, context=None) -> list[RawClient]:
+    clients: list[RawClient] = []
+    for first in range(0, count, 100):
+        numbers = range(first, min(first + 100, count))
+        uris = [f"pcp://agent{number}/agent" if context is None else f"pcp://many/t{number}" for number in numbers]
+        clients += await asyncio.gather(*(RawClient.associate(port, uri, context) for uri in uris))
+    return clients
+
+
+def test_10_000_plain_connections_are_held_in_at_most_20_kb_each():
+    raise_file_limit(12_000)
+
+    async def scenario() -> None:
+        with serving("--insecure-plain") as (process, port, metrics):
+            before = resident_bytes(process)
+            clients = await hold(port, 10_000)
+            assert "dovetail_pcp_connections 10000.0" in (await scrape(metrics))[1]
+            per_connection = (resident_bytes(process) - before) / len(clients)
+            print(f"{per_connection / KIB:.1f} KiB a plain connection")  # noqa: T201
+            assert per_connection <= 20_000
+            clients[0].send_v1("http://example.com/ping", ["pcp://*/agent"], b"1")
+            assert len(await asyncio.gather(*(client.receive_v1(60) for client in clients))) == 10_000
+            await RawClient.close_all()
+
+    asyncio.run(scenario())
+
+
+def test_2_000_tls_connections_are_held_in_at_most_50_kb_each(tmp_path):
+    raise_file_limit(4_000)
+
+    async def scenario() -> None:
+        site = Site(tmp_path)
+        keys = [text for name, value in site.settings.items() for text in (f"--{name}", value)]
+        with serving(*keys) as (process, port, metrics):
+            before = resident_bytes(process)
+            clients = await hold(port, 2_000, site.client("many"))
+            assert "dovetail_pcp_connections 2000.0" in (await scrape(metrics))[1]
+            per_connection = (resident_bytes(process) - before) / len(clients)
+            print(f"{per_connection / KIB:.1f} KiB a TLS connection")  # noqa: T201
+            assert per_connection <= 50_000
+            await RawClient.close_all()
+
+    asyncio.run(scenario())
+
+
+def test_10_000_that_reconnect_at_once_are_all_back_soon():
+    raise_file_limit(12_000)
+
+    async def scenario() -> None:
+        with serving("--insecure-plain") as (_, port, metrics):
+            await hold(port, 10_000)
+            await RawClient.close_all()
+            began = time.monotonic()
+            clients = await asyncio.gather(
+                *(RawClient.associate(port, f"pcp://agent{number}/agent") for number in range(10_000))
+            )
+            print(f"10,000 back after {time.monotonic() - began:.1f} s")  # noqa: T201
+            assert len(clients) == 10_000
+            assert "dovetail_pcp_connections 10000.0" in (await scrape(metrics))[1]
+            await RawClient.close_all()
+
+    asyncio.run(scenario())
+
+
+def test_two_with_one_identity_for_ten_seconds_leak_neither_sockets_nor_memory():
+    async def scenario() -> None:
+        with serving("--insecure-plain") as (process, port, _):
+
+            async def twin(until: float) -> int:
+                evictions = 0
+                while time.monotonic() < until:
+                    try:
+                        client = await RawClient.associate(port, "pcp://twin/agent")
+                        await client.closed_with(1)
+                    except (Closed, Refused, TimeoutError):
+                        pass
+                    evictions += 1
+                    await asyncio.sleep(0.002)
+                return evictions
+
+            await asyncio.gather(*(twin(time.monotonic() + 3) for _ in range(2)))
+            sockets, memory = open_sockets(process), resident_bytes(process)
+            evictions = sum(await asyncio.gather(*(twin(time.monotonic() + 10) for _ in range(2))))
+            await asyncio.sleep(2)
+            print(f"{evictions} evictions")  # noqa: T201
+            assert evictions > 50
+            assert open_sockets(process) <= sockets + 2
+            assert resident_bytes(process) - memory < 8 * 1024 * KIB
+            await RawClient.close_all()
+
+    asyncio.run(scenario())
