@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.won.canonical import canonical_lines, join_lines, read_quads
+from dovetail.hop import won_uri
+from dovetail.won.canonical import canonical_lines, join_lines, message_uri, read_quads
 from dovetail.won.message import decode_bundle, decode_message, verify_address
 from dovetail.won.signing import verify_signature
 from dovetail.won.trig import encode_bundle, encode_document
@@ -50,6 +51,11 @@ def test_message_with_any_text_round_trips_and_verifies(text):
     assert decode_message(message.raw) == message
     assert verify_address(decoded)
     assert verify_signature(decoded, KEYS[ALICE].public)
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_quick_naming_is_the_shared_one(address):
+    assert message_uri(address) == won_uri(address)
 
 
 @given(st.binary(max_size=300))

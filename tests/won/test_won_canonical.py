@@ -17,7 +17,7 @@ from dovetail.won.canonical import (
     encode_lines,
     read_quads,
     rename,
-    split_line,
+    split_lines,
 )
 
 GRAPH = "<wm:/SELF#content>"
@@ -41,12 +41,13 @@ def clique(size, prefix="n"):
         ('<a:s> <a:p> "x <b" .', ("<a:s>", "<a:p>", '"x <b"', "")),
         ('<a:s> <a:p> "x <b"^^<a:t> .', ("<a:s>", "<a:p>", '"x <b"^^<a:t>', "")),
         ('<a:s> <a:p> "x <b> ."^^<a:t> <a:g> .', ("<a:s>", "<a:p>", '"x <b> ."^^<a:t>', "<a:g>")),
+        ('<a:s> <a:p> "q\\" <b> .\\\\" <a:g> .', ("<a:s>", "<a:p>", '"q\\" <b> .\\\\"', "<a:g>")),
         ('<a:s> <a:p> "x"@en-us <a:g> .', ("<a:s>", "<a:p>", '"x"@en-us', "<a:g>")),
         ('_:b <a:p> "" _:g .', ("_:b", "<a:p>", '""', "_:g")),
     ],
 )
 def test_line_splits_into_its_four_terms(line, quad):
-    assert split_line(line) == quad
+    assert split_lines([line, line]) == [quad, quad]
 
 
 def test_renaming_touches_terms_and_never_literals():

@@ -9,6 +9,7 @@ journal.db      every message of the atom's conversations, as this owner got the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -26,7 +27,7 @@ from dovetail.journal.journal import Journal
 from dovetail.shells.won_driver import Driver, now_us
 from dovetail.shells.won_socket import client_context, fetch
 from dovetail.won.chain import ChainState
-from dovetail.won.events import Event, RegistrationConfirmed
+from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
 from dovetail.won.keys import read_key_document
 from dovetail.won.links import LinkKind
 from dovetail.won.message import Message
@@ -144,8 +145,8 @@ class OwnerClient:
     ) -> None:
         self.home = home
         self._observer = observer
-        self._changed = asyncio.Event()
-        self._is_registered = False
+        self._registered = asyncio.Event()
+        self._waiters: dict[str, asyncio.Future[None]] = {}
         self.journal = home.open_journal()
         self.owner = Owner(
             home.file.atom,
@@ -184,33 +185,34 @@ class OwnerClient:
 
     async def wait_registered(self, timeout_s: float) -> bool:
         """Wait until this client has all that the node has."""
-        return await self._wait(lambda: self._is_registered, timeout_s)
-
-    async def wait_settled(self, uri: str, timeout_s: float) -> ChainState | None:
-        """Wait until a message is complete or has failed; its state then, or when the time is over."""
-        final = (ChainState.COMPLETE, ChainState.FAILED)
-
-        def is_final() -> bool:
-            thread = self.owner.conversations.threads[uri]
-            is_stored = thread.chain.state is ChainState.ATOM and thread.chain.first is not None
-            return thread.chain.state in final or is_stored
-
-        await self._wait(is_final, timeout_s)
-        return self.owner.conversations.state_of(uri)
-
-    async def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         try:
-            async with asyncio.timeout(timeout_s):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
+            await asyncio.wait_for(self._registered.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
 
+    async def wait_settled(self, uri: str, timeout_s: float) -> ChainState | None:
+        """Wait until a message is complete or has failed; its state then, or when the time is over."""
+        if not self._is_final(uri):
+            waiter = self._waiters.setdefault(uri, asyncio.get_running_loop().create_future())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiter), timeout_s)
+        return self.owner.conversations.state_of(uri)
+
+    def _is_final(self, uri: str) -> bool:
+        chain = self.owner.conversations.threads[uri].chain
+        is_stored = chain.state is ChainState.ATOM and chain.first is not None
+        return is_stored or chain.state in (ChainState.COMPLETE, ChainState.FAILED)
+
     def _observe(self, event: Event) -> None:
-        if isinstance(event, RegistrationConfirmed):
-            self._is_registered = True
-        self._changed.set()
+        match event:
+            case RegistrationConfirmed():
+                self._registered.set()
+            case ChainAdvanced() if event.uri in self._waiters and self._is_final(event.uri):
+                waiter = self._waiters.pop(event.uri)
+                if not waiter.done():
+                    waiter.set_result(None)
+            case _:
+                pass
         if self._observer is not None:
             self._observer(event)

@@ -7,10 +7,18 @@ from collections.abc import Iterable
 import pyoxigraph as ox
 
 from dovetail.errors import LocalProtocolError, RemoteProtocolError
-from dovetail.hop import won_uri
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import Quad, canonical_lines, digest_of, rename, split_line
-from dovetail.won.message import Message, decode_quads
+from dovetail.won.canonical import (
+    Quad,
+    canonical_lines,
+    digest_of,
+    encode_lines,
+    has_blank_nodes,
+    message_uri,
+    rename,
+    split_lines,
+)
+from dovetail.won.message import Message, decode_lines
 from dovetail.won.signing import PublicKey, SigningKey, encode_base64, key_quads, sign_digest
 from dovetail.won.vocabulary import Direction, MessageType
 
@@ -39,6 +47,8 @@ def compose(
     body += [(_SELF, v.P_CONTENT, graph, _ENVELOPE) for graph in graphs] + contents
     lines = canonical_lines(body)
     digest = digest_of(lines)
+    if has_blank_nodes(contents):
+        body = split_lines(lines)
     signature = [
         (_SELF, v.P_SIGNATURE, _SIGNATURE, _SIGNATURE),
         (_SIGNATURE, v.P_SIGNER, f"<{signer}>", _SIGNATURE),
@@ -48,10 +58,11 @@ def compose(
         (_SIGNATURE, v.P_FINGERPRINT, f'"{key.public.fingerprint}"', _SIGNATURE),
     ]
     # The signature graph has no blank nodes, so the canonical labels of the rest stay as they are.
-    lines = sorted(lines + [f"{s} {p} {o} {g} ." for s, p, o, g in signature])
-    uri = won_uri(digest_of(lines))
+    lines = sorted(lines + encode_lines(signature))
+    address = digest_of(lines)
+    uri = message_uri(address)
     try:
-        return decode_quads(uri, rename([split_line(line) for line in lines], v.SELF, uri))
+        return decode_lines(uri, encode_lines(rename(body + signature, v.SELF, uri)), (address, digest))
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"cannot build this message: {error.detail}") from None
 

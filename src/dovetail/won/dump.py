@@ -15,7 +15,7 @@ import pyoxigraph as ox
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import won_uri
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import Quad, is_nquads, rename, split_line
+from dovetail.won.canonical import Quad, is_nquads, rename, split_lines
 from dovetail.won.chain import Chain, ChainState, Role
 from dovetail.won.integrity import cyclic_members
 from dovetail.won.message import compute_address, literal_value, uri_address
@@ -118,7 +118,7 @@ def _read_lines(name: str, data: bytes, damages: list[str]) -> Iterator[Quad]:
 def _parse(data: bytes, form: ox.RdfFormat) -> Iterator[Quad]:
     for quad in ox.parse(data, form, base_iri=v.MESSAGE_SCHEME if form == ox.RdfFormat.TRIG else None):
         try:
-            yield split_line(f"{quad} .")
+            yield from split_lines([f"{quad} ."])
         except RemoteProtocolError:
             continue
 

@@ -7,12 +7,12 @@ the envelope's namespace, the default graph is empty. Decoding does not decide w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason, parse_address, won_uri
+from dovetail.hop import Address, Reason, parse_address
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     MAX_DATASET_BYTES,
@@ -22,10 +22,10 @@ from dovetail.won.canonical import (
     digest_of,
     encode_lines,
     has_blank_nodes,
-    join_lines,
-    read_quads,
+    message_uri,
+    read_lines,
     rename,
-    split_line,
+    split_lines,
 )
 from dovetail.won.vocabulary import Direction, MessageType
 
@@ -34,10 +34,15 @@ MAX_TEXT_CHARS = 256
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One decoded message. `address` is computed from the content; `uri` is what the message calls itself."""
+    """One decoded message. `uri` is what it calls itself; `address` and `true_uri` are computed from its content.
+
+    `raw` are its own graphs as canonical N-Quads under its URI: what journals keep.
+    """
 
     uri: str
+    raw: bytes
     address: Address
+    true_uri: str
     signed_digest: bytes
     type: MessageType
     direction: Direction
@@ -57,11 +62,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     signature: str
     fingerprint: str
     quads: tuple[Quad, ...]
-
-    @property
-    def raw(self) -> bytes:
-        """The message's own graphs as canonical N-Quads under its URI: what journals keep."""
-        return join_lines(encode_lines(self.quads))
 
     @property
     def sender(self) -> str | None:
@@ -102,27 +102,41 @@ def decode_message(raw: bytes) -> Message:
     return messages[0]
 
 
-def decode_bundle(data: bytes, *, max_bytes: int = MAX_DATASET_BYTES) -> Bundle:
-    """All messages of a dataset, each after the message it responds to; raises RemoteProtocolError."""
-    groups: dict[str, list[Quad]] = {}
+def decode_bundle(
+    data: bytes, *, max_bytes: int = MAX_DATASET_BYTES, known: Mapping[str, Message] | None = None
+) -> Bundle:
+    """All messages of a dataset, each after the message it responds to; raises RemoteProtocolError.
+
+    Messages in `known` with the very same bytes are not decoded again.
+    """
+    graphs: dict[str, list[str]] = {}
+    for line in read_lines(data, max_bytes=max_bytes):
+        graphs.setdefault(line[line.rfind(" ", 0, -2) + 1 : -2], []).append(line)
+    groups: dict[str, list[str]] = {}
     place: dict[str, int] = {}
     log: str | None = None
-    for quad in read_quads(data, max_bytes=max_bytes):
-        graph = quad[3]
+    for graph, lines in graphs.items():
         if graph.startswith("<" + v.MESSAGE_SCHEME):
-            groups.setdefault(v.message_of_graph(graph[1:-1]), []).append(quad)
-        elif quad[1] in (v.P_POSITION, v.P_SIZE) and quad[1] not in place:
-            place[quad[1]] = _decode_long(quad[2], "position")
-            log = _iri(quad[0], "position")
-        else:
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {graph[:200] or 'default'} belongs to no message")
+            groups.setdefault(v.message_of_graph(graph[1:-1]), []).extend(lines)
+            continue
+        for s, p, o, g in split_lines(lines):
+            if p not in (v.P_POSITION, v.P_SIZE) or p in place:
+                raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {g[:200] or 'default'} belongs to no message")
+            place[p] = _decode_long(o, "position")
+            log = _iri(s, "position")
     if not groups:
         raise RemoteProtocolError(Reason.MALFORMED, "the dataset holds no message")
     if len(groups) > MAX_MESSAGES_PER_DATASET:
         raise RemoteProtocolError(
             Reason.TOO_LARGE, f"{len(groups)} messages in a dataset, expected at most {MAX_MESSAGES_PER_DATASET}"
         )
-    messages = [decode_quads(uri, quads) for uri, quads in groups.items()]
+    messages = []
+    for uri, lines in groups.items():
+        before = known.get(uri) if known else None
+        if before is not None and before.raw == ("\n".join(sorted(set(lines))) + "\n").encode():
+            messages.append(before)
+        else:
+            messages.append(decode_lines(uri, lines))
     return Bundle(
         messages=tuple(sorted(messages, key=_order)),
         position=place.get(v.P_POSITION),
@@ -137,21 +151,42 @@ def _order(message: Message) -> tuple[int, bool, str]:
     return (int(message.is_response), is_second, message.uri)
 
 
-def decode_quads(uri: str, quads: list[Quad]) -> Message:
+def decode_quads(uri: str, quads: Iterable[Quad]) -> Message:
     """One message from its quads under its own URI; raises RemoteProtocolError."""
-    if len(quads) > MAX_MESSAGE_QUADS:
-        raise RemoteProtocolError(Reason.TOO_LARGE, f"{len(quads)} quads, expected at most {MAX_MESSAGE_QUADS}")
+    return decode_lines(uri, encode_lines(quads))
+
+
+def decode_lines(uri: str, lines: list[str], digests: tuple[Address, bytes] | None = None) -> Message:
+    """One message from its N-Quads lines under its own URI; raises RemoteProtocolError.
+
+    `digests` are its address and signed digest, where they are known because this party has just made the message.
+    """
+    if len(lines) > MAX_MESSAGE_QUADS:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"{len(lines)} quads, expected at most {MAX_MESSAGE_QUADS}")
     if uri == v.SELF:
         raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
-    quads = sorted(set(quads))
-    if has_blank_nodes(quads):
-        quads = [split_line(line) for line in canonical_lines(quads)]
+    lines = sorted(set(lines))
+    quads = split_lines(lines)
+    text = "\n".join(lines)
+    is_blank = "_:" in text and has_blank_nodes(quads)
+    if is_blank:
+        lines = canonical_lines(quads)
+        quads, text = split_lines(lines), "\n".join(lines)
     envelope, signature, contents = _sort_graphs(uri, quads)
     fields = _decode_envelope(uri, envelope, contents)
-    address, signed_digest = compute_address(rename(quads, uri, v.SELF))
+    if digests is not None:
+        address, signed_digest = digests
+    elif is_blank or any(uri in o for _, _, o, _ in quads if o[0] == '"'):
+        address, signed_digest = compute_address(rename(quads, uri, v.SELF))
+    else:
+        # No literal holds the text of the URI, so that replacing text is renaming terms.
+        under_self = text.replace(f"<{uri}>", f"<{v.SELF}>").replace(f"<{uri}#", f"<{v.SELF}#")
+        address, signed_digest = _digest_lines(sorted(under_self.split("\n")))
     return Message(
         uri=uri,
+        raw=(text + "\n").encode(),
         address=address,
+        true_uri=message_uri(address),
         signed_digest=signed_digest,
         quads=tuple(quads),
         **fields,  # type: ignore[arg-type]
@@ -161,14 +196,17 @@ def decode_quads(uri: str, quads: list[Quad]) -> Message:
 
 def compute_address(quads_under_self: list[Quad]) -> tuple[Address, bytes]:
     """The address of a message built under the placeholder, and the digest of all its graphs but the signature."""
-    lines = canonical_lines(quads_under_self)
+    return _digest_lines(canonical_lines(quads_under_self))
+
+
+def _digest_lines(lines: list[str]) -> tuple[Address, bytes]:
     mark = f" <{v.SELF}{v.SIGNATURE}> ."
     return digest_of(lines), digest_of([line for line in lines if not line.endswith(mark)])
 
 
 def verify_address(message: Message) -> bool:
     """True if the message's URI is the address of its content."""
-    return message.uri == won_uri(message.address)
+    return message.uri == message.true_uri
 
 
 def uri_address(uri: str) -> Address | None:
@@ -186,6 +224,8 @@ def _sort_graphs(uri: str, quads: list[Quad]) -> tuple[list[Quad], list[Quad], d
     contents: dict[str, None] = {}
     for quad in quads:
         graph = quad[3]
+        if not graph:
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, "the default graph is not empty")
         if graph == envelope_graph:
             envelope.append(quad)
         elif graph == signature_graph:
@@ -215,8 +255,7 @@ def _decode_envelope(uri: str, envelope: list[Quad], contents: dict[str, None]) 
     kind = v.TYPES_BY_TERM.get(values.get(v.P_MESSAGE_TYPE, [""])[0])
     if kind is None:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has no known messageType")
-    required, optional = v.PROPERTIES[kind]
-    _check_properties(kind, values, required | v.REQUIRED_BY_ALL, optional)
+    check_properties(kind, values)
     if values[v.P_VERSION] != [f'"{v.PROTOCOL_VERSION}"']:
         raise RemoteProtocolError(Reason.UNSUPPORTED_VERSION, f"protocolVersion {values[v.P_VERSION][0][:40]}")
     direction = v.DIRECTIONS_BY_TERM.get(values[v.RDF_TYPE][0])
@@ -272,14 +311,14 @@ def _collect(uri: str, envelope: list[Quad]) -> dict[str, list[str]]:
     return values
 
 
-def _check_properties(
-    kind: str, values: dict[str, list[str]], required: frozenset[str], optional: frozenset[str]
-) -> None:
-    for term in required - values.keys():
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} lacks {term}")
-    for term, objects in values.items():
-        if term not in required and term not in optional:
+def check_properties(kind: MessageType, values: dict[str, list[str]]) -> None:
+    """The envelope has what its type requires, nothing that it does not list, and most of it once."""
+    if not v.REQUIRED[kind] <= values.keys() <= v.ALLOWED[kind]:
+        for term in sorted(v.REQUIRED[kind] - values.keys()):
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} lacks {term}")
+        for term in sorted(values.keys() - v.ALLOWED[kind]):
             raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} may not carry {term[:200]}")
+    for term, objects in values.items():
         if len(objects) > 1 and term not in v.REPEATABLE:
             raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} carries {term} {len(objects)} times")
 
@@ -367,7 +406,7 @@ def describe(message: Message) -> dict[str, object]:
     fields: dict[str, object] = {
         "uri": message.uri,
         "address": "ok" if verify_address(message) else "broken",
-        "computed": won_uri(message.address),
+        "computed": message.true_uri,
         "type": message.type.value,
         "direction": message.direction.value,
         "timestamp_ms": message.timestamp_ms,

@@ -6,6 +6,7 @@ Terms are kept as N-Quads text (`<https://...>`), because canonical N-Quads is w
 from __future__ import annotations
 
 import enum
+import functools
 
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
@@ -111,8 +112,12 @@ PROPERTIES: dict[MessageType, tuple[frozenset[str], frozenset[str]]] = {
     MessageType.REGISTER: (frozenset({P_ATOM, P_AFTER}), frozenset()),
 }
 
+REQUIRED = {kind: also | REQUIRED_BY_ALL for kind, (also, _) in PROPERTIES.items()}
+ALLOWED = {kind: also | optional | REQUIRED_BY_ALL for kind, (also, optional) in PROPERTIES.items()}
+
 PREFIXES = {"msg": MSG, "won": WON, "con": CON, "cert": CERT, "rdf": RDF, "xsd": XSD}
 _MAX_URI_CHARS = 1024
+_CACHED_URIS = 4096
 
 
 def atom_of_socket(socket: str) -> str:
@@ -135,6 +140,7 @@ def message_of_graph(graph: str) -> str:
     return graph.partition("#")[0]
 
 
+@functools.lru_cache(_CACHED_URIS)
 def check_socket_uri(socket: str) -> str:
     """The socket itself, if it is `NODE/atom/ID#name`; otherwise the message that names it is refused."""
     atom, hash_sign, name = socket.partition("#")
@@ -144,6 +150,7 @@ def check_socket_uri(socket: str) -> str:
     return socket
 
 
+@functools.lru_cache(_CACHED_URIS)
 def check_atom_uri(atom: str) -> str:
     """The atom itself, if it is `https://HOST/won/resource/atom/ID`; otherwise the message that names it is refused."""
     node, middle, name = atom.partition("/atom/")

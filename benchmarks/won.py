@@ -1,0 +1,328 @@
+"""What a delivery chain costs, beside the floor of its signatures: `python -m benchmarks.won [--help]`.
+
+    floor      3 signatures and 9 verifications (Ed25519): what four parties cannot avoid, nothing shared between them
+    core       the same chain through two nodes and two owners without sockets and journal
+    loopback   with WebSocket over TLS, and all four journals with fsync; CPU of all parties and their threads
+    processes  chains per second with two nodes as processes of their own
+    growth     CPU per chain at the beginning and at the end of one long conversation
+
+Floor and chain take turns in every round, and CPU time is counted, so that a noisy machine is noisy for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dovetail.hop import Observation
+from dovetail.keys import CertificateKind, Names, create_authority
+from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.shells.won_server import NodeOptions, NodeServer
+from dovetail.won.archive import RecentArchive
+from dovetail.won.chain import ChainState
+from dovetail.won.events import KeyWanted, OpenLink, SendFrame
+from dovetail.won.links import LinkKind
+from dovetail.won.node import Node
+from dovetail.won.owner import Owner
+from dovetail.won.resources import encode_resource
+from dovetail.won.settings import WonSettings
+from dovetail.won.signing import SIGNATURE_DOMAIN, SigningKey
+from dovetail.won.vocabulary import MessageType
+
+SIGNATURES, VERIFICATIONS = 3, 9
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind."
+SETTINGS = WonSettings(retry_ms=50, max_retry_ms=500)
+
+
+def measure_floor(rounds: int) -> float:
+    """CPU microseconds of one chain's signatures and verifications."""
+    keys = [SigningKey(bytes([number]) * 32) for number in range(1, 4)]
+    data = [SIGNATURE_DOMAIN + bytes([number]) * 32 for number in range(3)]
+    started = time.process_time()
+    for _ in range(rounds):
+        signed = [(key, key.sign(body), body) for key, body in zip(keys, data, strict=True)]
+        for _ in range(VERIFICATIONS // SIGNATURES):
+            for key, signature, body in signed:
+                assert key.public.verifies(signature, body)
+    return (time.process_time() - started) * 1e6 / rounds
+
+
+class Trio:
+    """Two nodes and two owners in one process; frames are handed over directly."""
+
+    def __init__(self) -> None:
+        chance = random.Random(1)
+        self.now = time.time_ns() // 1000
+        self.nodes = {f"https://{n}.example/won/resource": bytes([i]) * 32 for i, n in enumerate("ab", 1)}
+        self.cores: list[Node | Owner] = [
+            Node(uri, SigningKey(seed), chance, settings=SETTINGS, archive=RecentArchive(lambda _: None, 4096))
+            for uri, seed in self.nodes.items()
+        ]
+        self.by_uri = dict(zip(self.nodes, self.cores, strict=True))
+        self.owners = [
+            Owner(f"{uri}/atom/owner", SigningKey(bytes([i]) * 32), chance, settings=SETTINGS)
+            for i, uri in enumerate(self.nodes, 8)
+        ]
+        self.cores += self.owners
+        self.peers: dict[tuple[int, str], tuple[Node | Owner, str]] = {}
+        for owner in self.owners:
+            owner.create([f"{owner.atom}#chat"], self.now)
+            owner.start(self.now)
+        self.pump()
+        for one, other in (self.owners, self.owners[::-1]):
+            one.speak(MessageType.CONNECT, f"{one.atom}#chat", f"{other.atom}#chat", self.now)
+            self.pump()
+
+    def chain(self) -> str:
+        """One message from the first owner to the second and all that belongs to it."""
+        self.now += 1000
+        one, other = self.owners
+        uri = one.speak(MessageType.CONNECTION, f"{one.atom}#chat", f"{other.atom}#chat", self.now, TEXT).uri
+        self.pump()
+        return uri
+
+    def pump(self) -> None:
+        is_busy = True
+        while is_busy:
+            is_busy = False
+            for core in self.cores:
+                for event in core.events():
+                    if isinstance(event, KeyWanted):
+                        self._answer(core, event.uri)
+                    is_busy = is_busy or not isinstance(event, Observation)
+                for item in core.to_send():
+                    is_busy = True
+                    self._carry(core, item)
+
+    def _answer(self, core: Node | Owner, uri: str) -> None:
+        node = self.by_uri[uri.partition("/atom/")[0]]
+        assert isinstance(node, Node)
+        path = "/" + uri.partition("://")[2].partition("/")[2]
+        core.receive_document(uri, encode_resource(node, path, "", "application/trig"), self.now)
+
+    def _carry(self, core: Node | Owner, item: object) -> None:
+        if isinstance(item, OpenLink):
+            target, name = self.by_uri[item.node], f"in {len(self.peers)}"
+            self.peers[id(core), item.link] = (target, name)
+            self.peers[id(target), name] = (core, item.link)
+            assert isinstance(target, Node)
+            kind = LinkKind.OWNER if isinstance(core, Owner) else LinkKind.NODE
+            target.receive_accepted(name, kind, self.now)
+            core.receive_opened(item.link, self.now)
+        elif isinstance(item, SendFrame):
+            target, name = self.peers[id(core), item.link]
+            target.receive_frame(item.data, name, self.now)
+
+
+def measure_core(trio: Trio, chains: int) -> float:
+    """CPU microseconds per chain without sockets and journal."""
+    started = time.process_time()
+    for _ in range(chains):
+        last = trio.chain()
+    spent = time.process_time() - started
+    assert all(owner.conversations.state_of(last) is ChainState.COMPLETE for owner in trio.owners)
+    return spent * 1e6 / chains
+
+
+class Site:
+    """Two nodes with TLS on loopback and two owners, all in this process, each with a journal of its own."""
+
+    def __init__(self, directory: Path, conversations: int) -> None:
+        self.directory = directory
+        self.conversations = conversations
+        authority = create_authority(directory / "keys", "benchmark CA")
+        self.key, self.certificate = authority.issue("localhost", CertificateKind.SERVER, Names(dns=("localhost",)))
+        self.authority = directory / "keys" / "ca.pem"
+
+    async def start(self, ports: list[int]) -> None:
+        self.servers, self.clients = [], []
+        for port in ports:
+            options = NodeOptions(
+                uri=f"https://localhost:{port}/won/resource",
+                host="127.0.0.1",
+                port=port,
+                journal=self.directory / f"{port}.db",
+                certificate=str(self.certificate),
+                certificate_key=str(self.key),
+                authority=str(self.authority),
+                settings=SETTINGS,
+            )
+            server = NodeServer(options, Ed25519PrivateKey.generate())
+            await server.start()
+            self.servers.append(server)
+        await self.join([server.options.uri for server in self.servers])
+
+    async def join(self, nodes: list[str]) -> None:
+        """An owner at each node, with as many connections as conversations are under way."""
+        self.clients = []
+        names = [f"chat{number}" for number in range(self.conversations)]
+        for number, node in enumerate(nodes):
+            atom = f"{node}/atom/owner"
+            sockets = tuple(f"{atom}#{name}" for name in names)
+            home = OwnerHome.create(self.directory / f"owner{number}", AtomFile(atom, sockets, str(self.authority)))
+            client = OwnerClient(home, is_created=False, settings=SETTINGS)
+            await client.__aenter__()
+            message = client.say(lambda owner, now, sockets=sockets: owner.create(sockets, now))
+            await client.wait_settled(message.uri, 20)
+            self.clients.append(client)
+        for pair in (self.clients, self.clients[::-1]):
+            await asyncio.gather(*(self.say(pair, n, MessageType.CONNECT) for n in range(self.conversations)))
+
+    async def say(self, pair: list[OwnerClient], number: int, kind: MessageType) -> None:
+        """One chain on one connection, until it is complete."""
+        one, other = pair
+        sockets = one.home.file.sockets[number], other.home.file.sockets[number]
+        message = one.say(lambda owner, now: owner.speak(kind, *sockets, now, TEXT))
+        assert await one.wait_settled(message.uri, 60) is ChainState.COMPLETE
+
+    async def exchange(self, chains: int) -> None:
+        """Chains on all connections at a time, each connection one message after the other, in turns."""
+
+        async def converse(number: int) -> None:
+            for turn in range(chains // self.conversations):
+                await self.say(self.clients if turn % 2 else self.clients[::-1], number, MessageType.CONNECTION)
+
+        await asyncio.gather(*(converse(number) for number in range(self.conversations)))
+
+    async def stop(self) -> None:
+        for client in self.clients:
+            await client.__aexit__()
+        for server in self.servers:
+            await server.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    import socket
+
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+async def measure_loopback(
+    directory: Path, chains: int, rounds: int, conversations: int
+) -> tuple[list[float], list[float]]:
+    """(floor, CPU microseconds per chain with everything on), round by round."""
+    site = Site(directory, conversations)
+    await site.start(free_ports(2))
+    await site.exchange(chains // 4)
+    floors, costs = [], []
+    for _ in range(rounds):
+        floors.append(measure_floor(chains // 2))
+        started = time.process_time()
+        await site.exchange(chains)
+        costs.append((time.process_time() - started) * 1e6 / chains)
+    await site.stop()
+    return floors, costs
+
+
+async def measure_processes(directory: Path, chains: int, conversations: int) -> float:
+    """Chains per second with two nodes as processes; both owners are in this one."""
+    import subprocess
+
+    from dovetail.keys import create_signing_key
+
+    site = Site(directory, conversations)
+    processes, uris = [], []
+    for port in free_ports(2):
+        uri = f"https://localhost:{port}/won/resource"
+        key, _ = create_signing_key(directory / "keys", uri)
+        arguments = ["serve", "--uri", uri, "--signing-key", key, "--journal", directory / f"{port}.db"]
+        arguments += ["--listen", f"127.0.0.1:{port}", "--certificate", site.certificate]
+        arguments += ["--certificate-key", site.key, "--authority", site.authority]
+        command = [sys.executable, "-c", "from dovetail.cli.won import app; app()", *map(str, arguments)]
+        process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
+        await asyncio.to_thread(process.stdout.readline)
+        processes.append(process)
+        uris.append(uri)
+    site.servers = []
+    await site.join(uris)
+    await site.exchange(chains // 4)
+    started = time.perf_counter()
+    await site.exchange(chains)
+    spent = time.perf_counter() - started
+    await site.stop()
+    for process in processes:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+    return chains / spent
+
+
+def measure_growth(length: int, window: int) -> dict[str, float]:
+    """CPU per chain over the first and the last `window` chains of one conversation of `length` messages."""
+    trio = Trio()
+    measure_core(trio, 200)
+    costs = {"first": measure_core(trio, window) / measure_floor(200)}
+    while sum(len(c.uris) for c in trio.owners[0].conversations.by_sockets.values()) // 3 < length - window:
+        measure_core(trio, window)
+    costs["last"] = measure_core(trio, window) / measure_floor(200)
+    return costs
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.won", description=__doc__.splitlines()[0])
+    parser.add_argument("--chains", type=int, default=400, help="chains per round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--conversations", type=int, default=32, help="connections that talk at a time")
+    parser.add_argument("--length", type=int, default=5_000, help="length of the long conversation, 0 for none")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    trio = Trio()
+    measure_core(trio, options.chains // 4)
+    pairs = [(measure_floor(options.chains // 2), measure_core(trio, options.chains)) for _ in range(options.rounds)]
+    result: dict[str, object] = {
+        "floor_us": statistics.median(floor for floor, _ in pairs),
+        "core_us": statistics.median(core for _, core in pairs),
+        "core_ratio": statistics.median(core / floor for floor, core in pairs),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        floors, costs = asyncio.run(measure_loopback(Path(name), options.chains, options.rounds, options.conversations))
+    result["loopback_us"] = statistics.median(costs)
+    result["loopback_ratio"] = statistics.median(c / f for f, c in zip(floors, costs, strict=True))
+    with tempfile.TemporaryDirectory() as name:
+        result["chains_per_second"] = asyncio.run(
+            measure_processes(Path(name), options.chains * 2, options.conversations)
+        )
+    if options.length:
+        growth = measure_growth(options.length, 500)
+        result["growth"] = {"length": options.length, **growth}
+    show: Callable[[dict[str, object]], None] = print_json if options.json else print_table
+    show(result)
+    return 0
+
+
+def print_json(result: dict[str, object]) -> None:
+    print(json.dumps(result))
+
+
+def print_table(result: dict[str, object]) -> None:
+    print(
+        f"floor      {result['floor_us']:8.0f} us CPU per chain, {SIGNATURES} signatures, {VERIFICATIONS} verifications"
+    )
+    print(f"core       {result['core_us']:8.0f} us CPU per chain, {result['core_ratio']:.2f} x floor (aim: 3)")
+    print(f"loopback   {result['loopback_us']:8.0f} us CPU per chain, {result['loopback_ratio']:.2f} x floor (aim: 4)")
+    print(f"processes  {result['chains_per_second']:8.0f} chains per second")
+    growth = result.get("growth")
+    if isinstance(growth, dict):
+        print(
+            f"growth     {growth['first']:.2f} x floor at first, {growth['last']:.2f} after {growth['length']} messages"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""`dovetail won` as people use it: every command a process of its own, two nodes, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dovetail
+from system.won_processes import RUN, Site
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+
+def won(*arguments, code=0):
+    environment = os.environ | {"PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *map(str, arguments)], capture_output=True, env=environment, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def record(*arguments, code=0):
+    return json.loads(won(*arguments, "--json", code=code).stdout)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    site = Site(tmp_path)
+    a, b = site.node("a"), site.node("b")
+
+    async def start():
+        await asyncio.gather(a.start(), b.start())
+
+    asyncio.run(start())
+    yield site, a, b
+    assert (a.stop(), b.stop()) == (0, 0)
+
+
+def test_create_connect_send_close_log(nodes):
+    site, a, b = nodes
+    homes = {name: site.directory / name for name in ("alice", "bob", "alice2")}
+    for name, node in (("alice", a), ("bob", b)):
+        made = record(
+            "create", "--node", node.uri, "--name", name, "--home", homes[name], "--authority", site.authority
+        )
+        assert made["atom"] == f"{node.uri}/atom/{name}"
+    alice, bob = f"{a.uri}/atom/alice#chat", f"{b.uri}/atom/bob#chat"
+    early = record("send", bob, "hello?", "--home", homes["alice"], code=1)
+    assert early["state"] == "failed"
+    assert early["failed"].startswith("wrong_state")
+    assert record("connect", bob, "--home", homes["alice"])["state"] == "complete"
+    assert record("connect", alice, "--home", homes["bob"])["state"] == "complete"
+    sent = record("send", bob, "hello", "--home", homes["alice"])
+    assert sent["stored_by_my_node"].startswith("wm:/Qm")
+    assert sent["stored_by_their_node"].startswith("wm:/Qm")
+    assert record("close", alice, "--home", homes["bob"])["state"] == "complete"
+
+    logs = {}
+    for name in ("alice", "bob"):
+        done = won("log", "--home", homes[name], "--json")
+        assert b"the log is intact" in done.stderr
+        logs[name] = [json.loads(line) for line in done.stdout.splitlines()]
+    talk = [r["uri"] for r in logs["bob"] if r["type"] != "CreateMessage"]
+    assert talk == [r["uri"] for r in logs["alice"] if r["type"] != "CreateMessage" and r["state"] != "failed"]
+    assert b"hello" in won("log", bob, "--home", homes["alice"], "--offline").stdout
+
+    further = record("create", "--node", a.uri, "--home", homes["alice2"], "--further-client-of", homes["alice"])
+    assert further["state"] == "registered"
+    again = won("log", "--home", homes["alice2"], "--offline", "--json").stdout
+    assert [json.loads(line)["uri"] for line in again.splitlines()] == [r["uri"] for r in logs["alice"]]
+
+
+def test_node_that_is_not_there_is_said_in_time(tmp_path):
+    site = Site(tmp_path)
+    absent = site.node("absent")
+    done = won(
+        *("create", "--node", absent.uri, "--name", "alice", "--home", tmp_path / "alice"),
+        *("--authority", site.authority, "--timeout", "1", "--json"),
+        code=1,
+    )
+    made = json.loads(done.stdout)
+    assert "stored_by_my_node" not in made

@@ -1,0 +1,40 @@
+"""What the pages about won say exists, and the example does what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "protocols" / "won.md").read_text()
+TESTS = "\n".join(path.read_text() for path in [*ROOT.glob("tests/won/*.py"), *ROOT.glob("tests/system/test_won_*.py")])
+
+
+def test_every_test_named_on_the_protocol_page_exists():
+    names = re.findall(r"`(test_\w+)`", PAGE)
+    assert len(names) > 30
+    assert [name for name in names if f"def {name}(" not in TESTS and not name.startswith("test_won_")] == []
+
+
+def test_every_file_named_on_the_protocol_page_exists():
+    for name in re.findall(r"`(tests/[\w/]+\.py)`", PAGE):
+        assert (ROOT / name).exists(), name
+    cells = [line.rstrip(" |").rpartition("|")[2] for line in PAGE.splitlines() if line.startswith("| ")]
+    names = {name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell) if not name.startswith("test_")}
+    assert len(names) > 8
+    assert [name for name in names if not (ROOT / "tests" / "won" / f"test_won_{name}.py").exists()] == []
+
+
+def test_example_names_the_altered_message():
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "won_check_log.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT / "src")},
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "9 messages, 0 findings"
+    assert second.startswith("altered: wm:/Qm")
