@@ -56,6 +56,14 @@ def test_content_is_accepted_delivered_and_relayed_to_the_forward_links_but_not_
     assert [one.content.payload for one in bench.seen(MessageAccepted)] == [b"hello"]
 
 
+def test_without_an_application_nothing_is_said_to_be_delivered():
+    bench = bench_with_links()
+    bench.peer.has_application = False
+    bench.feed(bench.content(b"hello"), ALICE)
+    assert len(bench.observed(Stage.ACCEPTED)) == 1
+    assert bench.observed(Stage.DELIVERED) == bench.seen(MessageAccepted) == []
+
+
 def test_content_is_accepted_once_however_often_it_comes():
     bench = bench_with_links()
     message = bench.content(b"hello")

@@ -60,6 +60,9 @@ def test_two_nodes_publish_subscribe_and_query(tmp_path):
         with JournalReader.open(tmp_path / "a" / "journal.db") as reader:
             stages = [hop.stage for hop in reader.hops()]
         assert stages[:2] == [Stage.CREATED, Stage.FORWARDED]
+        with JournalReader.open(tmp_path / "b" / "journal.db") as reader:
+            stages = [hop.stage for hop in reader.hops()]
+        assert stages[:2] == [Stage.ACCEPTED, Stage.DELIVERED]
 
     asyncio.run(run())
 

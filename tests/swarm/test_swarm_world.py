@@ -95,6 +95,17 @@ def test_clocks_that_are_off_by_twenty_seconds():
     assert_converges(world, 30)
 
 
+def test_a_clock_that_is_an_hour_ahead_and_set_right_again_costs_nothing_in_the_end():
+    world = settled(12, 10, loss=0.1)
+    world.traffic(10)
+    assert_converges(world, 15)
+    world.world.jump_clock("peer-4", 3_700 * SECOND_US)
+    world.traffic(10)
+    assert world.peer("peer-4").addresses() == set()
+    world.world.jump_clock("peer-4", -3_700 * SECOND_US)
+    assert_converges(world, 40)
+
+
 def test_expired_messages_leave_every_peer_and_are_never_served():
     settings = SwarmSettings(name="short", work=2, epoch_ms=5_000, max_ttl_epochs=2)
     world = settled(9, 10, loss=0.2, settings=settings)

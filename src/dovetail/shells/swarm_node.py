@@ -38,6 +38,7 @@ from dovetail.swarm.events import (
     GapFound,
     GapGivenUp,
     MessageAccepted,
+    PeerLinked,
 )
 from dovetail.swarm.exchange import Endpoint, PeerAddress
 from dovetail.swarm.peer import Peer
@@ -127,6 +128,7 @@ class SwarmNode:
         self.journal = Journal.open(
             directory / JOURNAL_FILE, server=self.peer.uri, signer=Signer(self.peer.uri, key), options=options
         )
+        self.peer.has_application = False
         self.restored = self.peer.restore(self.journal.hops(), now)
         self.endpoints: list[Endpoint] = []
         self._listen = listen
@@ -134,6 +136,7 @@ class SwarmNode:
         self._threads = threads
         self._solver: WorkSolver | None = None
         self._subscriptions: set[_Subscription] = set()
+        self._linked = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
@@ -170,6 +173,7 @@ class SwarmNode:
         """Everything that joins the flow from now on, with its gaps; ends when the node closes."""
         subscription = _Subscription()
         self._subscriptions.add(subscription)
+        self.peer.has_application = True
         try:
             while (item := await subscription.items.get()) is not None:
                 if subscription.missed:
@@ -178,6 +182,7 @@ class SwarmNode:
                 yield item
         finally:
             self._subscriptions.discard(subscription)
+            self.peer.has_application = bool(self._subscriptions)
 
     def query(self, start_ms: int, end_ms: int) -> list[Message]:
         """Unexpired messages of this time, both ends included, by time."""
@@ -199,7 +204,13 @@ class SwarmNode:
         """The peer in numbers."""
         return self.peer.status()
 
+    async def linked(self) -> None:
+        """Wait until the first peer is there that we relay to."""
+        await self._linked.wait()
+
     def _hear(self, events: list[Event]) -> None:
+        if not self._linked.is_set() and any(isinstance(event, PeerLinked) and event.is_forward for event in events):
+            self._linked.set()
         if not self._subscriptions:
             return
         for event in events:

@@ -62,7 +62,7 @@ class Added(msgspec.Struct, frozen=True, gc=False):
     cycle: tuple[Address, ...] = ()
 
 
-_NOTHING_SPECIAL: Final = Added()
+NOTHING_SPECIAL: Final = Added()
 
 
 def make_entry(address: Address, content: Content, raw: bytes, rules: ContentRules) -> Entry:
@@ -132,12 +132,16 @@ class Dag:
         heappush(self._expiry, (entry.expires_ms, entry.address))
         if entry.ttl_epochs == 0:
             self._passing.add(entry.address)
-            return _NOTHING_SPECIAL
+            return NOTHING_SPECIAL
         self._entries[entry.address] = entry
         self._times.add(entry)
-        same = self._by_hash.setdefault(entry.msg_hash, [])
-        collides_with = tuple([other.address for other in same]) if same else ()
-        same.append(entry)
+        collides_with: tuple[Address, ...] = ()
+        same = self._by_hash.get(entry.msg_hash)
+        if same is None:
+            self._by_hash[entry.msg_hash] = [entry]
+        else:
+            collides_with = tuple([other.address for other in same])
+            same.append(entry)
         self._tips[entry.address] = entry
         referrers = self._awaited.pop(entry.msg_hash, None)
         missing: list[Reference] | None = None
@@ -154,7 +158,7 @@ class Dag:
         cycle = self._settle(entry, referrers) if referrers else ()
         if missing or collides_with or cycle:
             return Added(tuple(missing or ()), collides_with, cycle)
-        return _NOTHING_SPECIAL
+        return NOTHING_SPECIAL
 
     def expire(self, now_ms: int) -> list[Entry]:
         """Remove everything whose lifetime is over and return what was pullable (UEP-12, Message Life-Cycle)."""

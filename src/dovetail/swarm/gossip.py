@@ -71,7 +71,6 @@ class Gossip:
         self._paused: Question | None = None
         self._turn = 0
         self._full_syncs = 0
-        self._full_after_us = now
         self._late: tuple[int, int] = (0, now)
         self._deep: dict[int, int] = {}
         self._asked: dict[Endpoint, int] = {}
@@ -131,6 +130,15 @@ class Gossip:
             self._full_syncs += 1
         pause = BUSY_US if found else IDLE_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
+
+    def turn_back(self, now: int) -> None:
+        """The clock was set back: ask for everything anew."""
+        self._open.clear()
+        self._paused = None
+        self._full_syncs = 0
+        self._late = (0, now)
+        self._deep.clear()
+        self.due_us = now
 
     def find(self, ticket: bytes, contact: Contact) -> Question:
         """The question that this contact was asked; raises UnknownTicket if there is none."""
@@ -233,6 +241,10 @@ class OwnMessages:
     def confirm(self, address: Address) -> bool:
         """Somebody else has it, or it is over; True if that is news."""
         return self._pauses.pop(address, None) is not None
+
+    def turn_back(self, now: int) -> None:
+        """The clock was set back: push all of them again soon."""
+        self._queue = [(now + PUSH_AGAIN_US, address) for address in sorted(self._pauses)]
 
     def collect(self, now: int) -> list[Address]:
         """What to push again now."""

@@ -183,6 +183,16 @@ class Neighbours:
         pause = SEEK_US if self._lacking() else CALM_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
 
+    def turn_back(self, now: int) -> None:
+        """The clock was set back: forget what was planned for later, and ask everybody again."""
+        self.due_us = now
+        self._rotate_us = now + ROTATE_US
+        for contact in self._contacts:
+            contact.hello_ticket = None
+            contact.hello_due_us = contact.hello_sent_us = contact.heard_us = contact.linked_us = now
+            contact.refused_until_us = min(contact.refused_until_us, now + REFUSED_US)
+            contact.watermark_ms = None
+
     def _tend(self, contact: Contact, now: int) -> None:
         self._note_silence(contact, now)
         if contact.unanswered >= MAX_UNANSWERED and now - contact.heard_us >= LOST_US:

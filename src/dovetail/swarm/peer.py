@@ -12,11 +12,11 @@ The caller feeds `receive_datagram` and `handle_timer`, then journals the observ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from dovetail.errors import LocalProtocolError
-from dovetail.hop import Address, Hop, Observation, Reason, Stage, address_of
+from dovetail.hop import Address, Hop, Observation, Stage, address_of
 from dovetail.swarm.contacts import Chance, Contact, Contacts
 from dovetail.swarm.content import (
     HASH_BYTES,
@@ -27,39 +27,32 @@ from dovetail.swarm.content import (
     decode_content,
     encode_content,
     expiration_ms,
-    latest_referee_expiration_ms,
     message_address,
 )
-from dovetail.swarm.dag import Added, Dag, Entry, make_entry
+from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry, make_entry
 from dovetail.swarm.events import (
     CollisionFound,
     CycleFound,
     Event,
-    GapFilled,
-    GapFound,
-    GapGivenUp,
     MessageAccepted,
 )
 from dovetail.swarm.exchange import INDICATOR as EXCHANGE
 from dovetail.swarm.exchange import Endpoint, Hello, PeerAddress, decode_exchange
 from dovetail.swarm.fragments import INDICATOR as FRAGMENT
 from dovetail.swarm.fragments import Assembler
-from dovetail.swarm.gossip import Gossip, OwnMessages
 from dovetail.swarm.limits import RefusalBook
 from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.obfuscation import decode_obfuscated, is_obfuscated
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.packet import HEADER_BYTES, SwarmSigner
-from dovetail.swarm.pull import MAX_WANTED, Want, Wants
 from dovetail.swarm.queries import (
     PullHashes,
     PullRange,
     RangeList,
     decode_message,
-    encode_pull_hashes,
 )
 from dovetail.swarm.refusals import Refusal, SelfReference
-from dovetail.swarm.serving import Serving
+from dovetail.swarm.repair import Repair
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
 
@@ -67,7 +60,8 @@ CONTENT_HEAD: Final = b"\x79\x10"
 RELAY_EPOCHS: Final = 2
 """A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
 past: whoever joins does not repeat it."""
-PUSH_AGAIN_PEERS: Final = 2
+CLOCK_STEP_US: Final = 2_000_000
+"""A clock that goes back by less than this only delays what is due."""
 
 
 class Peer:
@@ -88,6 +82,8 @@ class Peer:
         self.swarm = swarm
         self.rules = swarm.rules
         self.address = address
+        self.has_application = True
+        """Whether somebody takes messages: only then are they told and observed as delivered."""
         self.uri = f"swarm://{swarm.name}/{address.hex()}"
         self._chance = chance
         self._address_of = address_of_message
@@ -99,17 +95,14 @@ class Peer:
         )
         self._neighbours = Neighbours(self._contacts, settings, chance, now)
         self._dag = Dag(swarm.epoch_ms)
-        self._serving = Serving(self._dag, settings.push_limit)
-        self._wants = Wants()
-        lifetime_ms = swarm.epoch_ms * swarm.max_ttl_epochs
-        self._gossip = Gossip(self._contacts, chance, lifetime_ms, swarm.max_future_ms, now)
-        self._own = OwnMessages()
         self._refusals = RefusalBook(settings.rejections_per_second)
         self._events: list[Event] = []
+        self._repair = Repair(swarm, settings, self._dag, self._contacts, self._outbox, self._events, chance, now)
         self._received_bytes = 0
         self._received_datagrams = 0
         self._accepted = 0
         self._duplicates = 0
+        self._latest_us = now
         for endpoint in bootstrap:
             self._neighbours.bootstrap(endpoint, now)
 
@@ -117,6 +110,9 @@ class Peer:
 
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
         """One datagram came from an endpoint."""
+        if now < self._latest_us:
+            self._notice_clock(now)
+        self._latest_us = now
         size = len(data)
         self._received_datagrams += 1
         self._received_bytes += size
@@ -148,28 +144,27 @@ class Peer:
 
     def handle_timer(self, now: int) -> None:
         """Do what has become due."""
+        if now < self._latest_us:
+            self._notice_clock(now)
+        self._latest_us = now
         self._expire(now)
         self._neighbours.handle_timer(now)
         for contact in self._neighbours.returned:
-            self._gossip.prefer(contact, now)
+            self._repair.gossip.prefer(contact, now)
         self._neighbours.returned.clear()
-        self._gossip.handle_timer(now, self._has_room)
-        self._pull(now)
-        self._push_again(now)
+        self._repair.handle_timer(now)
         self._flush(now)
 
     def next_timer(self) -> int | None:
         """When `handle_timer` wants to be called."""
-        due = min(self._neighbours.due_us, self._gossip.due_us)
-        for other in (self._wants.next_due_us, self._own.next_due_us):
-            if other is not None and other < due:
-                due = other
+        due = min(self._neighbours.due_us, self._repair.next_due_us)
         expiry_ms = self._dag.next_expiry_ms
         return due if expiry_ms is None else min(due, expiry_ms * 1000)
 
     def events(self) -> list[Event]:
         """What happened since the last time; observations go to the journal before anything is sent."""
-        events, self._events = self._events, []
+        events = self._events[:]
+        self._events.clear()
         return events
 
     def to_send(self) -> list[tuple[Endpoint, bytes]]:
@@ -204,7 +199,7 @@ class Peer:
         if address not in self._dag:
             self._admit(message, address, content, None, now)
             if content.ttl_epochs:
-                self._own.add(address, now)
+                self._repair.own.add(address, now)
         return address
 
     def restore(self, hops: Iterable[Hop], now: int) -> int:
@@ -246,8 +241,8 @@ class Peer:
             strangers=contacts.stranger_count,
             messages=len(self._dag),
             tips=len(self._dag.tips),
-            missing=len(self._wants),
-            unconfirmed=len(self._own),
+            missing=len(self._repair.wants),
+            unconfirmed=len(self._repair.own),
             accepted=self._accepted,
             duplicates=self._duplicates,
             refused={str(reason): count for reason, count in sorted(self._refusals.counts.items())},
@@ -257,6 +252,17 @@ class Peer:
             sent_bytes={str(purpose): self._outbox.bytes_sent[purpose] for purpose in Purpose},
             sent_datagrams=self._outbox.datagrams_sent,
         )
+
+    def _notice_clock(self, now: int) -> None:
+        """The clock was set back: what was planned for a time that is far away now is planned anew.
+
+        Messages may have expired by the wrong clock; asking for everything brings them back.
+        """
+        if self._latest_us - now < CLOCK_STEP_US:
+            return
+        self._neighbours.turn_back(now)
+        self._repair.turn_back(now)
+        self._assembler = Assembler()
 
     # -- receiving
 
@@ -274,7 +280,7 @@ class Peer:
         contact.delivered += 1
         if address in self._dag:
             self._duplicates += 1
-            self._own.confirm(address)
+            self._repair.own.confirm(address)
             return
         content = decode_content(message)
         check_work(message, self.rules.pow_target)
@@ -300,35 +306,30 @@ class Peer:
                 expires_us=entry.expires_ms * 1000,
             )
         )
-        want = self._wants.resolve(entry.msg_hash)
-        if want is not None:
-            self._note_pulled(want, entry, now)
+        repair = self._repair
+        want = repair.note_arrival(entry, now)
         if contact is not None:
-            events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
+            if self.has_application:
+                events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
             self._neighbours.note_accepted(contact)
-            self._gossip.note_accepted(now // 1000 - content.timestamp_ms, now)
-        events.append(MessageAccepted(address, content, source, now))
-        self._follow(entry, added, contact, now)
+            repair.gossip.note_accepted(now // 1000 - content.timestamp_ms, now)
+        if self.has_application:
+            events.append(MessageAccepted(address, content, source, now))
+        if added is not NOTHING_SPECIAL:
+            self._report(entry, added)
+        if contact is not None:
+            if added.missing:
+                repair.want_references(entry, added.missing, contact, now)
+            repair.confirm_referred(entry)
         age_ms = now // 1000 - content.timestamp_ms
         if want is None or not want.attempts or (not want.is_history and age_ms <= RELAY_EPOCHS * self.rules.epoch_ms):
             self._relay(message, address, contact, now)
 
-    def _follow(self, entry: Entry, added: Added, contact: Contact | None, now: int) -> None:
-        """Want what is missing, report what is odd, and see which own messages others refer to."""
+    def _report(self, entry: Entry, added: Added) -> None:
         for first in added.collides_with:
             self._events.append(CollisionFound(first, entry.address))
         if added.cycle:
             self._events.append(CycleFound(added.cycle))
-        if contact is None:
-            return
-        for edge in added.missing:
-            deadline_ms = latest_referee_expiration_ms(entry.expires_ms, edge.epoch_diff, self.rules.epoch_ms)
-            if deadline_ms is None or deadline_ms > now // 1000:
-                self._wants.add(edge.msg_hash, contact.endpoint, now, referrer=entry.address, deadline_ms=deadline_ms)
-        if len(self._own):
-            for edge in entry.references:
-                for referee in self._dag.by_hash(edge.msg_hash):
-                    self._own.confirm(referee.address)
 
     def _relay(self, message: bytes, address: Address, source: Contact | None, now: int) -> None:
         if source is None:
@@ -350,31 +351,14 @@ class Peer:
     def _receive_query(self, message: bytes, contact: Contact, now: int) -> None:
         match decode_message(message):
             case PullHashes() as query:
-                self._serve(self._serving.answer_hashes(query, contact, now), contact, now)
+                self._repair.answer_hashes(query, contact, now)
             case PullRange() as query:
-                answer, entries = self._serving.answer_range(query, contact, now)
-                self._outbox.send(answer, (contact,), Purpose.REPAIR, now)
-                self._serve(entries, contact, now)
+                self._repair.answer_range(query, contact, now)
             case RangeList() as answer:
-                self._receive_list(answer, contact, now)
+                self._repair.receive_list(answer, contact, now)
+                self._flush(now)
             case Content():
                 raise AssertionError("content messages are dispatched before")
-
-    def _receive_list(self, answer: RangeList, contact: Contact, now: int) -> None:
-        is_history = self._gossip.find(answer.ticket, contact).is_full
-        found = 0
-        for msg_hash in answer.hashes:
-            entries = self._dag.by_hash(msg_hash)
-            if entries:
-                contact.is_proven = True
-                for entry in entries:
-                    self._own.confirm(entry.address)
-            else:
-                self._wants.add(msg_hash, contact.endpoint, now, delay_us=0, is_history=is_history)
-                found += 1
-        self._contacts.validate(contact)
-        self._gossip.receive_list(answer, contact, now, found, self._has_room)
-        self._flush(now)
 
     def _receive_exchange(self, message: bytes, contact: Contact, now: int) -> None:
         exchanged = decode_exchange(message)
@@ -400,82 +384,16 @@ class Peer:
             )
         )
 
-    # -- repair
-
-    @property
-    def _has_room(self) -> bool:
-        return len(self._wants) < MAX_WANTED // 2
-
-    def _serve(self, entries: Sequence[Entry], contact: Contact, now: int) -> None:
-        for entry in entries:
-            self._outbox.send(entry.raw, (contact,), Purpose.REPAIR, now)
-            self._events.append(
-                Observation(at_us=now, stage=Stage.SERVED, message=entry.address, counterparts=(contact.uri,))
-            )
-
-    def _pull(self, now: int) -> None:
-        asks, given_up = self._wants.collect(now, self._other_peer, self._chance.random)
-        for endpoint, wants in asks.items():
-            contact = self._contacts.find(endpoint)
-            if contact is None:
-                continue
-            self._outbox.send(encode_pull_hashes([want.msg_hash for want in wants]), (contact,), Purpose.REPAIR, now)
-            for want in wants:
-                if want.referrer is not None and not want.is_announced:
-                    want.is_announced = True
-                    self._events.append(GapFound(want.msg_hash, want.referrer))
-        for want in given_up:
-            self._note_given_up(want, now)
-
-    def _other_peer(self, want: Want) -> Endpoint | None:
-        fit = self._contacts.pick(1, lambda contact: contact.is_validated and contact.endpoint != want.asked)
-        return fit[0].endpoint if fit else want.named_by
-
-    def _note_pulled(self, want: Want, entry: Entry, now: int) -> None:
-        if want.asked is not None:
-            asked = self._contacts.find(want.asked)
-            uri = asked.uri if asked else f"udp://{want.asked}"
-            self._events.append(Observation(at_us=now, stage=Stage.PULLED, message=entry.address, counterparts=(uri,)))
-        if want.is_announced:
-            self._events.append(GapFilled(want.msg_hash, entry.address))
-
-    def _note_given_up(self, want: Want, now: int) -> None:
-        liar = self._contacts.find(want.named_by)
-        if want.referrer is None:
-            if liar is not None:
-                liar.is_proven = False
-            return
-        self._events.append(GapGivenUp(want.msg_hash, want.referrer))
-        self._events.append(
-            Observation(
-                at_us=now,
-                stage=Stage.PULLED,
-                message=want.referrer,
-                counterparts=(f"udp://{want.asked}" if liar is None else liar.uri,),
-                reason=Reason.GIVEN_UP,
-            )
-        )
-
-    def _push_again(self, now: int) -> None:
-        for address in self._own.collect(now):
-            entry = self._dag.get(address)
-            receivers = self._contacts.pick(PUSH_AGAIN_PEERS, lambda contact: contact.is_validated)
-            if entry is None or not receivers:
-                continue
-            self._outbox.send(entry.raw, receivers, Purpose.REPAIR, now)
-            uris = tuple([contact.uri for contact in receivers])
-            self._events.append(Observation(at_us=now, stage=Stage.FORWARDED, message=address, counterparts=uris))
-
     def _expire(self, now: int) -> None:
         for entry in self._dag.expire(now // 1000):
-            if self._own.confirm(entry.address):
-                self._events.append(
-                    Observation(at_us=now, stage=Stage.EXPIRED, message=entry.address, reason=Reason.LIFETIME_OVER)
-                )
+            self._repair.note_expired(entry.address, now)
 
     def _flush(self, now: int) -> None:
         """Send what the neighbours and the gossip have to say."""
-        for outbox, purpose in ((self._neighbours.outbox, Purpose.UPKEEP), (self._gossip.outbox, Purpose.REPAIR)):
+        for outbox, purpose in (
+            (self._neighbours.outbox, Purpose.UPKEEP),
+            (self._repair.gossip.outbox, Purpose.REPAIR),
+        ):
             for contact, message in outbox:
                 if contact.is_validated or not contact.received_bytes or contact.may_send(len(message) + 8, now):
                     self._outbox.send(message, (contact,), purpose, now)

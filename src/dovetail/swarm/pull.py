@@ -125,6 +125,13 @@ class Wants:
         self._schedule(want, now + delay_us)
         return True
 
+    def turn_back(self, now: int) -> None:
+        """The clock was set back: ask for all of them now."""
+        self._queue = []
+        self._given_up.clear()
+        for want in self._wants.values():
+            self._schedule(want, now)
+
     def resolve(self, msg_hash: MsgHash) -> Want | None:
         """The message came."""
         want = self._wants.pop(msg_hash, None)
