@@ -273,7 +273,9 @@ class Oracle:
 
     def _responses(self, fabric: str, key: bytes, relation: str) -> list[Known]:
         found = [
-            m for m in self.known.values() if m.fabric == fabric and any(l[:2] == (key, relation) for l in m.links)
+            m
+            for m in self.known.values()
+            if m.fabric == fabric and any(link[:2] == (key, relation) for link in m.links)
         ]
         return sorted(found, key=lambda m: (self.first(fabric, m.address) or 0, m.address))
 

@@ -18,7 +18,7 @@ from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pipeline.session import SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, SwarmRules
-from dovetail.swarm.content import Content, Reference, encode_content, expiration_ms
+from dovetail.swarm.content import Content, Reference, encode_content
 from dovetail.won import compose as c
 from dovetail.won.vocabulary import Direction, MessageType
 from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
@@ -222,11 +222,12 @@ def won_response(message, node: str, at_ms: int, *, first: bool, ok=True, previo
     )
 
 
-def won_world(rng: random.Random, count: int, start_us: int = T0_US, skew_us: int = 0) -> World:
-    """Two nodes: both atoms are created, then alice writes to bob; node B's clock is `skew_us` ahead."""
+def won_world(rng: random.Random, count: int, start_us: int = T0_US, skew_us: int = 0, creates: bool = True) -> World:
+    """Two nodes: both atoms are created, then alice writes to bob; the clock of node B is `skew_us` ahead."""
     at_a: list[Observation] = []
     at_b: list[Observation] = []
-    for node, log, atom, chat in ((NODE_A, at_a, ALICE, ALICE_CHAT), (NODE_B, at_b, BOB, BOB_CHAT)):
+    atoms = ((NODE_A, at_a, ALICE, ALICE_CHAT), (NODE_B, at_b, BOB, BOB_CHAT)) if creates else ()
+    for node, log, atom, chat in atoms:
         create = won_create(atom, chat, start_us // 1000)
         answer = c.respond(
             create, success=True, signer=node, key=KEYS[node], timestamp_ms=start_us // 1000 + 1, atom=atom
@@ -281,8 +282,8 @@ def whole_world(seed: int, count: int = 12, start_us: int = T0_US) -> World:
     """All fabrics."""
     rng = random.Random(seed)
     pcp = pcp_world(rng, count, first=1 + seed * 1000 + (start_us - T0_US) // SECOND, start_us=start_us)
-    return {**pcp, **swarm_world(rng, count, start_us), **won_world(rng, count, start_us)}
-
-
-def expires_us(raw_created_us: int, ttl: int) -> int:
-    return expiration_ms(raw_created_us // 1000, ttl, EPOCH_MS) * 1000
+    return {
+        **pcp,
+        **swarm_world(rng, count, start_us),
+        **won_world(rng, count, start_us, skew_us=250_000, creates=start_us == T0_US),
+    }

@@ -1,7 +1,7 @@
 """swarm: content messages, decoded by columns.
 
-The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`. Address
-and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
+The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`.
+Address and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
 """
 
 from __future__ import annotations

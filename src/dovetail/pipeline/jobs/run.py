@@ -52,9 +52,12 @@ class Audit:
 
     def run(self) -> Summary:
         """Do what is new and return what a person wants to know first."""
-        query = self._stream(self._process).trigger(availableNow=True).start()
-        wait(query)
+        self.ingest()
         return self.conclude()
+
+    def ingest(self) -> None:
+        """Make silver of the manifests that were not seen before."""
+        wait(self._stream(self._process).trigger(availableNow=True).start())
 
     def follow(self, seconds: float, each: Callable[[Summary], None]) -> StreamingQuery:
         """Keep going: look for new manifests every `seconds`, and call `each` after every batch."""

@@ -1,0 +1,250 @@
+"""Transforms on a few rows typed inline, and the plans they make."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.testing import assertDataFrameEqual
+
+from dovetail.hop import Address, Fabric, Hop, Reason, Stage
+from dovetail.journal.layout import NO_DIGEST, encode_entry
+from dovetail.journal.merkle import hash_leaf
+from dovetail.pipeline import schemas
+from dovetail.pipeline.checks import BY_ID, CHECKS, find
+from dovetail.pipeline.leaves import with_leaves
+from dovetail.pipeline.steps import gold_steps, graph
+from dovetail.pipeline.transforms.deliveries import latency
+from dovetail.pipeline.transforms.forks import forks
+from dovetail.pipeline.transforms.skew import skew
+from dovetail.pipeline.transforms.traffic import traffic
+
+T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
+M1, M2, M3 = (bytes([number]) * 32 for number in (1, 2, 3))
+
+
+def at(us: int) -> dt.datetime:
+    return T0 + dt.timedelta(microseconds=us)
+
+
+def frame(spark, table, *rows):
+    """Rows of a table with the columns given and nulls for the others."""
+    names = table.schema.names
+    return spark.createDataFrame([tuple(row.get(name) for name in names) for row in rows], table.schema)
+
+
+def hop(seq, stage, message=M1, **more):
+    row = {"fabric": "swarm", "server": "swarm://s/a", "seq": seq, "at": at(seq), "stage": stage, "message": message}
+    return row | {"has_bytes": False, "proven": True} | more
+
+
+def test_the_native_leaf_hash_is_that_of_the_journal(spark):
+    hops = [
+        Hop(server="s", seq=0, at_us=0, fabric=Fabric.PCP, stage=Stage.CREATED, message=Address(M1)),
+        Hop(
+            server="s",
+            seq=(1 << 62) + 5,
+            at_us=-1_000_001,
+            fabric=Fabric.PCP,
+            stage=Stage.REJECTED,
+            message=Address(M2),
+            counterpart="pcp://ä/" + "x" * 40_000,
+            reason=Reason.REDELIVERY_OVERFLOW,
+            raw=b"bytes",
+            size=1 << 40,
+        ),
+        Hop(server="s", seq=7, at_us=1, fabric=Fabric.PCP, stage=Stage.EXPIRED, message=Address(M3), raw=b"", size=0),
+    ]
+    digests = [NO_DIGEST, hashlib.sha256(b"bytes").digest(), hashlib.sha256(b"").digest()]
+    leaves = [hash_leaf(encode_entry(one, digest)) for one, digest in zip(hops, digests, strict=True)]
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    rows = [
+        (
+            one.server,
+            one.seq,
+            epoch + dt.timedelta(microseconds=one.at_us),
+            one.stage.value,
+            bytes(one.message),
+            one.counterpart,
+            one.reason and one.reason.value,
+            one.raw,
+            one.size,
+            None if digest == NO_DIGEST else digest,
+            leaf[:8],
+            "pcp",
+            "2026-11-15",
+        )
+        for one, digest, leaf in zip(hops, digests, leaves, strict=True)
+    ]
+    found = with_leaves(spark.createDataFrame(rows, schemas.LAKE)).collect()
+    assert [bytes(row["leaf_hash"]) for row in found] == leaves
+    assert all(row["leaf_valid"] for row in found)
+
+
+def test_traffic_counts_hops_messages_and_bytes_by_minute(spark):
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "created", size=10),
+        hop(1, "forwarded"),
+        hop(2, "forwarded"),
+        hop(60_000_000, "created", M2, size=7),
+        hop(60_000_001, "rejected", M3, reason="truncated"),
+    )
+    messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "type": "content"} for m in (M1, M2)))
+    minute = at(60_000_000)
+    expected = frame(
+        spark,
+        schemas.TRAFFIC,
+        *(
+            dict(zip(schemas.TRAFFIC.schema.names, values, strict=True))
+            for values in [
+                (T0, "swarm", "swarm://s/a", "content", "created", None, 1, 1, 10),
+                (T0, "swarm", "swarm://s/a", "content", "forwarded", None, 2, 1, 0),
+                (minute, "swarm", "swarm://s/a", "content", "created", None, 1, 1, 7),
+                (minute, "swarm", "swarm://s/a", None, "rejected", "truncated", 1, 1, 0),
+            ]
+        ),
+    )
+    assertDataFrameEqual(traffic(hops, messages), expected, ignoreNullable=True)
+
+
+def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
+    a, b = "swarm://s/a", "swarm://s/b"
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "forwarded", M1, server=a, counterpart=b, at=at(0)),
+        hop(0, "accepted", M1, server=b, counterpart=a, at=at(1300)),
+        hop(1, "forwarded", M2, server=a, counterpart=b, at=at(5000)),
+        hop(1, "accepted", M2, server=b, counterpart=a, at=at(9000)),
+        hop(2, "served", M3, server=b, counterpart=a, at=at(20_000)),
+        hop(2, "accepted", M3, server=a, counterpart=b, at=at(19_100)),
+    )
+    (row,) = skew(hops).collect()
+    # there 1300 us, back -900 us: clocks differ by 1100 us, the way takes 200 us
+    assert (row["server"], row["other"], row["offset_us"], row["error_us"]) == (a, b, 1100, 200)
+    assert (row["there"], row["back"]) == (2, 1)
+
+
+def test_latency_is_counted_in_powers_of_two(spark):
+    rows = [
+        {"fabric": "pcp", "type": "t", "outcome": outcome, "latency_us": us, "skew_known": known}
+        for outcome, us, known in [
+            ("delivered", 0, True),
+            ("delivered", 1000, True),
+            ("delivered", 1001, True),
+            ("delivered", 900_000, True),
+            ("delivered", 5, False),
+            ("expired", None, True),
+        ]
+    ]
+    found = {(row["up_to_ms"], row["deliveries"]) for row in latency(frame(spark, schemas.DELIVERIES, *rows)).collect()}
+    assert found == {(1, 2), (2, 1), (1024, 1)}
+
+
+def test_forks_name_the_contradiction_and_its_evidence(spark):
+    key = M1[:8]
+    node, atom = "https://n/won/resource", "https://n/won/resource/atom/a"
+    twin = M1[:8] + bytes(24)
+    swarm = {"fabric": "swarm", "created": T0}
+    log = {"fabric": "won", "type": "SuccessResponse", "signer": node, "sender": atom, "created": T0}
+    messages = [
+        {**swarm, "message": M1, "key": key},
+        {**swarm, "message": twin, "key": key},
+        {**swarm, "message": M2, "key": M2[:8]},
+        {**log, "message": M1, "key": M1},
+        {**log, "message": M2, "key": M2},
+        {"fabric": "won", "type": "CreateMessage", "sender": atom, "message": M3, "key": M3, "created": T0},
+        {"fabric": "won", "type": "CreateMessage", "sender": atom, "message": twin, "key": twin, "created": T0},
+    ]
+    links = [
+        {"fabric": "swarm", "child": M2, "parent": M2[:8], "relation": "refers"},
+        {"fabric": "won", "child": M1, "parent": M3, "relation": "previous"},
+        {"fabric": "won", "child": M2, "parent": M3, "relation": "previous"},
+    ]
+    hops = [hop(i, "accepted", m["message"], fabric=m["fabric"]) for i, m in enumerate(messages)]
+    found = forks(
+        frame(spark, schemas.HOPS, *hops),
+        frame(spark, schemas.MESSAGES, *messages),
+        frame(spark, schemas.LINKS, *links),
+    )
+    kinds = {(row["kind"], tuple(bytes(item) for item in row["evidence"])) for row in found.collect()}
+    assert kinds == {
+        ("collision", tuple(sorted([M1, twin]))),
+        ("self_reference", (M2,)),
+        ("forked_log", (M1, M2)),
+        ("two_creates", tuple(sorted([M3, twin]))),
+    }
+
+
+def test_a_rejected_message_is_no_evidence(spark):
+    messages = [{"fabric": "pcp", "message": m, "key": b"0" * 16, "sender": "pcp://a/b"} for m in (M1, M2)]
+    hops = [hop(0, "accepted", M1, fabric="pcp"), hop(1, "rejected", M2, fabric="pcp")]
+    found = forks(
+        frame(spark, schemas.HOPS, *hops),
+        frame(spark, schemas.MESSAGES, *messages),
+        frame(spark, schemas.LINKS),
+        fabrics=["pcp"],
+    )
+    assert found.count() == 0
+
+
+def test_a_check_finds_its_rows_and_no_others(spark):
+    rows = frame(
+        spark,
+        schemas.DELIVERIES,
+        {"fabric": "won", "message": M1, "outcome": "lost", "recipient": "x", "failed_at": "n"},
+        {"fabric": "won", "message": M2, "outcome": "delivered", "recipient": "x"},
+        {"fabric": "pcp", "message": M3, "outcome": None},
+    )
+    found = [
+        (row["check"], row["severity"], bytes(row["message"]), row["server"], row["detail"])
+        for row in find(rows, "deliveries").collect()
+    ]
+    assert found == [("delivery.lost", "error", M1, "n", "for x")]
+
+
+def test_every_check_is_about_a_table_and_named_once():
+    assert len(BY_ID) == len(CHECKS)
+    assert {check.table for check in CHECKS} <= set(schemas.BY_NAME)
+    assert all(check.sentence.endswith(".") for check in CHECKS)
+
+
+def test_the_graph_names_every_table():
+    assert set(graph()) == set(schemas.BY_NAME)
+
+
+@pytest.fixture(scope="module")
+def silver(spark, tmp_path_factory):
+    """Silver tables on disk: a plan over rows in memory would be optimised away."""
+    root = tmp_path_factory.mktemp("plans")
+    rows = {
+        "hops": frame(spark, schemas.HOPS, hop(0, "created")),
+        "messages": frame(spark, schemas.MESSAGES, {"fabric": "swarm", "message": M1, "key": M1[:8]}),
+        "links": frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M1, "parent": M2[:8], "relation": "refers"}),
+    }
+    tables = {}
+    for name, df in rows.items():
+        df.write.parquet(str(root / name))
+        tables[name] = spark.read.schema(schemas.BY_NAME[name].schema).parquet(str(root / name))
+    return tables
+
+
+@pytest.mark.parametrize("step", gold_steps(), ids=lambda step: step.name)
+def test_gold_is_native_and_joins_by_key(silver, spark, step):
+    tables = {**silver, "skew": frame(spark, schemas.SKEW), "deliveries": frame(spark, schemas.DELIVERIES)}
+    inputs = [tables[name] for name in step.inputs]
+    made = step.transform(*inputs, as_of=T0) if step.is_dated else step.transform(*inputs)
+    assert [field.name for field in made.schema] == step.schema.schema.names
+    assert [field.dataType for field in made.schema] == [field.dataType for field in step.schema.schema]
+    plan = made._jdf.queryExecution().executedPlan().toString()
+    for node in ("Python", "MapInArrow", "CartesianProduct", "NestedLoop"):
+        assert node not in plan
+
+
+def test_leaves_are_hashed_natively(silver, spark):
+    rows = spark.createDataFrame([], schemas.LAKE).withColumn("file", F.lit("f"))
+    assert "Python" not in with_leaves(rows)._jdf.queryExecution().executedPlan().toString()

@@ -1,0 +1,77 @@
+"""The tables equal those of the slow, separate implementation, however the work is cut into runs and partitions."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dovetail.journal.lake import manifest_paths
+from dovetail.pipeline import schemas
+from dovetail.pipeline.jobs.run import Audit
+from dovetail.pipeline.reading import open_table
+from dovetail.pipeline.store import Store
+from oracle.audit_answers import ask_oracle, ask_tables
+from pipeline.audit_worlds import SECOND, SETTINGS, T0_US, open_test_session, whole_world, write_lake
+
+ADAPTIVE = {"spark.sql.shuffle.partitions": "3", "spark.sql.adaptive.enabled": "true"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
+
+def audit(spark, root: Path, out: str) -> Audit:
+    return Audit(spark=spark, lake=root / "lake", store=Store.open(root / out), settings=SETTINGS)
+
+
+def rows_of(out: Path, table: str) -> list[str]:
+    """All rows in an order of their own: files and batches may differ."""
+    return sorted(repr(sorted(row.items())) for row in open_table(out, table).to_table().to_pylist())
+
+
+def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -> None:
+    parts = [whole_world(seed, 8, T0_US + day * 100 * SECOND) for day in range(3)]
+    write_lake(root, *parts)
+    expected = ask_oracle(root)
+    assert all(expected.values()), "the world must have something of everything"
+
+    # in three runs, of which the first sees only the latest manifests and the last the earliest ones
+    paths = manifest_paths(root / "lake")
+    hidden = root / "hidden"
+    steps = audit(spark, root, "steps")
+    for number in (2, 1, 0):
+        for path in paths:
+            own = [other for other in paths if other.parent == path.parent]
+            aside = hidden / path.relative_to(root)
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            if own.index(path) < number and path.exists():
+                shutil.move(path, aside)
+            elif own.index(path) >= number and aside.exists():
+                shutil.move(aside, path)
+        steps.ingest()
+    steps.conclude()
+    assert len(steps.store.batch_ids()) == 3
+    assert ask_tables(root / "steps") == expected
+
+    # in one run, with other partitions
+    with monkeypatch.context() as patch:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        patch.setattr("dovetail.pipeline.jobs.run.tune", lambda spark, rows: None)
+        audit(spark, root, "once").run()
+    assert ask_tables(root / "once") == expected
+    for table in schemas.TABLES:
+        assert rows_of(root / "once", table.name) == rows_of(root / "steps", table.name), table.name
+
+
+@pytest.mark.timeout(400)
+def test_spark_agrees_with_the_oracle(tmp_path, monkeypatch):
+    check(open_test_session(), tmp_path, 3, monkeypatch, ADAPTIVE)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize("partitions", [1, 2, 8, 200])
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_spark_agrees_with_the_oracle_on_many_worlds(tmp_path, monkeypatch, seed, partitions, adaptive):
+    settings = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}
+    check(open_test_session(), tmp_path, seed, monkeypatch, {**settings, **COMPILED})
