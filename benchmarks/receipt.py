@@ -4,8 +4,8 @@
 
 Each journal has N hops; the hops of the measured message lie in its middle, `--apart` other hops from each other, as on
 a busy server. pcp: one broker, three recipients. won: m, s1 and s2 at two nodes. swarm: one message at three peers. The
-floor is the time that checking the Ed25519 signatures of the checkpoints takes, measured in turn with the receipts. Rates
-are per second of CPU, so that a busy machine gives the same.
+floor is the time that checking the Ed25519 signatures of the checkpoints takes, measured in turn with the receipts.
+Rates are per second of CPU, so that a busy machine gives the same.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from dovetail.hop import Fabric, Relation, address_of
 from dovetail.receipt.address import READERS
+from dovetail.won.canonical import read_quads
 from receipt import receipt_samples as samples
 
 
@@ -44,5 +45,6 @@ def test_damaged_won_messages_never_keep_their_address(place, with_):
     message, _, _ = samples.won_chain()
     place %= len(message.raw)
     damaged = message.raw[:place] + with_ + message.raw[place + 1 :]
-    reading = READERS[Fabric.WON](damaged)
-    assert reading.address != message.address or sorted(set(damaged.splitlines())) == sorted(message.raw.splitlines())
+    if READERS[Fabric.WON](damaged).address == message.address:
+        # white space between terms is no part of a dataset; the leaf's digest binds the bytes themselves
+        assert set(read_quads(damaged)) == set(read_quads(message.raw))

@@ -66,6 +66,12 @@ def test_responses_can_be_named(tmp_path):
         other.build(related=[s2.address])
 
 
+def test_responses_are_searched_only_so_far(tmp_path):
+    case = samples.won_case(tmp_path)
+    assert len(verify_receipt(case.build(search_hops=1), TRUSTED).messages) == 1
+    assert len(verify_receipt(case.build(search_hops=2), TRUSTED).messages) == 2
+
+
 def test_receipts_of_responses_are_receipts_too(tmp_path):
     case = samples.won_case(tmp_path)
     _, s1, _ = samples.won_chain()
@@ -154,6 +160,15 @@ def test_a_beginning_of_the_address_is_enough_if_it_is_the_only_one(tmp_path):
             find_address([source], case.address[:0])
         with pytest.raises(ReceiptError, match="no journal here knows"):
             find_address([source], b"\0" * 32)
+
+
+def test_a_checkpoint_beyond_the_journal_is_refused(tmp_path):
+    case = samples.pcp_case(tmp_path / "1")
+    longer = samples.pcp_case(tmp_path / "2", after=50)
+    with JournalSource.open(longer.journals[0]) as source:
+        note = source.latest_checkpoint()
+    with pytest.raises(ReceiptError, match=r"a checkpoint of 57 hops of .*, of which 11 are signed here"):
+        case.build(notes=[note])
 
 
 def test_building_is_deterministic(tmp_path):

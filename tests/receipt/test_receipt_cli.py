@@ -176,6 +176,11 @@ def test_accusing_a_server(receipt, trust, tmp_path):
     assert ran.code == 0
     ran = receipt("verify", evidence, "--trust", trust)
     assert (ran.code, "whose first 11 have the root" in ran.out) == (0, True)
+    seal_journal(other.journals[0], tmp_path / "lake")
+    again = tmp_path / "again.json"
+    assert receipt("accuse", *files, "--trust", trust, "--lake", tmp_path / "lake", "-o", again).code == 0
+    assert again.read_bytes() == evidence.read_bytes()
+    assert receipt("accuse", *files, "--trust", trust, "--journal", one.journals[0]).code == 1
     assert receipt("accuse", files[0], files[0], "--trust", trust).code == 1
     assert receipt("accuse", files[0], "--trust", trust).code == 2
 

@@ -17,7 +17,7 @@ TRUSTED = samples.verifiers()
 
 
 @pytest.mark.parametrize("fabric", samples.CASES)
-@pytest.mark.parametrize("target_bytes", [3000, 128 << 20])
+@pytest.mark.parametrize("target_bytes", [20_000, 128 << 20])
 def test_the_lake_gives_the_same_receipt_as_the_journals(tmp_path, fabric, target_bytes):
     case = samples.CASES[fabric](tmp_path / "journals")
     for path in case.journals:

@@ -38,7 +38,7 @@ def test_two_roots_for_one_size_are_evidence():
 
 def test_a_rewritten_journal_is_evidence(rewritten):
     with JournalSource.open(rewritten[0]) as first, JournalSource.open(rewritten[1]) as second:
-        data = build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second.node)
+        data = build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second)
     proof = verify_receipt(data, samples.verifiers(samples.BROKER))
     assert proof.claims[0].startswith(f"{samples.BROKER} signed a journal of 11 hops with the root ")
     assert "a journal of 103 hops whose first 11 have the root" in proof.claims[0]
@@ -49,11 +49,20 @@ def test_honest_growth_is_no_evidence(rewritten):
         latest = source.latest_checkpoint()
         older = sign_checkpoint(Checkpoint(samples.BROKER, 40, root_of_first(40, source.node)), SIGNER)
         with pytest.raises(ReceiptError, match="do not contradict"):
-            build_split_view(older, latest, TRUSTED, source.node)
+            build_split_view(older, latest, TRUSTED, source)
         with pytest.raises(ReceiptError, match="do not contradict"):
             build_split_view(latest, latest, TRUSTED)
         with pytest.raises(ReceiptError, match="journal of the larger is needed"):
             build_split_view(older, latest, TRUSTED)
+
+
+def test_the_smaller_journal_is_not_enough(rewritten):
+    with (
+        JournalSource.open(rewritten[0]) as first,
+        JournalSource.open(rewritten[1]) as second,
+        pytest.raises(ReceiptError, match=r"a checkpoint of 103 hops of .*, of which 11 are signed here"),
+    ):
+        build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, first)
 
 
 def test_nobody_can_be_accused_without_his_key():
@@ -71,7 +80,7 @@ def test_nobody_can_be_accused_without_his_key():
 
 def test_every_altered_field_is_refused(rewritten):
     with JournalSource.open(rewritten[0]) as first, JournalSource.open(rewritten[1]) as second:
-        data = build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second.node)
+        data = build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second)
     other = build_split_view(signed(7, 2), signed(7, 1), TRUSTED)
     for one, another in ((data, other), (other, data)):
         for what, changed in alterations(one, another):
@@ -82,9 +91,7 @@ def test_every_altered_field_is_refused(rewritten):
 def test_a_true_proof_against_an_honest_server_is_refused(rewritten):
     """The proof of honest growth, with words that accuse."""
     with JournalSource.open(rewritten[0]) as first, JournalSource.open(rewritten[1]) as second:
-        value = json.loads(
-            build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second.node)
-        )
+        value = json.loads(build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second))
         honest = sign_checkpoint(Checkpoint(samples.BROKER, 11, root_of_first(11, second.node)), SIGNER)
     value["first"]["checkpoint"] = honest.note
     with pytest.raises(ReceiptError, match=r"^split view: the two checkpoints do not contradict"):

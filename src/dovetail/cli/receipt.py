@@ -55,6 +55,9 @@ def build(
         list[str] | None,
         typer.Option("--related", help="A response to show (won); found by itself where left out.", metavar="ADDRESS"),
     ] = None,
+    search: Annotated[
+        int, typer.Option("--search", help="How many hops behind it to search for responses (won).", min=0)
+    ] = 100_000,
     since: Annotated[
         list[Path] | None,
         typer.Option("--since", help="An older receipt or checkpoint to prove growth from.", metavar="FILE"),
@@ -73,6 +76,7 @@ def build(
             redact=redact,
             counterparts=frozenset(counterpart or ()),
             related=None if related is None else [_parse_address(text) for text in related],
+            search_hops=search,
             since=[signed.checkpoint for path in since or () for signed in _read_checkpoints(path)],
             notes=_merge_notes(checkpoint or (), known),
             witnesses=witnesses,
@@ -222,28 +226,30 @@ def accuse(
         list[Path], typer.Argument(help="Two receipts or checkpoints of one server.", metavar="FILE FILE")
     ],
     trust: Trust,
-    journal: Annotated[
-        Path | None, typer.Option("--journal", help="The journal of the larger checkpoint.", metavar="FILE")
-    ] = None,
+    journal: Journals = None,
+    lake: Lake = None,
     out: Out = None,
 ) -> None:
-    """Make evidence of two checkpoints that one server signed and that cannot both be true."""
+    """Make evidence of two checkpoints that one server signed and that cannot both be true.
+
+    For checkpoints of two sizes, a journal or lake with the hops of the larger one is needed.
+    """
     from dovetail.errors import ReceiptError, UsageError
     from dovetail.receipt.evidence import build_split_view
-    from dovetail.receipt.journal_source import JournalSource
 
     if len(files) != 2:
         raise UsageError(f"{len(files)} files, expected two")
     trusted = _load_keys(trust)
     failure = ReceiptError("the two have no server in common")
     with contextlib.ExitStack() as stack:
-        source = None if journal is None else stack.enter_context(JournalSource.open(journal))
+        sources = stack.enter_context(_sources(journal, lake, None)) if journal or lake else []
+        by_server = {source.server: source for source in sources}
         for one in _read_checkpoints(files[0]):
             for other in _read_checkpoints(files[1]):
                 if one.checkpoint.origin != other.checkpoint.origin:
                     continue
                 try:
-                    data = build_split_view(one, other, trusted, None if source is None else source.node)
+                    data = build_split_view(one, other, trusted, by_server.get(one.checkpoint.origin))
                 except ReceiptError as error:
                     failure = error
                 else:

@@ -30,7 +30,7 @@ from dovetail.receipt.format import (
 )
 from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import KeptHop, Source
+from dovetail.receipt.source import KeptHop, Source, check_covers
 from dovetail.receipt.verify import verify_receipt
 
 SEARCH_HOPS = 100_000
@@ -126,7 +126,9 @@ def pin_sources(sources: Sequence[Source], options: BuildOptions) -> list[Holder
     holders = []
     for source in sorted(sources, key=lambda source: source.server):
         asked = [note for note in options.notes if note.checkpoint.origin == source.server]
-        signed = max(asked, key=lambda note: note.size) if asked else source.latest_checkpoint()
+        signed = source.latest_checkpoint()
+        if asked:
+            signed = check_covers(source, max(asked, key=lambda note: note.size))
         if signed is not None:
             holders.append(Holder(source, signed))
     return holders

@@ -49,13 +49,15 @@ _LIMITS: Mapping[tuple[Fabric, Stage], str] = {
     (Fabric.WON, Stage.ACCEPTED): "who wrote it: the signature inside its bytes needs the author's key",
     (Fabric.SWARM, Stage.ACCEPTED): "who wrote it, and that a peer still holds it: it held it at that time",
     (Fabric.SWARM, Stage.DELIVERED): "that an application used it: the peer handed it over",
+    (Fabric.SWARM, Stage.FORWARDED): "that a forwarded packet arrived, unless the other peer's hop is here too",
     (Fabric.SWARM, Stage.SERVED): "that a served packet arrived, unless the other peer's hop is here too",
 }
 
 
 def time_text(at_us: int) -> str:
     """A time as it stands in claims: UTC, always with six digits of a second."""
-    return (_EPOCH + dt.timedelta(microseconds=at_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    at = _EPOCH + dt.timedelta(microseconds=at_us)
+    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def quote(text: str) -> str:

@@ -30,7 +30,7 @@ from dovetail.receipt.format import (
 )
 from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import Policy, Proof, check_clock, check_trust, server_fabric
-from dovetail.receipt.source import KeptHop, Source
+from dovetail.receipt.source import KeptHop, Source, check_covers
 
 
 def build_completeness(
@@ -42,7 +42,7 @@ def build_completeness(
     witnesses: Sequence[Verifier] = (),
 ) -> bytes:
     """The statement for one server, from a checkpoint or its latest; ReceiptError where it has none."""
-    signed = signed or source.latest_checkpoint()
+    signed = source.latest_checkpoint() if signed is None else check_covers(source, signed)
     if signed is None or signed.size == 0:
         raise ReceiptError(f"{source.server} has no signed checkpoint")
     if not since_us < until_us:

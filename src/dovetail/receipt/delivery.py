@@ -53,10 +53,7 @@ class CheckedJournal:
 def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Policy) -> Proof:
     """What a delivery proves."""
     messages = read_messages(receipt.messages)
-    journals = [check_journal(record, messages, trusted, policy) for record in receipt.journals]
-    check_order((journal.signatory.server for journal in journals), "the journals")
-    if sum(len(journal.hops) for journal in journals) > MAX_HOPS:
-        raise ReceiptError(f"form: more than {MAX_HOPS} hops")
+    journals = check_journals(receipt.journals, messages, trusted, policy)
     fabric = single_fabric(journals)
     check_messages(messages, journals, fabric)
     claims = state_delivery(messages, ((j.view, j.hops) for j in journals), fabric)
@@ -135,10 +132,20 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
             raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
 
 
-def check_journal(
+def check_journals(
+    records: Sequence[JournalRecord], messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
+) -> list[CheckedJournal]:
+    """That trusted servers have signed for these hops; each server once, in the order of their URIs."""
+    if sum(len(record.hops) for record in records) > MAX_HOPS:
+        raise ReceiptError(f"form: more than {MAX_HOPS} hops")
+    journals = [_check_journal(record, messages, trusted, policy) for record in records]
+    check_order((journal.signatory.server for journal in journals), "the journals")
+    return journals
+
+
+def _check_journal(
     record: JournalRecord, messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
 ) -> CheckedJournal:
-    """That a trusted server has signed for these hops."""
     note = check_note(record)
     signatory = check_trust(note, trusted, policy)
     server = note.checkpoint.origin
@@ -204,9 +211,10 @@ def _read_paths(record: JournalRecord, server: str) -> list[list[bytes]]:
             raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
         previous_seq = hop.seq
         for number in hop.path:
-            if number > used or number >= len(hashes):
-                raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
-            used = max(used, number + 1)
+            if number >= used:
+                if number > used or number >= len(hashes):
+                    raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
+                used += 1
         paths.append([hashes[number] for number in hop.path])
     if used != len(hashes):
         raise ReceiptError(f"form: {len(hashes) - used} hashes of {server} are used by no path")

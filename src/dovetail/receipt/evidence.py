@@ -22,17 +22,17 @@ from dovetail.receipt.format import (
 )
 from dovetail.receipt.note import carry_note
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import Source
+from dovetail.receipt.source import Source, check_covers
 from dovetail.receipt.split_view import state_split_view
 from dovetail.receipt.verify import verify_receipt
 
 
 def build_split_view(
-    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], node: NodeSource | None = None
+    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], source: Source | None = None
 ) -> bytes:
     """Evidence against a server that signed both; ReceiptError where they do not contradict each other.
 
-    For two sizes `node` must be the tree of the larger one, which its journal has.
+    For two sizes `source` must have the hops of the larger one.
     """
     first, second = sorted((one, other), key=lambda each: (each.size, each.note))
     origin = first.checkpoint.origin
@@ -41,10 +41,11 @@ def build_split_view(
     root: bytes | None = None
     proof: list[bytes] | None = None
     if first.size != second.size:
-        if node is None:
+        if source is None:
             raise ReceiptError(f"to compare {first.size} with {second.size} hops, the journal of the larger is needed")
-        root = root_of_first(first.size, node)
-        proof = prove_consistency(first.size, second.size, node)
+        check_covers(source, second)
+        root = root_of_first(first.size, source.node)
+        proof = prove_consistency(first.size, second.size, source.node)
     if (root or second.root) == first.root:
         raise ReceiptError(f"the checkpoints of {first.size} and {second.size} hops do not contradict each other")
     own = [key for key in keys if key.name == origin]

@@ -20,7 +20,7 @@ from dovetail.hop import Address, Fabric, Hop, won_uri
 from dovetail.journal.checkpoint import Verifier
 from dovetail.receipt.claims import describe_commitment, describe_hop
 from dovetail.receipt.consistency import View
-from dovetail.receipt.delivery import check_journal, check_messages, single_fabric
+from dovetail.receipt.delivery import check_journals, check_messages, single_fabric
 from dovetail.receipt.format import Fork, bytes_of
 from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
 
@@ -45,8 +45,7 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
         ProvenMessage(address=Address(bytes.fromhex(record.address)), name=name, raw=bytes_of(record))
         for record, name in zip(receipt.messages, NAMES, strict=True)
     ]
-    journals = [check_journal(record, messages, trusted, policy) for record in receipt.journals]
-    check_order((journal.signatory.server for journal in journals), "the journals")
+    journals = check_journals(receipt.journals, messages, trusted, policy)
     if single_fabric(journals) is not Fabric.WON:
         raise ReceiptError("fork: only won messages carry their author's signature")
     check_messages(messages, journals, Fabric.WON)

@@ -20,8 +20,8 @@ from dovetail.errors import CheckpointError, JournalDamaged
 from dovetail.hop import Address, Fabric, Hop, Reason, Stage
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, parse_verifier
 from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifests
-from dovetail.journal.layout import NO_DIGEST, encode_entry
-from dovetail.journal.merkle import Frontier, fold_perfect, hash_leaf
+from dovetail.journal.layout import NO_DIGEST, encode_counterpart, hash_run
+from dovetail.journal.merkle import Frontier, fold_perfect
 from dovetail.receipt.source import KeptHop
 
 _BLOCK_LEVEL = 8
@@ -156,30 +156,50 @@ class LakeSource:
                 leaves.clear()
 
     def _leaves(self, first: int, end: int) -> Iterator[bytes]:
+        """Leaf hashes of hops; rows that differ only in their counterpart are hashed as the run they were."""
         for part in self._rows_between(first, end, _HOP_COLUMNS):
-            for kept in self._hops_in(part):
-                yield hash_leaf(encode_entry(kept.hop, kept.digest))
+            seqs, times, stages, messages, counterparts, reasons, sizes, digests = _lists(part)
+            start, rows = 0, len(seqs)
+            while start < rows:
+                stop = start + 1
+                while (
+                    stop < rows
+                    and messages[stop] == messages[start]
+                    and times[stop] == times[start]
+                    and stages[stop] == stages[start]
+                    and reasons[stop] == reasons[start]
+                    and digests[stop] is None
+                    and sizes[stop] is None
+                ):
+                    stop += 1
+                stage, reason = self._words(seqs[start], stages[start], reasons[start])
+                names = [encode_counterpart(name) for name in counterparts[start:stop]]
+                digest = NO_DIGEST if digests[start] is None else digests[start]
+                yield from hash_run(
+                    seqs[start], times[start], messages[start], stage, reason, names, digest, sizes[start] or 0
+                )
+                start = stop
+
+    def _words(self, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
+        try:
+            return _STAGES[stage], None if reason is None else _REASONS[reason]
+        except KeyError as unknown:
+            raise JournalDamaged(f"{self._lake}: hop {seq} of {self.server}: {unknown} is unknown") from None
 
     def _hops_in(self, table: Any) -> Iterator[KeptHop]:
-        columns = [table.column(name) for name in _HOP_COLUMNS]
-        columns[1] = columns[1].cast(pa.int64())
-        for seq, at_us, stage, message, counterpart, reason, size, digest in zip(
-            *(column.to_pylist() for column in columns), strict=True
-        ):
-            try:
-                hop = Hop(
-                    server=self.server,
-                    seq=seq,
-                    at_us=at_us,
-                    fabric=self.fabric,
-                    stage=_STAGES[stage],
-                    message=Address(message),
-                    counterpart=counterpart,
-                    reason=None if reason is None else _REASONS[reason],
-                    size=size,
-                )
-            except KeyError as unknown:
-                raise JournalDamaged(f"{self._lake}: hop {seq} of {self.server}: {unknown} is unknown") from None
+        for seq, at_us, stage, message, counterpart, reason, size, digest in zip(*_lists(table), strict=True):
+            known_stage, known_reason = self._words(seq, stage, reason)
+            hop = Hop(
+                server=self.server,
+                seq=seq,
+                at_us=at_us,
+                fabric=self.fabric,
+                stage=known_stage,
+                message=Address(message),
+                counterpart=counterpart,
+                reason=known_reason,
+                size=size,
+            )
             yield KeptHop(hop, NO_DIGEST if digest is None else digest)
 
     def _rows_between(self, first: int, end: int, columns: list[str]) -> Iterator[Any]:
@@ -221,6 +241,13 @@ def open_lake(lake: Path, searched: TimeRange | None = None) -> list[LakeSource]
     for manifest in read_manifests(lake):
         by_server.setdefault(manifest.server, []).append(manifest)
     return [LakeSource(lake, manifests, searched) for _, manifests in sorted(by_server.items())]
+
+
+def _lists(table: Any) -> list[list[Any]]:
+    """The columns of `_HOP_COLUMNS` as lists, times in microseconds."""
+    columns = [table.column(name) for name in _HOP_COLUMNS]
+    columns[1] = columns[1].cast(pa.int64())
+    return [column.to_pylist() for column in columns]
 
 
 def _overlaps(file: SealedFile, searched: TimeRange) -> bool:

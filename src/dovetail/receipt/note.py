@@ -12,6 +12,7 @@ every signature count, also where the reader does not know the witness.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from dovetail.receipt.format import NoteRecord, decode_base64, encode_base64
 SIGNS_CHECKPOINT = 0x01
 SIGNS_COSIGNATURE = 0x04
 _KEY_ID_BYTES = 4
+_MAX_KEYS_KEPT = 1024
 _MARK = "— "
 _TIME = struct.Struct(">Q")
 _MAX_TIME_S = 253_402_300_800
@@ -52,6 +54,7 @@ def key_text(verifier: Verifier, kind: int = SIGNS_CHECKPOINT) -> str:
     return f"{verifier.name}+{_key_id(verifier, kind).hex()}+{key}"
 
 
+@functools.lru_cache(maxsize=_MAX_KEYS_KEPT)
 def parse_key(text: str) -> tuple[Verifier, int]:
     """A key and what it signs, from its one spelling."""
     parts = text.split("+", 2)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
 
@@ -56,3 +57,12 @@ class Source(Protocol):
 
     def node(self, level: int, number: int) -> bytes:
         """The hash of a perfect subtree, as `merkle.NodeSource` has it."""
+
+
+def check_covers(source: Source, signed: SignedCheckpoint) -> SignedCheckpoint:
+    """That the source has all the hops of this checkpoint."""
+    latest = source.latest_checkpoint()
+    if latest is None or latest.size < signed.size:
+        size = 0 if latest is None else latest.size
+        raise ReceiptError(f"a checkpoint of {signed.size} hops of {source.server}, of which {size} are signed here")
+    return signed
