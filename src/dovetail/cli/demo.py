@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dovetail.demo.comparison import Comparison
 
 app = typer.Typer()
 
@@ -16,21 +22,67 @@ def demo(
     seed: Annotated[int, typer.Option(help="Who talks to whom, and what is lost.", min=0)] = 1,
     scale: Annotated[float, typer.Option(help="How much traffic; less than 1 is a shorter demo.", min=0.1, max=50)] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep private keys, owners' homes and logs too.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve/--no-serve", help="Show the report on loopback until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Run every fabric on loopback with injected faults, audit the journals, and compare."""
-    from dovetail.cli.output import print_rows, print_text
+    from dovetail.cli.output import say
     from dovetail.demo.run import run_demo
     from dovetail.demo.screen import open_screen
 
-    with open_screen() as screen:
-        comparison = run_demo(out, seed, scale, screen, keep=keep)
+    with _quiet(), open_screen() as screen:
+        outcome = run_demo(out, seed, scale, screen, keep=keep)
+    _print_comparison(outcome.comparison)
+    for step in outcome.next_steps:
+        say(f"try  {step.text}")
+        say(f"     # {step.shows}")
+    if outcome.report is not None:
+        say(f"look {outcome.report}")
+        if serve:
+            _serve(outcome.report)
+    elif serve:
+        say("there is no report to show: this installation has none")
+    if not outcome.comparison.is_fine:
+        raise typer.Exit(1)
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    from dovetail.cli.output import print_rows, print_text
+
     rows = [
         {"fault": line.fault, "fabric": line.fabric, "found in": line.found or "NOT FOUND", "row": line.row}
         for line in comparison.lines
     ]
     print_rows(rows, ["fault", "fabric", "found in", "row"])
-    for alarm in comparison.false_alarms:
-        print_rows([{"false alarm": alarm}], ["false alarm"])
+    if comparison.false_alarms:
+        print_rows([{"false alarms": alarm} for alarm in comparison.false_alarms], ["false alarms"])
+    print_text(f"\nsent in good order: {comparison.sent} messages; arrived, says the audit: {comparison.arrived}\n")
     print_text(f"{comparison.verdict}\n")
-    if not comparison.is_fine:
-        raise typer.Exit(1)
+
+
+def _serve(report: Path) -> None:
+    from dovetail.cli.output import say
+    from dovetail.demo.report import serve_report
+
+    with serve_report(report) as server:
+        say(f"http://127.0.0.1:{server.server_port}/ until Ctrl-C")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No word of every client that connects; and SIGTERM cleans up as Ctrl-C does."""
+    import logging
+    import signal
+
+    logger = logging.getLogger("dovetail")
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        logger.setLevel(level)

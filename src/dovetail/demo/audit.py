@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import random
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.demo.faults import Fault, Ledger
@@ -58,15 +61,30 @@ class _Steps:
 
 
 @contextlib.contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """Spark in this process, stopped at the end."""
+def spark_session(log: Path) -> Iterator[SparkSession]:
+    """Spark in this process, stopped at the end; what Java says goes to a file."""
     from dovetail.pipeline.session import SessionOptions, open_session
 
-    spark = open_session(SessionOptions(master=MASTER))
+    with _stderr_to(log):
+        spark = open_session(SessionOptions(master=MASTER))
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Processes started in here inherit a stderr that goes to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
@@ -76,7 +94,7 @@ def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
     from dovetail.pipeline.store import Store
 
     screen.status("start Spark")
-    with spark_session() as spark:
+    with spark_session(layout.logs / "spark.log") as spark:
         audit = Audit(
             spark=spark,
             lake=layout.lake.resolve(),

@@ -1,13 +1,13 @@
 """Where a demo keeps things, and what of it stays.
 
-    OUT/journals/*.journal   the journals of all servers, as they were before anybody touched the lake
-    OUT/lake/                the sealed journals, tampered with
-    OUT/tables/              what the audit made of them
-    OUT/trust/servers.vkey   the servers' public keys, as one would know them from elsewhere
-    OUT/swarm.toml           the agreement of the swarm
-    OUT/faults.json          what was injected; OUT/comparison.json what was found of it
-    OUT/report.html          the report
-    OUT/site/                private keys, certificates, owners' homes, logs: removed at the end unless kept
+OUT/journals/*.journal   the journals of all servers, as they were before anybody touched the lake
+OUT/lake/                the sealed journals, tampered with
+OUT/tables/              what the audit made of them
+OUT/trust/servers.vkey   the servers' public keys, as one would know them from elsewhere
+OUT/swarm.toml           the agreement of the swarm
+OUT/faults.json          what was injected; OUT/comparison.json what was found of it
+OUT/report.html          the report
+OUT/site/                private keys, certificates, owners' homes, logs: removed at the end unless kept
 """
 
 from __future__ import annotations

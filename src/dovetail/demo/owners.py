@@ -58,9 +58,7 @@ class Owners:
         """Create the atoms and connect the owners of each pair of nodes."""
         names = iter(_NAMES)
         for node in self._site.nodes.values():
-            self.by_node[node.name] = [
-                await self._create(node, next(names)) for _ in range(self._plan.owners_per_node)
-            ]
+            self.by_node[node.name] = [await self._create(node, next(names)) for _ in range(self._plan.owners_per_node)]
         pairs = [(NODES[0], NODES[1]), (NODES[1], NODES[2]), (NODES[2], NODES[0])]
         await asyncio.gather(
             *(

@@ -34,7 +34,9 @@ class PcpFaults:
         target = self._fleet.agents[0].uri
         late = rogue.send(rogue.frame(RUN, target, now_us() - 5_000_000, b'{"task": "too late"}'))
         await rogue.wait_answer()
-        self._note(Kind.EXPIRED, "a message whose lifetime was over 5 s before it was sent", messages=(late,), recipient=target)
+        self._note(
+            Kind.EXPIRED, "a message whose lifetime was over 5 s before it was sent", messages=(late,), recipient=target
+        )
         garbage = rogue.send(b"\x01\x7f" + b"not an envelope")
         await rogue.wait_answer()
         self._note(Kind.MALFORMED, "bytes that are no message", messages=(garbage,))
@@ -67,8 +69,7 @@ class PcpFaults:
         slow.stop_reading()
         ids: list[str] = []
         for _ in range(_MAX_BULK_ROUNDS):
-            for _ in range(_BULK_PER_ROUND):
-                ids.append(await controller.send(BULK, slow.uri, "x" * _BULK_CHARS))
+            ids += [await controller.send(BULK, slow.uri, "x" * _BULK_CHARS) for _ in range(_BULK_PER_ROUND)]
             await controller.flush()
             if not await controller.inventory(slow.uri):
                 break
@@ -97,7 +98,7 @@ class PcpFaults:
         controller = self._fleet.controllers[0]
         try:
             async with asyncio.timeout(_GONE_S):
-                while bool(await controller.inventory(uri)) is not is_there:
+                while bool(await controller.inventory(uri)) is not is_there:  # noqa: ASYNC110 - the broker is asked
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise DovetailError(f"{uri} is {'not ' if is_there else ''}connected after {_GONE_S:.0f} s") from None
@@ -123,5 +124,3 @@ class PcpFaults:
                 recipient=recipient,
             )
         )
-
-

@@ -36,6 +36,12 @@ class ServerProcess:
 
     async def start(self, *, says_ready: bool = True) -> dict[str, Any]:
         """Launch it, and wait for its first line; DovetailError says why there is none."""
+        self._launch()
+        if not says_ready:
+            return {}
+        return await self._hear_ready()
+
+    def _launch(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program with our own arguments
                 [sys.executable, "-m", "dovetail", "--log-level", "warning", *self._arguments],
@@ -45,8 +51,9 @@ class ServerProcess:
                 env=os.environ | {"PYTHONPATH": str(_SOURCE)},
                 start_new_session=True,  # Ctrl-C is the demo's to handle, not the servers'
             )
-        if not says_ready:
-            return {}
+
+    async def _hear_ready(self) -> dict[str, Any]:
+        assert self._process is not None
         assert self._process.stdout is not None
         try:
             line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), READY_S)

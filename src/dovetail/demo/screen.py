@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -25,7 +26,7 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Lines on stderr, each with the seconds since the start; of the many words on a phase's state the last is shown."""
+    """Lines on stderr, each with the seconds since the start; of the states of a phase only the last is shown."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -70,12 +71,14 @@ class LiveScreen:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+        self._file = os.fdopen(os.dup(sys.stderr.fileno()), "w")
         self._progress: Progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TimeElapsedColumn(),
             TextColumn("{task.description}", markup=False),
             TextColumn("{task.fields[state]}", style="dim", markup=False),
-            console=Console(stderr=True),
+            # a descriptor of its own: stderr goes elsewhere for the moment in which Java starts
+            console=Console(file=self._file),
         )
         self._task: TaskID | None = None
 
@@ -89,6 +92,7 @@ class LiveScreen:
         if error is None:
             self._finish()
         self._progress.stop()
+        self._file.close()
 
     def phase(self, title: str) -> None:
         """A new phase begins; the one before is done."""

@@ -122,7 +122,9 @@ def _lost_response(tables: Tables, fault: Fault) -> Sighting | None:
     lost = any(row["message"] == response and row["outcome"] == "lost" for row in tables.rows("deliveries"))
     for row in tables.rows("chains"):
         if lost and row["message"] == message and row["only_at"] == [fault.server]:
-            return Sighting("deliveries", f"{_short(response)} lost; chain of {_short(message)}: s2 only at {fault.server}")
+            return Sighting(
+                "deliveries", f"{_short(response)} lost; chain of {_short(message)}: s2 only at {fault.server}"
+            )
     return None
 
 

@@ -39,7 +39,9 @@ class Site:
         self._keys = layout.site / "keys"
         self._authority = create_authority(self._keys, "Dovetail demo CA")
         self._authority.issue("localhost", CertificateKind.SERVER, Names(dns=("localhost",), ip=("127.0.0.1",)))
-        self.broker = ServerProcess("the broker", ["pcp", "serve", "--json", "--config", self._write_broker()], self._log("broker"))
+        self.broker = ServerProcess(
+            "the broker", ["pcp", "serve", "--json", "--config", self._write_broker()], self._log("broker")
+        )
         self.broker_url = ""
         self.broker_url_v2 = ""
         self.nodes = {name: NodeProcess(self, name) for name in NODES}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.demo.faults import Sent
@@ -49,7 +50,7 @@ class Swarm:
         """Start all peers but the one that comes late, and wait until they are linked."""
         for _ in range(self._plan.peers - 1):
             await self.join()
-        await self._wait(lambda: all(len(p.status().forward) and len(p.status().backward) for p in self.peers), LINKED_S)
+        await self._wait(lambda: all(p.status().forward and p.status().backward for p in self.peers), LINKED_S)
 
     async def join(self) -> SwarmNode:
         """One more peer, which knows two others."""
@@ -78,10 +79,14 @@ class Swarm:
 
     async def stop(self) -> None:
         """Leave the swarm, and put the journals where all journals are."""
-        await asyncio.gather(*(peer.close() for peer in self.peers))
-        self.relay.close()
+        await self.leave()
         for number in range(len(self.peers)):
             (self._directory(number) / JOURNAL_FILE).rename(self._layout.journals / f"peer-{number + 1:02}.journal")
+
+    async def leave(self) -> None:
+        """Close all peers and the relay."""
+        await asyncio.gather(*(peer.close() for peer in self.peers))
+        self.relay.close()
 
     async def _post(self, peer: SwarmNode, until: float, pause: float) -> None:
         loop = asyncio.get_running_loop()
@@ -92,8 +97,7 @@ class Swarm:
             self._sent.swarm.append(address.hex())
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
 
-    async def _wait(self, is_true: object, seconds: float) -> None:
-        assert callable(is_true)
+    async def _wait(self, is_true: Callable[[], bool], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
                 while not is_true():  # noqa: ASYNC110 - the peers tell nobody when they are equal

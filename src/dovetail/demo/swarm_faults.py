@@ -1,4 +1,4 @@
-"""Faults in the swarm: messages that break a rule, sent by a stranger on a socket of his own, and a peer that is late."""
+"""Faults in the swarm: messages of a stranger that break a rule, and a peer that comes late."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ class SwarmFaults:
 
     def _note(self, kind: Kind, what: str, address: Address | None = None, server: str | None = None) -> None:
         messages = () if address is None else (address.hex(),)
-        self._ledger.note(
-            Fault(kind=kind, fabric="swarm", what=what, at_us=now_us(), server=server, messages=messages)
-        )
+        self._ledger.note(Fault(kind=kind, fabric="swarm", what=what, at_us=now_us(), server=server, messages=messages))
 
 
 def _refer(address: Address) -> Reference:

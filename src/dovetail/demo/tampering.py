@@ -77,9 +77,7 @@ class Tamperer:
     def _write(self, file: SealedFile, table: pa.Table) -> None:
         pq.write_table(table, self._lake / file.path, compression="zstd")
 
-    def _fault(
-        self, kind: Kind, what: str, server: str, file: SealedFile, table: pa.Table, rows: list[int]
-    ) -> Fault:
+    def _fault(self, kind: Kind, what: str, server: str, file: SealedFile, table: pa.Table, rows: list[int]) -> Fault:
         touched = sorted({table.column("message")[row].as_py().hex() for row in rows})
         return Fault(
             kind=kind,
@@ -91,5 +89,3 @@ class Tamperer:
             seq=table.column("seq")[rows[0]].as_py(),
             touched=tuple(touched),
         )
-
-

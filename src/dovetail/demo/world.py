@@ -42,6 +42,7 @@ class World:
         self._won_faults = WonFaults(self._site, self._owners, self.ledger)
         self._swarm_faults = SwarmFaults(self._swarm, self.ledger)
         self._told = 0
+        self._is_stopped = False
         self.ended_us = 0
 
     @property
@@ -67,6 +68,7 @@ class World:
             await self._stop()
         finally:
             self._site.kill()
+            await self._abandon()
 
     async def _start(self) -> None:
         await self._site.start()
@@ -149,11 +151,18 @@ class World:
         await self._swarm.stop()
         await self._site.stop()
         self._won_faults.show_journal(self._layout)
+        self._is_stopped = True
 
+    async def _abandon(self) -> None:
+        """After a failure: close what is open, since threads of journals would outlive us."""
+        if not self._is_stopped:
+            closing = (self._fleet.stop(), self._owners.stop(), self._swarm.leave())
+            await asyncio.gather(*closing, return_exceptions=True)
 
 
 def _hear_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Connections that break off are what this is about; anything else is a fault of ours."""
     error = context.get("exception")
-    level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+    kind = error if isinstance(error, type) else type(error)  # TLS gives the class where it has no more to say
+    level = logging.DEBUG if issubclass(kind, OSError) else logging.ERROR
     log.log(level, "%s: %r", context.get("message"), error)
