@@ -83,7 +83,8 @@ class Front:
         self.port = 0
         self.target: int | None = None
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
         self._is_cut = False
 
     async def start(self) -> None:
@@ -99,9 +100,10 @@ class Front:
         """Close everything."""
         if self._server is not None:
             self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.sleep(0)  # the loop closes aborted sockets in its next turn
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.target is None or self._is_cut:
@@ -112,14 +114,21 @@ class Front:
         except OSError:
             writer.transport.abort()
             return
-        inward = asyncio.create_task(self._pump(reader, inner_writer, lambda: True))
-        outward = asyncio.create_task(self._pump(inner_reader, writer, lambda: not self._is_cut))
-        for task in (inward, outward):
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        await asyncio.wait({inward, outward}, return_when=asyncio.FIRST_COMPLETED)
-        for each in (writer, inner_writer):
-            each.close()
+        both = {writer, inner_writer}
+        self._writers |= both
+        pumps = {
+            asyncio.create_task(self._pump(reader, inner_writer, lambda: True)),
+            asyncio.create_task(self._pump(inner_reader, writer, lambda: not self._is_cut)),
+        }
+        self._pumps |= pumps
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.close()
+            await asyncio.gather(*pumps, return_exceptions=True)
+            self._writers -= both
+            self._pumps -= pumps
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_open: Callable[[], bool]
