@@ -96,6 +96,8 @@ class Layout:
             shutil.rmtree(path, ignore_errors=True)
         for path in (self.swarm, self.faults, self.comparison, self.report, self.out / MARKER):
             path.unlink(missing_ok=True)
+        for path in self.out.glob("*.receipt"):
+            path.unlink()
         if self.out.is_dir() and not any(self.out.iterdir()):
             self.out.rmdir()
 

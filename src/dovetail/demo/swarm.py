@@ -51,6 +51,8 @@ class Swarm:
         for _ in range(self._plan.peers - 1):
             await self.join()
         await self._wait(lambda: all(p.status().forward and p.status().backward for p in self.peers), LINKED_S)
+        # each publisher's first message also makes its search for work ready
+        await asyncio.gather(*(self._publish(peer) for peer in self.peers[:_PUBLISHERS]))
 
     async def join(self) -> SwarmNode:
         """One more peer, which knows two others."""
@@ -91,11 +93,14 @@ class Swarm:
     async def _post(self, peer: SwarmNode, until: float, pause: float) -> None:
         loop = asyncio.get_running_loop()
         while loop.time() < until:
-            text = f"{self._chance.choice(_BOARD)} ({len(self.expected)})"
-            address = await peer.publish(text.encode(), TTL_EPOCHS)
-            self.expected.add(address)
-            self._sent.swarm.append(address.hex())
+            await self._publish(peer)
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
+
+    async def _publish(self, peer: SwarmNode) -> None:
+        text = f"{self._chance.choice(_BOARD)} ({len(self.expected)})"
+        address = await peer.publish(text.encode(), TTL_EPOCHS)
+        self.expected.add(address)
+        self._sent.swarm.append(address.hex())
 
     async def _wait(self, is_true: Callable[[], bool], seconds: float) -> None:
         try:
