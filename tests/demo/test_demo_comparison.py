@@ -142,3 +142,12 @@ def test_hops_that_were_removed_excuse_their_own_messages_only(tmp_path):
         finding("integrity.missing_file", server="swarm://x/1", severity="error", detail="g.parquet: gone"),
     ]
     assert len(compared(tmp_path / "more", Ledger(faults=[lost]), **tables).false_alarms) == 3
+
+
+def test_an_altered_row_was_all_that_said_that_its_message_arrived(tmp_path):
+    altered = fault(Kind.CHANGED_BYTE, server="pcp://broker/server", file="f", seq=3, touched=(LATE.hex(),))
+    one = {"check": "integrity.altered_row", "file": "f", "seq": 3, "detail": ""}
+    rows = [{"server": "pcp://broker/server", "verdict": "broken", "breaks": [one]}]
+    alarms = [finding("delivery.expired", LATE), finding("delivery.expired", address("other"))]
+    assert compared(tmp_path / "own", Ledger(faults=[altered]), integrity=rows, findings=alarms[:1]).is_fine
+    assert not compared(tmp_path / "other", Ledger(faults=[altered]), integrity=rows, findings=alarms).is_fine

@@ -36,7 +36,7 @@ MAY_TRIP: dict[Kind, frozenset[str]] = {
     Kind.WRONG_WORK: frozenset({"delivery.rejected"}),
     Kind.AGAINST_TIME: frozenset({"fork.against_time"}),
     Kind.DANGLING: frozenset({"gap.nobody"}),
-    Kind.CHANGED_BYTE: frozenset({"integrity.altered_row"}),
+    Kind.CHANGED_BYTE: frozenset({"integrity.altered_row", "delivery.expired"}),
     Kind.REMOVED_ROW: frozenset({"integrity.removed_rows"}),
     Kind.REMOVED_FILE: frozenset({"integrity.missing_file", _LACKING}),
 }
@@ -114,9 +114,10 @@ def _explains(fault: Fault, finding: Row, tables: Tables) -> bool:
         return finding["server"] == fault.server and any(
             address.startswith(lacked) for address in (*fault.touched, *fault.messages)
         )
-    if fault.file is not None:
+    if check.startswith("integrity."):
         return finding["server"] == fault.server and detail.startswith(f"{fault.file}: ")
-    return finding["message"] in tables.addresses(fault)
+    # the altered row was all that said that its message arrived
+    return finding["message"] in fault.touched or finding["message"] in tables.addresses(fault)
 
 
 def _describe(finding: Row) -> str:

@@ -17,7 +17,7 @@ from dovetail.won.message import Message
 from dovetail.won.settings import WonSettings
 from dovetail.won.vocabulary import MessageType
 
-SETTLE_S = 30.0
+SETTLE_S = 60.0
 _QUICK = WonSettings(retry_ms=100, max_retry_ms=1_000)
 _NAMES = ("ada", "ben", "cleo", "dan", "eve", "finn", "gus", "hana", "ivo")
 _LINES = (
@@ -52,7 +52,7 @@ class Owners:
         self.by_node: dict[str, list[OwnerClient]] = {}
         self.conversations: list[Conversation] = []
         self.messages = 0
-        self._said: list[tuple[OwnerClient, str]] = []
+        self._said: list[tuple[OwnerClient, str, frozenset[str]]] = []
 
     async def start(self) -> None:
         """Create the atoms and connect the owners of each pair of nodes."""
@@ -92,13 +92,13 @@ class Owners:
         own, target = speaker.home.file.sockets[0], hearer.home.file.sockets[0]
         return speaker.say(lambda owner, now: owner.speak(MessageType.CONNECTION, own, target, now, text))
 
-    async def settle(self) -> None:
-        """Wait until every chain is complete; DovetailError names the first that is not."""
-        for client, uri in self._said:
-            state = await client.wait_settled(uri, SETTLE_S)
-            if state is not ChainState.COMPLETE:
-                raise DovetailError(f"{uri} is {state}, expected {ChainState.COMPLETE}")
-        self._said.clear()
+    async def settle(self, node: str | None = None) -> None:
+        """Wait until every chain, or every chain over one node, is complete; DovetailError names one that is not."""
+        for client, uri, nodes in tuple(self._said):
+            if node is None or node in nodes:
+                state = await client.wait_settled(uri, SETTLE_S)
+                if state is not ChainState.COMPLETE:
+                    raise DovetailError(f"{uri} is {state}, expected {ChainState.COMPLETE}")
 
     async def _create(self, node: NodeProcess, name: str) -> OwnerClient:
         client = await self.open(self.home(node, name), is_created=False)
@@ -113,7 +113,7 @@ class Owners:
             message = speaker.say(
                 lambda owner, now, own=own, target=target: owner.speak(MessageType.CONNECT, own, target, now)  # type: ignore[misc]
             )
-            self._note(speaker, message)
+            self._note(speaker, message, nodes)
             await speaker.wait_settled(message.uri, SETTLE_S)
         self.conversations.append(Conversation(one, other, nodes))
 
@@ -122,11 +122,11 @@ class Owners:
         end = min([until, *(over[name] for name in talk.nodes if name in over)])
         speaker, hearer = talk.one, talk.other
         while loop.time() < end:
-            self._note(speaker, self.say(speaker, hearer, self._chance.choice(_LINES)))
+            self._note(speaker, self.say(speaker, hearer, self._chance.choice(_LINES)), talk.nodes)
             speaker, hearer = hearer, speaker
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
 
-    def _note(self, client: OwnerClient, message: Message) -> None:
+    def _note(self, client: OwnerClient, message: Message, nodes: frozenset[str]) -> None:
         self._sent.won.append(message.address.hex())
-        self._said.append((client, message.uri))
+        self._said.append((client, message.uri, nodes))
         self.messages += 1

@@ -13,9 +13,9 @@ from dovetail.errors import DovetailError
 
 BULK = f"{TYPES}bulk"
 _BULK_CHARS = 60_000
-_MAX_BULK_ROUNDS = 60
+_MAX_BULK_ROUNDS = 200
 _BULK_PER_ROUND = 4
-_GONE_S = 20.0
+_GONE_S = 60.0
 _LIFE_US = 60_000_000
 
 

@@ -20,8 +20,8 @@ from dovetail.swarm.settings import load_swarm_settings
 TTL_EPOCHS = 60
 WORK = 300
 """Hashes that a message costs: easy, so that the demo stays quick."""
-LINKED_S = 30.0
-CONVERGED_S = 45.0
+LINKED_S = 60.0
+CONVERGED_S = 90.0
 _AGREEMENT = f'name = "harbour"\nwork = {WORK}\nmax_ttl_epochs = 100\n'
 _BOARD = ("berth 4 is free", "fog until ten", "crane 2 is down", "pilot boat left", "tide turns at 14:10", "all clear")
 _PUBLISHERS = 4

@@ -62,7 +62,8 @@ class Tamperer:
             is_delivery = pc.and_(pc.equal(table.column("stage"), _DELIVERED), pc.is_valid(table.column("counterpart")))
             is_bare = pc.is_null(table.column("raw"))
             rows = pc.indices_nonzero(pc.and_(is_delivery, is_bare)).to_pylist()
-            fit = [row for row in rows if table.column("message")[row].as_py().hex() not in self._spared]
+            inside = [row for row in rows if 0 < row < table.num_rows - 1]
+            fit = [row for row in inside if table.column("message")[row].as_py().hex() not in self._spared]
             if fit:
                 return file, table, self._chance.choice(fit)
         raise DovetailError(f"{server} delivered nothing that could be tampered with")

@@ -23,7 +23,7 @@ from dovetail.won.signing import SigningKey
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
 
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 _DOWN_S = 1.5
 
 
@@ -97,7 +97,7 @@ class WonFaults:
 
     async def lose_response(self, sender: NodeProcess, receiver: NodeProcess) -> None:
         """Cut off a node so that it still hears: it takes a message, answers, and the answer never arrives."""
-        await self._owners.settle()
+        await self._owners.settle(receiver.name)
         speaker, hearer = self._owners.by_node[sender.name][0], self._owners.by_node[receiver.name][0]
         receiver.front.cut()
         message = self._owners.say(speaker, hearer, "are you still there?")
