@@ -17,4 +17,3 @@ def test_the_ledger_is_written_for_people(tmp_path):
     written = json.loads((tmp_path / "faults.json").read_text())
     assert written["faults"][0]["kind"] == "expired"
     assert written["sent"]["pcp"] == {"id": 3}
-    assert ledger.sent.count == 2

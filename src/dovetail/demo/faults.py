@@ -64,11 +64,6 @@ class Sent(msgspec.Struct, kw_only=True):
     swarm: list[str] = msgspec.field(default_factory=list)
     """addresses; each must be held by every peer"""
 
-    @property
-    def count(self) -> int:
-        """How many messages."""
-        return len(self.pcp) + len(self.won) + len(self.swarm)
-
 
 class Ledger(msgspec.Struct, kw_only=True):
     """Everything the demo knows and the audit does not."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.demo.faults import Fault, Kind, Ledger
@@ -67,5 +66,5 @@ def _journals(layout: Layout, servers: Sequence[str]) -> list[str]:
     for path in sorted(layout.journals.glob("*.journal")):
         server = read_identity(path).server
         if server in servers or ("" in servers and "/atom/" in server):
-            found += ["--journal", str(Path(path))]
+            found += ["--journal", str(path)]
     return found

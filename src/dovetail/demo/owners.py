@@ -68,11 +68,11 @@ class Owners:
             )
         )
 
-    def home(self, node: NodeProcess, name: str, directory: str | None = None) -> OwnerHome:
+    def home(self, node: NodeProcess, name: str) -> OwnerHome:
         """A new owner's directory."""
         atom = f"{node.uri}/atom/{name}"
         file = AtomFile(atom, (f"{atom}#chat",), self._site.authority)
-        return OwnerHome.create(self._site.layout.site / "owners" / (directory or name), file)
+        return OwnerHome.create(self._site.layout.site / "owners" / name, file)
 
     async def open(self, home: OwnerHome, *, is_created: bool) -> OwnerClient:
         """A running client."""

@@ -40,7 +40,7 @@ class Site:
         self._authority = create_authority(self._keys, "Dovetail demo CA")
         self._authority.issue("localhost", CertificateKind.SERVER, Names(dns=("localhost",), ip=("127.0.0.1",)))
         self.broker = ServerProcess(
-            "the broker", ["pcp", "serve", "--json", "--config", self._write_broker()], self._log("broker")
+            "the broker", ["pcp", "serve", "--json", "--config", self._write_broker()], self.log_of("broker")
         )
         self.broker_url = ""
         self.broker_url_v2 = ""
@@ -88,7 +88,7 @@ class Site:
         name = uri.removeprefix("pcp://").partition("/")[0]
         certificate, key = self.client_files(name)
         arguments = ["pcp", "listen", "--url", self.broker_url, "--as", uri, "--certificate", certificate]
-        process = ServerProcess(uri, [*arguments, "--key", key, "--authority", self.authority], self._log(name))
+        process = ServerProcess(uri, [*arguments, "--key", key, "--authority", self.authority], self.log_of(name))
         self._others.append(process)
         return process
 
@@ -101,12 +101,9 @@ class Site:
         files = {"--certificate": "localhost.pem", "--certificate-key": "localhost.key", "--authority": "ca.pem"}
         return [text for option, name in files.items() for text in (option, str(self._keys / name))]
 
-    def _log(self, name: str) -> Path:
-        return self.layout.logs / f"{name}.log"
-
     def log_of(self, name: str) -> Path:
         """Where a process by this name writes what it says."""
-        return self._log(name)
+        return self.layout.logs / f"{name}.log"
 
     def _write_broker(self) -> Path:
         path = self.layout.site / "broker.toml"
