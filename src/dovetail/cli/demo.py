@@ -77,12 +77,15 @@ def _quiet() -> Iterator[None]:
     import logging
     import signal
 
-    logger = logging.getLogger("dovetail")
-    level = logger.level
-    logger.setLevel(max(level, logging.WARNING))
+    # Spark's gateway shows a traceback, under either name, for every call that Ctrl-C breaks off.
+    quieter = {"dovetail": logging.WARNING, "py4j": logging.CRITICAL, "root": logging.CRITICAL}
+    levels = {name: logging.getLogger(name).level for name in quieter}
+    for name, level in quieter.items():
+        logging.getLogger(name).setLevel(max(level, levels[name]))
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

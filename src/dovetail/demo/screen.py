@@ -38,7 +38,8 @@ class PlainScreen:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._flush()
+        if error is None:
+            self._flush()
 
     def phase(self, title: str) -> None:
         """A new phase begins."""
