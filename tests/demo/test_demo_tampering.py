@@ -10,9 +10,9 @@ from dovetail.demo.faults import Kind
 from dovetail.demo.tampering import Tamperer
 from dovetail.errors import DovetailError
 from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal
 from dovetail.journal.seal import seal_journal
+from dovetail.signing import Signer
 
 SERVER = "pcp://broker/server"
 SPARED = b"message 3"
