@@ -109,9 +109,14 @@ def publish(
     from pathlib import Path
 
     from dovetail.cli.progress import Bar
+    from dovetail.errors import UsageError
     from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+    from dovetail.swarm.content import FIXED_BYTES, MAX_CONTENT_BYTES
 
-    payload = sys.stdin.buffer.read() if text is None else text.encode()
+    limit = MAX_CONTENT_BYTES - FIXED_BYTES
+    payload = sys.stdin.buffer.read(limit + 1) if text is None else text.encode()
+    if len(payload) > limit:
+        raise UsageError(f"the payload is too large, expected at most {limit} bytes")
     asked = Request("publish", payload=payload.hex(), ttl_epochs=ttl)
     with Bar("proof of work", "hashes") as bar:
         for answer in request(Path(directory) / CONTROL_FILE, asked):

@@ -81,8 +81,7 @@ async def _serve(
         gc.collect()
         gc.freeze()  # what is there now stays; a collection looks only at what comes after
         gc.set_threshold(*_GC_THRESHOLDS)
-        on_started(describe(server))
-        await _until_stopped(server)
+        await _until_stopped(server, lambda: on_started(describe(server)))
         await server.stop()
     finally:
         if journal is not None:
@@ -104,7 +103,7 @@ def describe(server: PcpServer) -> dict[str, object]:
     return described
 
 
-async def _until_stopped(server: PcpServer) -> None:
+async def _until_stopped(server: PcpServer, on_ready: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[None] = loop.create_future()
 
@@ -117,6 +116,8 @@ async def _until_stopped(server: PcpServer) -> None:
         loop.add_signal_handler(number, stop, number.name)
     assert server.failed is not None
     try:
+        # whoever is told that it runs may stop it at once
+        on_ready()
         await asyncio.wait([stopped, server.failed], return_when=asyncio.FIRST_COMPLETED)
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
