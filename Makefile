@@ -4,10 +4,10 @@ VENV   := .venv
 PYTEST := $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types format bench soak docs lock setup clean
+.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit soak docs lock setup clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## run every fabric with injected faults, audit the journals, compare
 	@$(VENV)/bin/dovetail demo
@@ -28,8 +28,21 @@ format: setup ## rewrite the code in the house style
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-bench: setup ## measure the journal beside the disk's own floor
+bench: setup ## measure the journal beside the disk's own floor, and receipts
 	@$(VENV)/bin/python -m benchmarks.journal
+	@$(VENV)/bin/python -m benchmarks.receipt
+
+bench-pcp: setup ## the broker beside mosquitto and NATS over WebSocket (needs gcc)
+	@$(VENV)/bin/python -m benchmarks.pcp
+
+bench-won: setup ## a delivery chain beside its signatures alone
+	@$(VENV)/bin/python -m benchmarks.won
+
+bench-swarm: setup ## proof of work beside openssl, one peer, and growth
+	@$(VENV)/bin/python -m benchmarks.swarm
+
+bench-audit: setup ## the audit beside DuckDB
+	@$(VENV)/bin/python -m benchmarks.audit
 
 soak: setup ## the long runs
 	@$(PYTEST) -m soak --timeout 0

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 
@@ -43,18 +44,27 @@ def config_page() -> str:
         "",
         "A variable with two underscores that names no key is an error, and so is one that has a section's name and",
         "only one underscore. A relative path is meant from the directory of the file; in a variable, from the current",
-        "directory. No secret stands in this file: keys are files of their own.",
+        "directory. No key stands in this file: keys are files of their own. The `secret` of a private swarm does, and",
+        "`config show` does not show it.",
+        "",
+        "`[[pcp]]`, `[[won]]` and `[[swarm]]` are tables of a list: there may be any number of each, one for each",
+        "server that `dovetail up` runs. Their keys have no variables.",
     ]
-    for name, section in sections_of(Config):
-        lines += ["", f"## [{name}]", "", inspect.getdoc(section) or ""]
+    for heading, section in sections_of(Config):
+        name = heading.strip("[]")
+        is_list = heading.startswith("[[")
+        lines += ["", f"## {heading}", "", inspect.getdoc(section) or ""]
         for key in keys_of(section):
             full = f"{name}.{key.name}"
-            lines += ["", f"### {full}", "", key.description, ""]
-            lines += [
-                f"- allowed: {allowed_text(key.kind)}",
-                f"- default: `{toml_value(key.default)}`",
-                f"- variable: `{variable_of(full)}`",
-            ]
+            lines += ["", f"### {full}", "", key.description, "", f"- allowed: {allowed_text(key.kind)}"]
+            if key.default is msgspec.NODEFAULT:
+                lines.append("- must be given")
+            elif key.default is None:
+                lines.append("- default: not given")
+            else:
+                lines.append(f"- default: `{toml_value(key.default)}`")
+            if not is_list:
+                lines.append(f"- variable: `{variable_of(full)}`")
     return finish(lines)
 
 

@@ -13,6 +13,7 @@
       KeyFileError           a key or certificate file cannot be read, written or used
       PipelineError          the audit cannot go on
       ReceiptError           a receipt is not valid
+      PlaceTaken             a port or a journal is in use by another program, or by one that is just ending; retriable
       UsageError             the command line was misused (exit code 2)
 
 Texts are in lower case, without a full stop, with the value and the limit.
@@ -84,6 +85,12 @@ class PipelineError(DovetailError):
 
 class ReceiptError(DovetailError):
     """A receipt is not valid; the text names the first broken step."""
+
+
+class PlaceTaken(DovetailError):
+    """A port or a journal is in use by another program, or by one that is just ending."""
+
+    retriable = True
 
 
 class UsageError(DovetailError):

@@ -19,6 +19,7 @@ ADDRESS_BYTES = 32
 WON_URI_PREFIX = "wm:/"
 _MULTIHASH_SHA256 = b"\x12\x20"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_BASE58_PAIRS = [a + b for a in _BASE58 for b in _BASE58]
 _MAX_WON_ID_CHARS = 64
 
 
@@ -208,7 +209,18 @@ def address_of(raw: bytes) -> Address:
 
 def won_uri(address: Address) -> str:
     """`wm:/` with the base58 multihash of a won address."""
-    return WON_URI_PREFIX + _base58_encode(_MULTIHASH_SHA256 + address)
+    number = int.from_bytes(_MULTIHASH_SHA256 + address)
+    pairs: list[str] = []
+    # eight digits at a time, since every message is named by every party
+    for _ in range(6):
+        number, chunk = divmod(number, 58**8)
+        for _ in range(4):
+            chunk, pair = divmod(chunk, 58**2)
+            pairs.append(_BASE58_PAIRS[pair])
+    # 34 bytes that begin with 0x12 have 46 digits: the last of the 24 pairs is padding
+    pairs.pop()
+    pairs.reverse()
+    return WON_URI_PREFIX + "".join(pairs)
 
 
 def address_text(address: Address, fabric: Fabric) -> str:
@@ -239,16 +251,6 @@ def parse_address_prefix(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         raise ValueError(f"{text[:80]!r} is neither hex nor a {WON_URI_PREFIX} URI") from None
-
-
-def _base58_encode(data: bytes) -> str:
-    number = int.from_bytes(data)
-    digits = []
-    while number:
-        number, digit = divmod(number, 58)
-        digits.append(_BASE58[digit])
-    leading = len(data) - len(data.lstrip(b"\0"))
-    return _BASE58[0] * leading + "".join(reversed(digits))
 
 
 def _base58_decode(text: str) -> bytes:

@@ -2,9 +2,10 @@ import json
 import tomllib
 
 import pytest
+from msgspec import NODEFAULT
 
 from dovetail.config import Config
-from dovetail.config.schema import keys_of
+from dovetail.config.schema import example_of, keys_of, sections_of, toml_value
 
 
 @pytest.fixture
@@ -56,20 +57,30 @@ def test_show_without_a_file_shows_the_defaults(dovetail):
     assert ran.out.startswith("key ")
 
 
-def test_example_is_a_whole_valid_file_of_defaults(dovetail, file):
+def flatten(table, prefix=""):
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def test_example_is_a_whole_valid_file_of_defaults_and_examples(dovetail, file):
     text = dovetail("config", "example").out
     file.write_text(text)
     assert dovetail("config", "check", file).code == 0
     written = tomllib.loads(text)
-    assert {f"{section}.{key}" for section, keys in written.items() for key in keys} == {
-        key.name for key in keys_of(Config) if key.default is not None
-    }
-    rows = map(json.loads, dovetail("config", "show", file, "--json").out.splitlines())
-    defaults = map(json.loads, dovetail("config", "show", "--json").out.splitlines())
-    paths = {"journal.directory", "lake.directory", "keys.directory"}
-    assert {row["key"]: row["value"] for row in rows if row["key"] not in paths} == {
-        row["key"]: row["value"] for row in defaults if row["key"] not in paths
-    }
+    for heading, section in sections_of(Config):
+        found = written[heading.strip("[]")]
+        values = dict(flatten(found[0] if heading.startswith("[[") else found))
+        given = {
+            key.name: key.default if example_of(key.kind) is NODEFAULT else example_of(key.kind)
+            for key in keys_of(section)
+        }
+        expected = {name: value for name, value in given.items() if value is not None}
+        assert {name: toml_value(value) for name, value in values.items()} == {
+            name: toml_value(value) for name, value in expected.items()
+        }
 
 
 def test_a_file_that_is_not_there_is_an_error(dovetail, tmp_path):

@@ -42,7 +42,7 @@ def test_python(version, status):
     assert check_python(version).status is status
 
 
-@pytest.mark.parametrize(("version", "status"), [((3, 34, 9), Status.FAIL), ((3, 35, 0), Status.OK)])
+@pytest.mark.parametrize(("version", "status"), [((3, 36, 9), Status.FAIL), ((3, 37, 0), Status.OK)])
 def test_sqlite(version, status):
     assert check_sqlite(version).status is status
 

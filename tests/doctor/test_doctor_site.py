@@ -141,3 +141,12 @@ def test_every_address_of_a_configuration_is_found():
         gossip: ListenUdp = "d:4"
 
     assert list(listen_addresses(Trial())) == [("tcp", "a:1"), ("tcp", "b:2"), ("tcp", "c:3"), ("udp", "d:4")]
+
+
+def test_servers_and_what_is_enabled_are_found_in_a_file(tmp_path):
+    path = tmp_path / "site.toml"
+    path.write_text('[[pcp]]\nport = 5\n[[swarm]]\nname = "s"\n[dashboard]\nlisten = "h:6"\n')
+    found = [("tcp", "127.0.0.1:5"), ("udp", "127.0.0.1:4711")]
+    assert list(listen_addresses(load_config(path, {}).config)) == found
+    path.write_text(path.read_text() + "enabled = true\n")
+    assert list(listen_addresses(load_config(path, {}).config)) == [*found, ("tcp", "h:6")]

@@ -63,7 +63,7 @@ def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -
         assert rows_of(root / "once", table.name) == rows_of(root / "steps", table.name), table.name
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_spark_agrees_with_the_oracle(tmp_path, monkeypatch):
     check(open_test_session(), tmp_path, 3, monkeypatch, ADAPTIVE)
 

@@ -242,13 +242,13 @@ TestBrokerMachine = BrokerMachine.TestCase
 TestBrokerMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_long_random_walk(seed):
     """The same machine, walked further than hypothesis goes, mostly sending."""
     source = random.Random(seed)
     machine = BrokerMachine()
     machine.connect_everybody([source.choice((1, 1, 2)) for _ in range(6)])
-    for step in range(400):
+    for step in range(300):
         match source.choices(range(7), weights=(60, 8, 4, 8, 8, 2, 8))[0]:
             case 0:
                 burst = [

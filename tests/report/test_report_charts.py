@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from dovetail.report.charts import make_charts
@@ -50,3 +51,11 @@ def test_names_of_peers_in_charts_are_visible_and_short(hostile_tables: Tables) 
     for chart in make_charts(numbers).values():
         assert "\u202e" not in json.dumps(chart.spec, ensure_ascii=False), chart.id
         assert "x" * 400 not in json.dumps(chart.spec), chart.id
+
+
+def test_delivery_times_fall_to_zero_where_nothing_was_found(numbers: Numbers) -> None:
+    latency = [item for item in numbers.latency if item.fabric == "pcp" and item.up_to_ms in (1, 8)]
+    chart = make_charts(msgspec.structs.replace(numbers, latency=latency))["latency"]
+    drawn = [(value["ms"], value["n"]) for value in chart.spec["data"]["values"]]
+    assert [ms for ms, _ in drawn] == [1, 2, 4, 8]
+    assert [n for _, n in drawn[1:3]] == [0, 0]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dovetail.report.evidence import read_messages
 from dovetail.report.findings import addresses_of, order_findings
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_routes
 from dovetail.report.tables import Tables
@@ -42,14 +41,14 @@ def test_graphs_show_the_fork_and_what_is_missing(tables: Tables) -> None:
     cycle, log = draw_dag_examples(tables, findings)
     assert cycle.svg.count("node evidence") == 2
     assert log.svg.count("node evidence") == 2
-    missing = dict(draw_findings(tables, findings, {}, PEERS))[address("swarm", 20)]
+    missing = dict(draw_findings(tables, findings, PEERS))[address("swarm", 20)]
     assert "nobody has it" in missing.svg
 
 
 def test_each_finding_about_a_message_with_hops_has_its_picture(tables: Tables) -> None:
     findings = order_findings(tables.read("findings"))
     addresses = addresses_of(findings)
-    drawn = dict(draw_findings(tables, findings, read_messages(tables, addresses), PEERS))
+    drawn = dict(draw_findings(tables, findings, PEERS))
     assert set(drawn) == set(addresses)
     lost = drawn[address("won", 1, 2, "m")]
     assert lost.kind == "sequence"
@@ -61,4 +60,4 @@ def test_an_empty_audit_has_no_pictures(empty_tables: Tables) -> None:
     assert draw_conversations(empty_tables) == []
     assert draw_routes(empty_tables, []) == []
     assert draw_dag_examples(empty_tables, nothing) == []
-    assert draw_findings(empty_tables, nothing, {}, []) == []
+    assert draw_findings(empty_tables, nothing, []) == []

@@ -135,6 +135,7 @@ def test_an_empty_audit_gives_a_page(empty_tables: Tables) -> None:
     assert "No check found anything" in words
 
 
+@pytest.mark.system
 def test_a_hundred_thousand_findings_fit(tmp_path: Path) -> None:
     world = small_world()
     add_many_findings(world, MANY)

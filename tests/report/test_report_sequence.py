@@ -28,7 +28,7 @@ def test_a_chain_shows_actors_arrows_times_and_references() -> None:
     ]
     svg = draw_sequence(arrows, [Reference(child=S1, parent=M, relation="responding_to")], label="a chain")
     shown = words(svg)
-    assert {"owner/agent", "alder.example", "makes s1", "responding to", "+1.50 ms"} <= set(shown)
+    assert {"owner/agent", "alder.example", "makes s1", "responding to", "+1.5 ms"} <= set(shown)
     assert any(text.startswith("m Connect") and "no_recipient" in text for text in shown)
     assert "arrow role-m lost" in classes(svg)
     assert "cross" in classes(svg)

@@ -1,5 +1,6 @@
 """kill -9 in the middle of appending: what was acknowledged is there, nothing is doubled, the file opens again."""
 
+import os
 import random
 import subprocess
 import sys
@@ -39,14 +40,21 @@ WRITER = textwrap.dedent(
 )
 
 
+def start_writer(path, round_):
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(round_)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
 def test_kill_9_loses_nothing_acknowledged_and_doubles_nothing(tmp_path):
     path = tmp_path / "a.journal"
     rng = random.Random(3)
     acknowledged = []
     for round_ in range(6):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(round_)], stdout=subprocess.PIPE, text=True
-        )
+        process = start_writer(path, round_)
         wanted = rng.randrange(20, 400)
         for line in process.stdout:
             acknowledged.append(line.strip())
@@ -70,7 +78,7 @@ def test_kill_9_loses_nothing_acknowledged_and_doubles_nothing(tmp_path):
 
 def test_another_process_follows_while_it_is_written_and_cannot_write(tmp_path):
     path = tmp_path / "a.journal"
-    process = subprocess.Popen([sys.executable, "-c", WRITER, str(path), "0"], stdout=subprocess.PIPE, text=True)
+    process = start_writer(path, 0)
     try:
         for _ in range(50):
             process.stdout.readline()

@@ -397,6 +397,16 @@ def test_owner_copes_with_s2_before_m_and_s1(pair):
     assert fresh.state_of(message.uri) is ChainState.COMPLETE
 
 
+def test_s2_whose_s1_never_comes_does_not_stop_the_owner(pair):
+    message = pair.alice.core.speak(T.CONNECTION, ALICE_CHAT, BOB_CHAT, pair.world.now, "x")
+    pair.alice.core.to_send()
+    before = pair.alice.core.position
+    deliver(pair, second_of(message, pair, previous=[]))
+    assert pair.alice.core.position == before + 1
+    assert pair.alice.core._link is not None
+    assert pair.state(pair.alice, message) is ChainState.AWAITING_SENDER
+
+
 def test_lying_node_does_not_stop_the_owner_for_ever(pair):
     message = hold_message(pair)
     deliver(pair, second_of(message, pair, previous=[]))

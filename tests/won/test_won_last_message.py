@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Stage
@@ -35,40 +34,40 @@ def sign_again(last, messages):
     )
 
 
-def read_raws(path, signer):
+def write_journal(path, observations):
+    """A journal of node b with these observations, its checkpoint, and the conversation in it."""
+    signer = Signer(NODE_B, Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32))
     with Journal.open(path, server=NODE_B, signer=signer) as journal:
+        journal.append(observations)
+        checkpoint = journal.checkpoint()
         kept = [h.raw for h in journal.hops() if h.raw and h.stage in (Stage.ACCEPTED, Stage.CREATED)]
-    return [raw for raw in kept if decode_message(raw).sender_socket is not None]
+    return checkpoint, [raw for raw in kept if decode_message(raw).sender_socket is not None]
 
 
 def test_last_message_altered_by_its_author_is_found_by_the_checkpoint(tmp_path):
     pair = record_conversation()
-    path, signer = tmp_path / "b.db", Signer(NODE_B, Ed25519PrivateKey.from_private_bytes(bytes([2]) * 32))
-    with Journal.open(path, server=NODE_B, signer=signer) as journal:
-        journal.append(pair.b.observations)
-    raws = read_raws(path, signer)
+    checkpoint, raws = write_journal(tmp_path / "true.db", pair.b.observations)
     messages = [decode_message(raw) for raw in raws]
     assert check_conversation(raws, PUBLIC) == []
-    assert verify_journal(path).is_intact
+    assert verify_journal(tmp_path / "true.db", since=checkpoint).is_intact
 
+    # The node has all keys it needs: it signs its last response again and writes its whole journal anew.
     last = messages[-1]
     altered = sign_again(last, messages)
-    database = sqlite3.connect(path)
-    changed = database.execute(
-        "UPDATE messages SET address = ?, raw = ?, size = ? WHERE address = ?",
-        (altered.address, altered.raw, len(altered.raw), last.address),
-    ).rowcount
-    database.commit()
-    database.close()
-    assert changed == 1
+    observations = [
+        msgspec.structs.replace(o, message=altered.address, raw=altered.raw if o.raw else None)
+        if o.message == last.address
+        else o
+        for o in pair.b.observations
+    ]
+    _, forged = write_journal(tmp_path / "forged.db", observations)
+    assert decode_message(forged[-1]) == altered
 
-    # Every address, signature and reference of the altered log is right ...
-    with_altered = [*raws[:-1], altered.raw]
-    assert check_conversation(with_altered, PUBLIC) == []
-    # ... but the journal's signed checkpoint says that this is not what was stored, and where,
-    verdict = verify_journal(path)
-    assert not verdict.is_intact
-    assert verdict.first.seq is not None
-    # and so does any other party's copy.
-    differing = compare_copies(with_altered, conversation_raws(pair.alice))
+    # Every address, signature and reference is right, and the forged journal is whole in itself ...
+    assert check_conversation(forged, PUBLIC) == []
+    assert verify_journal(tmp_path / "forged.db").is_intact
+    # ... but it does not begin with what the checkpoint, once given to anybody, commits to,
+    assert not verify_journal(tmp_path / "forged.db", since=checkpoint).is_intact
+    # and the other parties' copies differ from it in exactly this message.
+    differing = compare_copies(forged, conversation_raws(pair.alice))
     assert {finding.uri for finding in differing} == {last.uri, altered.uri}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from dovetail.hop import Reason
@@ -319,6 +321,40 @@ def test_owner_that_was_away_is_told_everything_in_order(pair):
     assert received[-3:] == [m.uri for m in messages]
     delivered = [s for s in pair.b.stages(messages[0]) if s[0] == "delivered"]
     assert delivered == [("delivered", BOB)]
+
+
+def count_work(pair):
+    """Calls and bytes that one chain costs all four parties: a measure that no other process disturbs."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    parties = (pair.a, pair.b, pair.alice, pair.bob)
+    for party in parties:
+        party.frames_in.clear()
+    message = pair.say(text="the same words", run=False)
+    sys.setprofile(count)
+    try:
+        pair.run()
+    finally:
+        sys.setprofile(None)
+    assert pair.state(pair.alice, message) is ChainState.COMPLETE
+    return calls, sum(len(data) for party in parties for data in party.frames_in)
+
+
+def test_long_conversation_costs_no_more_per_message_than_a_short_one(pair):
+    for number in range(20):
+        pair.say(text=str(number))
+    calls, size = count_work(pair)
+    for number in range(150):
+        (pair.reply if number % 7 == 0 else pair.say)(text=str(number))
+    for number in range(20):
+        pair.say(text=str(number))
+    later_calls, later_size = count_work(pair)
+    assert later_calls <= calls * 1.02
+    assert later_size <= size * 1.02
 
 
 def test_window_bounds_what_is_under_way():

@@ -123,6 +123,21 @@ def test_illegal_requests_are_our_own_mistake(ask):
         ask(pair.alice.core)
 
 
+def test_create_that_is_refused_has_failed_and_is_told_to_nobody_else():
+    world = World()
+    node = world.node(NODE_A, 1)
+    owner = world.owner(ALICE, 3)
+    message = owner.core.create([ALICE_CHAT], world.now - 3_600_000_000)
+    owner.core.start(world.now)
+    world.run()
+    assert owner.core.conversations.state_of(message.uri) is ChainState.FAILED
+    assert owner.core.conversations.threads[message.uri].detail.startswith("clock_skew")
+    assert not owner.core.is_created
+    assert node.core.ledger.atoms == {}
+    world.restart(node)
+    assert node.core.ledger.first == {}
+
+
 def test_first_thing_an_owner_does_is_to_open_a_link_to_its_node():
     world = World()
     owner = world.owner(ALICE, 3)

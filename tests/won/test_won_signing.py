@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from dovetail.errors import RemoteProtocolError
@@ -71,6 +73,11 @@ def test_other_messages_publish_no_key():
 def test_two_keys_for_one_owner_are_no_key():
     quads = key_quads(ALICE, KEYS[ALICE].public, "g:g") + key_quads(ALICE, KEYS["mallory"].public, "g:g")
     assert find_key(ALICE, quads) is None
+
+
+def test_public_keys_travel_to_other_processes():
+    key = pickle.loads(pickle.dumps(KEYS[ALICE].public))
+    assert verify_signature(build(), key)
 
 
 def test_public_key_has_thirty_two_bytes():

@@ -48,8 +48,10 @@ NOUNS = (
     Noun("keys", "A private CA, certificates and signing keys."),
     Noun("pcp", "The broker and its clients."),
     Noun("receipt", "Prove one delivery to anybody; check a proof offline."),
+    Noun("report", "One page that shows what an audit found; works offline.", verbless=True),
     Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
     Noun("swarm", "Peers that keep one DAG of messages complete."),
+    Noun("up", "Run what a configuration names, looked after.", verbless=True),
     Noun("won", "Nodes and owners: signed messages in delivery chains."),
 )
 

@@ -277,6 +277,8 @@ def load_settings(path: Path | None, overrides: dict[str, Any]) -> PcpSettings:
             raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: `dovetail up` runs [[pcp]] tables; this takes a file with one [pcp]")
     table |= {key: msgspec.to_builtins(value) for key, value in overrides.items() if value is not None}
     try:
         return msgspec.convert(table, PcpSettings)

@@ -157,7 +157,7 @@ def serve(
     """Run a node until it is interrupted. The first line on stdout is its URI and port."""
     import asyncio
 
-    from dovetail.config.sections import parse_listen
+    from dovetail.config import parse_listen
     from dovetail.errors import UsageError
     from dovetail.keys import load_signing_key
     from dovetail.shells.won_server import NodeOptions

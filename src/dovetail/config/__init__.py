@@ -1,7 +1,8 @@
 """The configuration: its sections, what is allowed in them, and reading them from a file and the environment."""
 
+from dovetail.config.fields import ListenTcp, ListenUdp, Section, parse_listen
 from dovetail.config.reader import ConfigProblems, LoadedConfig, Setting, load_config
-from dovetail.config.sections import Config, ListenTcp, ListenUdp, Section, parse_listen
+from dovetail.config.sections import Config
 
 __all__ = [
     "Config",

@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
+from dovetail.config.fields import PATH_TEXT, PRIVATE
 from dovetail.config.schema import (
     ENV_PREFIX,
     ENV_SEPARATOR,
     allowed_text,
     bare_type,
     default_of,
+    extra_of,
     is_text,
     join_key,
     keys_of,
@@ -36,10 +38,11 @@ from dovetail.config.schema import (
     show_value,
     variable_of,
 )
-from dovetail.config.sections import Config, Section
+from dovetail.config.sections import Config
 from dovetail.errors import ConfigError
 
 MAX_FILE_BYTES = 1024 * 1024
+NOT_SHOWN = "(not shown)"
 _POSITION = re.compile(r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 
@@ -86,7 +89,7 @@ class _Reader:
     """One reading: walks the table beside the Structs and gathers values, sources and problems."""
 
     path: Path | None
-    root: type[Section]
+    root: type[Struct]
     problems: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
@@ -95,7 +98,11 @@ class _Reader:
     def override(self, table: dict[str, Any], environ: Mapping[str, str]) -> None:
         """Puts the values of environment variables into the table."""
         names = {name: value for name, value in environ.items() if name.startswith(ENV_PREFIX)}
-        keys = {variable_of(key.name): (key.name, key.kind) for key in keys_of(self.root)}
+        keys = {
+            variable_of(key.name): (key.name, key.kind)
+            for key in keys_of(self.root)
+            if section_in_list(bare_type(key.kind)) is None  # a variable cannot say which table of a list it means
+        }
         for variable, text in sorted(names.items()):
             if variable in keys:
                 key, kind = keys[variable]
@@ -110,7 +117,7 @@ class _Reader:
                     + (f"; did you mean {near}?" if near else "; the form is DOVETAIL_SECTION__KEY")
                 )
 
-    def read_section(self, cls: type[Section], table: Mapping[str, Any], key: str) -> Section | None:
+    def read_section(self, cls: type[Struct], table: Mapping[str, Any], key: str) -> Struct | None:
         """A Struct from a table; None where there were problems, which are noted."""
         fields = {each.encode_name: each for each in structs.fields(cls)}
         before = len(self.problems)
@@ -130,7 +137,7 @@ class _Reader:
             return None
         try:
             return cls(**values)
-        except ValueError as error:
+        except (ValueError, ConfigError) as error:
             self.problems.append(f"{self._where(key)}: [{key}] {error}")
             return None
 
@@ -156,16 +163,28 @@ class _Reader:
                 raise msgspec.ValidationError
             converted = msgspec.convert(value, kind, dec_hook=self._decode_path)
         except msgspec.ValidationError:
-            self._wrong(key, value, allowed_text(kind))
+            self._wrong(key, NOT_SHOWN if extra_of(kind).get("role") == PRIVATE else value, allowed_text(kind))
             return None
-        if isinstance(converted, Path) and not converted.is_absolute():
-            converted = (Path.cwd() if key in self.variables else self._base()) / converted
-        source = self.variables.get(key, "file")
-        self.settings.append(Setting(key=key, value=converted, source=source))
+        converted = self._resolve(kind, converted, Path.cwd() if key in self.variables else self._base())
+        shown = NOT_SHOWN if extra_of(kind).get("role") == PRIVATE else converted
+        self.settings.append(Setting(key=key, value=shown, source=self.variables.get(key, "file")))
         return converted
 
+    @staticmethod
+    def _resolve(kind: object, value: object, base: Path) -> object:
+        """Relative paths made absolute; other values as they are."""
+        match value:
+            case str() if extra_of(kind).get("role") == PATH_TEXT:
+                return str(base / Path(value).expanduser())
+            case Path():
+                return base / value
+            case tuple():
+                return tuple(base / each if isinstance(each, Path) else each for each in value)
+            case _:
+                return value
+
     def _read_default(self, value: object, key: str) -> object:
-        if isinstance(value, Section):
+        if isinstance(value, Struct):
             return self.read_section(type(value), {}, key)
         if isinstance(value, Path) and not value.is_absolute():
             value = self._base() / value
@@ -243,7 +262,7 @@ def _parse_override(kind: object, text: str) -> object:
     return parsed["value"] if len(parsed) == 1 else text
 
 
-def _names_a_section(variable: str, root: type[Section]) -> bool:
+def _names_a_section(variable: str, root: type[Struct]) -> bool:
     """`DOVETAIL_LAKE_DIRECTORY`, with one underscore, is meant for us; `DOVETAIL_DEBUG` is not a key."""
     rest = variable.removeprefix(ENV_PREFIX).lower()
     return any(rest.startswith(each.encode_name + "_") for each in structs.fields(root))

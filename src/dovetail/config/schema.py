@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import inspect, structs
-
-from dovetail.config.sections import Section
+from msgspec import Struct, inspect, structs
 
 ENV_PREFIX = "DOVETAIL_"
 ENV_SEPARATOR = "__"
+EXAMPLE_COMMANDS = (
+    "dovetail keys ca",
+    "dovetail keys issue broker --dns localhost --ip 127.0.0.1",
+    "dovetail keys issue localhost --kind peer --ip 127.0.0.1 --dns localhost",
+    "dovetail keys issue pcp://broker/server --kind signing",
+    "dovetail keys issue https://localhost:8443/won/resource --kind signing",
+)
+"""What makes the keys that the example needs."""
 _SHOWN_CHARS = 80
 _EXAMPLE_WIDTH = 100
 
@@ -31,7 +37,7 @@ class Key:
     description: str
 
 
-def keys_of(cls: type[Section], prefix: str = "") -> Iterator[Key]:
+def keys_of(cls: type[Struct], prefix: str = "") -> Iterator[Key]:
     """Every key below a Struct, in the order of its fields; tables inside are walked into."""
     for each in structs.fields(cls):
         name = join_key(prefix, each.encode_name)
@@ -42,12 +48,15 @@ def keys_of(cls: type[Section], prefix: str = "") -> Iterator[Key]:
             yield from keys_of(section, name)
 
 
-def sections_of(cls: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    """Every direct section of a configuration."""
+def sections_of(cls: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
+    """Every direct section of a configuration, by its heading: `[lake]`, or `[[pcp]]` where there may be several."""
     for each in structs.fields(cls):
-        section = section_in(bare_type(each.type))
+        info = bare_type(each.type)
+        section = section_in(info)
         if section is not None:
-            yield each.encode_name, section
+            yield f"[{each.encode_name}]", section
+        elif (item := section_in_list(info)) is not None:
+            yield f"[[{each.encode_name}]]", item
 
 
 def default_of(each: structs.FieldInfo) -> object:
@@ -72,21 +81,21 @@ def bare_type(kind: object) -> inspect.Type:
     return _strip(inspect.type_info(kind))
 
 
-def section_in(info: inspect.Type) -> type[Section] | None:
+def section_in(info: inspect.Type) -> type[Struct] | None:
     """The Struct that a table becomes; None for other types."""
     if isinstance(info, inspect.UnionType):
         return next((found for each in info.types if (found := section_in(_strip(each)))), None)
-    if isinstance(info, inspect.StructType) and issubclass(info.cls, Section):
+    if isinstance(info, inspect.StructType):
         return info.cls
     return None
 
 
-def section_in_list(info: inspect.Type) -> type[Section] | None:
+def section_in_list(info: inspect.Type) -> type[Struct] | None:
     """The Struct in `tuple[Struct, ...]`, written as an array of tables."""
     return section_in(_strip(info.item_type)) if isinstance(info, inspect.VarTupleType) else None
 
 
-def section_in_map(info: inspect.Type) -> type[Section] | None:
+def section_in_map(info: inspect.Type) -> type[Struct] | None:
     """The Struct in `dict[str, Struct]`, written as tables with free names."""
     return section_in(_strip(info.value_type)) if isinstance(info, inspect.DictType) else None
 
@@ -113,7 +122,8 @@ def description_of(kind: object) -> str:
     while isinstance(info, inspect.Metadata):
         texts.append(str((info.extra_json_schema or {}).get("description", "")))
         info = info.type
-    return next((text for text in texts if text), "")
+    text = next((text for text in texts if text), "")
+    return _capitalised(text) + ("." if text and not text.endswith(".") else "")
 
 
 def extra_of(kind: object) -> dict[str, Any]:
@@ -136,7 +146,10 @@ def allowed_text(kind: object) -> str:
 
 
 def _allowed(info: inspect.Type) -> str:
-    info = _strip(info)
+    while isinstance(info, inspect.Metadata):
+        if info.extra and "allowed" in info.extra:
+            return str(info.extra["allowed"])
+        info = info.type
     match info:
         case inspect.BoolType():
             return "true or false"
@@ -145,7 +158,8 @@ def _allowed(info: inspect.Type) -> str:
         case inspect.FloatType():
             return "a number" + _limits(info)
         case inspect.StrType():
-            return "text"
+            longest = f" of at most {info.max_length} characters" if info.max_length is not None else ""
+            return f"text{longest}" + (f" that matches {info.pattern}" if info.pattern else "")
         case inspect.CustomType(cls=cls) if issubclass(cls, Path):
             return "a path"
         case inspect.LiteralType(values=values):
@@ -197,28 +211,46 @@ def toml_value(value: object) -> str:
             return f"[{', '.join(toml_value(item) for item in value)}]"
         case dict():
             return "{" + ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items()) + "}"
-        case msgspec.Struct():
+        case Struct():
             return toml_value(structs.asdict(value))
         case _:
             return str(value)
 
 
-def example_text(root: type[Section]) -> str:
-    """A whole configuration file with every key at its default, explained."""
+def example_of(kind: object) -> object:
+    """The first example in a type's metadata; NODEFAULT where there is none."""
+    info = inspect.type_info(kind)
+    while isinstance(info, inspect.Metadata):
+        examples = (info.extra_json_schema or {}).get("examples")
+        if examples:
+            return examples[0]
+        info = info.type
+    return msgspec.NODEFAULT
+
+
+def example_text(root: type[Struct]) -> str:
+    """A whole configuration file, explained: every key with its default, or with an example where it has one."""
     lines = [
         "# Dovetail configuration. Every key is shown with its default; leave out what you do not change.",
-        f"# The variable {ENV_PREFIX}SECTION{ENV_SEPARATOR}KEY overrides the key of that section.",
+        f"# The variable {ENV_PREFIX}SECTION{ENV_SEPARATOR}KEY overrides the key of that [section].",
+        "#",
+        "# `dovetail up FILE` runs it. These make the keys that it needs, in the directory of the file:",
+        "#",
+        *(f"#     {command}" for command in EXAMPLE_COMMANDS),
     ]
-    for name, section in sections_of(root):
-        lines += ["", f"# {_first_line(section)}", f"[{name}]"]
-        for key in keys_of(section):
+    for heading, section in sections_of(root):
+        lines += ["", *_wrap(_first_line(section)), heading]
+        keys = sorted(keys_of(section), key=lambda key: example_of(key.kind) is msgspec.NODEFAULT)
+        for key in keys:
             lines += _wrap(f"{key.description} {_capitalised(allowed_text(key.kind))}.")
-            unset = key.default is None or key.default is msgspec.NODEFAULT
-            lines.append(f"# {key.name} = " if unset else f"{key.name} = {toml_value(key.default)}")
+            example = example_of(key.kind)
+            value = key.default if example is msgspec.NODEFAULT else example
+            unset = value is None or value is msgspec.NODEFAULT
+            lines.append(f"# {key.name} = " if unset else f"{key.name} = {toml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _first_line(cls: type[Section]) -> str:
+def _first_line(cls: type[Struct]) -> str:
     return (cls.__doc__ or "").strip().splitlines()[0]
 
 

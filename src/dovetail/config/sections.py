@@ -6,29 +6,18 @@ variables, `config example` and the reference page follow from it. `reader` read
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
+
+from dovetail.config.fields import ListenTcp, Section
+from dovetail.config.servers import PcpServerSection, Role, SwarmServerSection, WonServerSection
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
-
-LISTEN_TCP = "listen_tcp"
-LISTEN_UDP = "listen_udp"
-_PORT_PATTERN = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-LISTEN_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):({_PORT_PATTERN})\Z"
-
-# Sections of servers use these two for the addresses they listen on; `dovetail doctor` then knows the ports to try.
-ListenTcp = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"role": LISTEN_TCP, "allowed": "HOST:PORT"})]
-ListenUdp = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"role": LISTEN_UDP, "allowed": "HOST:PORT"})]
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all sections."""
 
 
 class JournalSection(Section, frozen=True, kw_only=True):
@@ -61,6 +50,15 @@ class JournalSection(Section, frozen=True, kw_only=True):
     relaxed_sync_s: Annotated[
         float, Meta(ge=0.1, le=60, description="With `relaxed`: how often the disk is told to keep what was written.")
     ] = 1.0
+    purge_interval_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=30 * 86_400,
+            description="With `dovetail up`: how often the bytes of messages that are expired and sealed are deleted"
+            " from the journals; 0 is never. Addresses, hops and proofs stay.",
+        ),
+    ] = 3600
     evidence_max_bytes: Annotated[
         int, Meta(ge=0, le=16 * MIB, description="How many bytes of a rejected message are kept as evidence.")
     ] = 64 * KIB
@@ -97,6 +95,68 @@ class LogsSection(Section, frozen=True, kw_only=True):
     ] = "text"
 
 
+class SupervisorSection(Section, frozen=True, kw_only=True):
+    """How `dovetail up` looks after its processes."""
+
+    metrics: Annotated[
+        ListenTcp | None, Meta(description="Address of the supervisor's own /metrics and /healthz; none if not given.")
+    ] = None
+    restart_min_s: Annotated[
+        float, Meta(ge=0.05, le=60, description="Pause before a process that ended is started again, the first time.")
+    ] = 0.5
+    restart_max_s: Annotated[
+        float, Meta(ge=0.05, le=3600, description="The longest pause; each doubles the one before.")
+    ] = 30.0
+    well_after_s: Annotated[
+        float, Meta(ge=0.1, le=3600, description="A process that ran so long is well: the next pause is short again.")
+    ] = 60.0
+    grace_s: Annotated[
+        float, Meta(ge=0.1, le=600, description="Time for processes to end by themselves before they are killed.")
+    ] = 15.0
+
+    def __post_init__(self) -> None:
+        if self.restart_min_s > self.restart_max_s:
+            raise ValueError(f"restart_min_s {self.restart_min_s} is above restart_max_s {self.restart_max_s}")
+
+
+class AuditSection(Section, frozen=True, kw_only=True):
+    """The audit that follows the lake, on Spark."""
+
+    enabled: Annotated[bool, Meta(description="Whether `dovetail up` runs it; it needs Java and Spark.")] = False
+    role: Annotated[
+        Role, Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
+    ] = ""
+    directory: Annotated[Path, Meta(description="Directory of the tables.")] = Path("audit")
+    interval_s: Annotated[float, Meta(ge=0.1, le=86_400, description="How often it looks at the lake.")] = 10.0
+    patience_s: Annotated[
+        float, Meta(ge=0, le=86_400, description="After how long what is under way counts as lost.")
+    ] = 30.0
+    master: Annotated[str | None, Meta(description="Spark's master; this machine if not given.")] = None
+    driver_memory: Annotated[str | None, Meta(description="Memory of Spark's driver, such as `4g`.")] = None
+    spark: Annotated[dict[str, str], Meta(description="Settings of Spark by name.")] = msgspec.field(
+        default_factory=dict
+    )
+    trust: Annotated[
+        tuple[Path, ...],
+        Meta(description="Files of trusted keys. Where there are any, every server's key must be in one."),
+    ] = ()
+    webhook: Annotated[str | None, Meta(description="URL that each new finding is posted to as JSON.")] = None
+
+
+class DashboardSection(Section, frozen=True, kw_only=True):
+    """The live web page over journals, lake and audit."""
+
+    enabled: Annotated[bool, Meta(description="Whether `dovetail up` runs it.")] = False
+    role: Annotated[
+        Role, Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
+    ] = ""
+    listen: Annotated[ListenTcp, Meta(description="Address of the page. Off loopback it needs a token.")] = (
+        "127.0.0.1:8600"
+    )
+    token_file: Annotated[Path | None, Meta(description="File with the token that is asked for.")] = None
+    allow_hosts: Annotated[tuple[str, ...], Meta(description="Further names that the page is reached by.")] = ()
+
+
 class Config(Section, frozen=True, kw_only=True):
     """A whole configuration: the sections of the file."""
 
@@ -104,11 +164,9 @@ class Config(Section, frozen=True, kw_only=True):
     lake: LakeSection = msgspec.field(default_factory=LakeSection)
     keys: KeysSection = msgspec.field(default_factory=KeysSection)
     logs: LogsSection = msgspec.field(default_factory=LogsSection)
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; an empty host is every interface. ValueError says what is wrong."""
-    match = re.match(LISTEN_PATTERN, text)
-    if match is None:
-        raise ValueError(f"{text[:80]!r} is not HOST:PORT")
-    return match[1].strip("[]"), int(match[2])
+    supervisor: SupervisorSection = msgspec.field(default_factory=SupervisorSection)
+    pcp: tuple[PcpServerSection, ...] = ()
+    won: tuple[WonServerSection, ...] = ()
+    swarm: tuple[SwarmServerSection, ...] = ()
+    audit: AuditSection = msgspec.field(default_factory=AuditSection)
+    dashboard: DashboardSection = msgspec.field(default_factory=DashboardSection)

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from dovetail.config import Config, parse_listen
+from dovetail.config import Config, Section, parse_listen
+from dovetail.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.config.schema import extra_of
-from dovetail.config.sections import LISTEN_TCP, LISTEN_UDP, Section
+from dovetail.config.servers import ServerSection
 from dovetail.doctor.finding import Finding, Status, fail, ok, warn
 from dovetail.errors import KeyFileError
 
@@ -143,7 +144,9 @@ def listen_addresses(section: Section) -> Iterator[tuple[str, str]]:
         if role in (LISTEN_TCP, LISTEN_UDP) and value is not None:
             yield "tcp" if role == LISTEN_TCP else "udp", value
         for inner in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
-            if isinstance(inner, Section):
+            if isinstance(inner, ServerSection):
+                yield from inner.listens()
+            elif isinstance(inner, Section) and getattr(inner, "enabled", True):
                 yield from listen_addresses(inner)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ MAX_NAME_BYTES = 1024
 _ED25519 = b"\x01"
 _KEY_ID_BYTES = 4
 _SIGNATURE_MARK = "— "
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Signer:
 
 def check_name(name: str) -> str:
     """A key's name: not empty, no white space, no `+`."""
-    if not name or "+" in name or any(c.isspace() or not c.isprintable() for c in name):
+    # a printable text without white space splits into itself
+    if not name or "+" in name or not name.isprintable() or name.split() != [name]:
         raise CheckpointError(f"key name {name[:80]!r} must not be empty or contain white space or '+'")
     if len(name.encode()) > MAX_NAME_BYTES:
         raise CheckpointError(f"key name of {len(name.encode())} bytes, expected at most {MAX_NAME_BYTES}")
@@ -187,7 +190,7 @@ def _split_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
         raise CheckpointError(f"note of {len(note)} characters, expected at most {MAX_NOTE_BYTES}")
     if not _is_encodable(note):
         raise CheckpointError("note is not valid Unicode")
-    if any(ord(c) < 0x20 and c != "\n" for c in note):
+    if _CONTROL.search(note):
         raise CheckpointError("note contains control characters")
     body, separator, tail = note.rpartition("\n\n")
     if not separator or not tail.endswith("\n"):

@@ -64,6 +64,7 @@ class Broker:
         self._delivery = Delivery(settings, self._outbound, Renderer(server, settings.translated_ttl_ms * 1000))
         self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, self._keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
+        self._is_plain = not (settings.hops or tells_messages)
         self._max_bytes = settings.max_message_bytes
         self._skew_us = settings.clock_skew_ms * 1000
         self._awaiting_association: deque[tuple[int, Session]] = deque()
@@ -145,7 +146,7 @@ class Broker:
 
     def _register(self, session: Session, uri: str, now: int) -> None:
         before = self.registry.add(uri, session)
-        session.uri = uri
+        session.associate(uri)
         if before is None:
             self._changes.note(uri, CONNECTED, now)
         elif before is not session:
@@ -216,6 +217,20 @@ class Broker:
         if envelope.sender != session.uri:
             raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
         message = message_of(frame, Address(sha256(data).digest()), now)
+        targets = envelope.targets
+        if len(targets) == 1 and self._is_plain and envelope.destination_report is not True:
+            # The usual message: one client that is there and reads. The same checks as in `_route`, without its cases.
+            receiver = self._by_uri.get(targets[0])
+            grant = session.grants.get(envelope.message_type)
+            if (
+                receiver is not None
+                and receiver.is_direct
+                and grant is not None
+                and (grant.policy.is_open or grant.policy.judge(targets[0]).is_allowed)
+                and frame.expires_us + self._skew_us > now
+            ):
+                self._outbound.pass_on(message, data, receiver, grant.keeps_body, now)
+                return
         self._route(message, envelope.targets, envelope.destination_report is True, frame.data, data, session, now)
 
     def _receive_v2(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
@@ -337,7 +352,7 @@ class Broker:
             return
         self._outbound.observe_delivered(message.address, tuple(dict.fromkeys(envelope.targets)), now)
         is_new = session.uri is None
-        session.uri = envelope.sender
+        session.associate(envelope.sender)
         self._replies.associate(session, envelope.id, now)
         self._outbound.tell("delivered", message, envelope.targets, 0)
         if is_new:
@@ -347,9 +362,7 @@ class Broker:
         """A message addressed to the broker: the task is told by its type."""
         try:
             if message.message_type != INVENTORY_REQUEST:
-                raise RemoteProtocolError(
-                    Reason.UNKNOWN_REQUEST, f"the broker has no task for {message.message_type!r}"
-                )
+                raise RemoteProtocolError(Reason.UNKNOWN_REQUEST, "the broker has no task for this")
             request = decode_inventory_request(content)
             patterns = PatternSet(request.query)
         except (RemoteProtocolError, ValueError) as error:
@@ -434,11 +447,8 @@ class Broker:
         if self._delivery.is_draining():
             return self._now
         due = self._sweep_us
-        for time in (
-            self._awaiting_association[0][0] if self._awaiting_association else None,
-            self._changes.due_us,
-            self._delivery.next_deadline(),
-        ):
+        association_us = self._awaiting_association[0][0] if self._awaiting_association else None
+        for time in (association_us, self._changes.due_us, self._delivery.next_deadline()):
             if time is not None and (due is None or time < due):
                 due = time
         return due
@@ -485,8 +495,5 @@ class Broker:
 
     def backlogs(self) -> dict[str, int]:
         """Queued bytes of each connection that has any: who is slow now."""
-        return {
-            session.address_for_replies: session.outbox_bytes
-            for session in self._sessions.values()
-            if session.outbox_bytes
-        }
+        sessions = [session for session in self._sessions.values() if session.outbox_bytes]
+        return {session.address_for_replies: session.outbox_bytes for session in sessions}

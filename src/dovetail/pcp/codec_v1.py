@@ -58,13 +58,9 @@ def decode_frame(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES, known: Cont
     if size < 6:
         raise RemoteProtocolError(Reason.MALFORMED, f"read {size} bytes, expected at least 6")
     version, descriptor, length = _HEAD.unpack_from(message)
-    if version != VERSION_1:
-        raise RemoteProtocolError(Reason.UNSUPPORTED_VERSION, f"version byte {version}, expected {VERSION_1}")
-    if descriptor & 0x0F != CHUNK_ENVELOPE:
-        raise RemoteProtocolError(Reason.MALFORMED, f"first chunk is of type {descriptor & 0x0F}, expected an envelope")
     end = 6 + length
-    if length < 0 or end > size:
-        raise RemoteProtocolError(Reason.MALFORMED, f"envelope of {length} bytes in a message of {size}")
+    if version != VERSION_1 or descriptor & 0x0F != CHUNK_ENVELOPE or not 6 <= end <= size:
+        raise _bad_head(version, descriptor, length, size)
     if length > MAX_ENVELOPE_BYTES:
         raise RemoteProtocolError(
             Reason.TOO_LARGE, f"read an envelope of {length} bytes, expected at most {MAX_ENVELOPE_BYTES}"
@@ -80,6 +76,15 @@ def decode_frame(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES, known: Cont
             if kind == CHUNK_DATA and end + 5 + length == size:  # the usual message: an envelope and its data
                 return Frame(envelope, expires_us, message[end + 5 :], (), message)
     return _decode_chunks(message, end, document, envelope, expires_us)
+
+
+def _bad_head(version: int, descriptor: int, length: int, size: int) -> RemoteProtocolError:
+    if version != VERSION_1:
+        return RemoteProtocolError(Reason.UNSUPPORTED_VERSION, f"version byte {version}, expected {VERSION_1}")
+    if descriptor & 0x0F != CHUNK_ENVELOPE:
+        detail = f"first chunk is of type {descriptor & 0x0F}, expected an envelope"
+        return RemoteProtocolError(Reason.MALFORMED, detail)
+    return RemoteProtocolError(Reason.MALFORMED, f"envelope of {length} bytes in a message of {size}")
 
 
 def _decode_chunks(message: bytes, end: int, document: bytes, envelope: Envelope, expires_us: int) -> Frame:

@@ -76,7 +76,7 @@ def _read_field(fields: dict[str, msgspec.Raw], name: str, kind: type[T]) -> T |
 
 def is_uuid(text: str) -> bool:
     """Whether the text has the form of a UUID; three times as quick as a regular expression."""
-    return text.encode(errors="replace").translate(_HEX_TO_ZERO) == _UUID_OF_ZEROS
+    return text.encode().translate(_HEX_TO_ZERO) == _UUID_OF_ZEROS
 
 
 def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
@@ -84,15 +84,15 @@ def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
 
     URIs that are in `known` were checked before.
     """
-    if not is_uuid(envelope.id):
+    # The same test as `is_uuid`, without the call: this is the data path.
+    if envelope.id.encode().translate(_HEX_TO_ZERO) != _UUID_OF_ZEROS:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"id {envelope.id[:80]!r} is not a UUID")
     if envelope.in_reply_to is not UNSET and not is_uuid(envelope.in_reply_to):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"in-reply-to {envelope.in_reply_to[:80]!r} is not a UUID")
-    if len(envelope.targets) > MAX_TARGETS:
-        raise RemoteProtocolError(
-            Reason.TOO_LARGE, f"read {len(envelope.targets)} targets, expected at most {MAX_TARGETS}"
-        )
-    for uri in envelope.targets:
+    targets = envelope.targets
+    if len(targets) > MAX_TARGETS:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"read {len(targets)} targets, expected at most {MAX_TARGETS}")
+    for uri in targets:
         if uri not in known and not is_uri(uri):
             raise _bad_uri(uri)
     if envelope.sender not in known and not is_uri(envelope.sender):

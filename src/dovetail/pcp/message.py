@@ -48,9 +48,12 @@ def message_of(frame: Frame, address: Address, now: int) -> Message:
 
 
 class Parcel(msgspec.Struct, gc=False, eq=False):
-    """One message as certain clients get it in this turn; `uris` fills when the turn's parcels are handed over."""
+    """One message as certain clients get it in this turn; `uris` is filled when the turn's parcels are handed over.
+
+    A parcel that several sessions share collects their URIs in a list; that of one session takes its tuple.
+    """
 
     payload: bytes
     message: Message
     stage: Stage
-    uris: list[str]
+    uris: list[str] | tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from dovetail.pcp.message import Message, Parcel
 from dovetail.pcp.session import ConnectionId, Session
 
 _ACCEPTED = Stage.ACCEPTED
+_DELIVERED = Stage.DELIVERED
 Outgoing = tuple[ConnectionId, list[bytes]]
 
 
@@ -34,9 +35,30 @@ class Outbound:
         self._parcels: list[Parcel] = []
         self._ready: list[Outgoing] = []
 
+    def pass_on(self, message: Message, raw: bytes, session: Session, keeps_body: bool, now: int) -> None:
+        """Accept a message and hand it to one session as it came: `accept` and `put` in one, for the data path."""
+        self.accepted_total += 1
+        self.events.append(
+            Observation(
+                at_us=now,
+                stage=_ACCEPTED,
+                message=message.address,
+                counterparts=(message.sender,),
+                raw=raw if keeps_body else None,
+                size=len(raw),
+                expires_us=message.expires_us,
+            )
+        )
+        parcel = Parcel(message.payload, message, _DELIVERED)
+        self._parcels.append(parcel)
+        pending = session.pending
+        if not pending:
+            self._dirty.append(session)
+        pending.append(parcel)
+
     def put(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
         """Hand a parcel of its own to one session at the end of the turn."""
-        parcel = Parcel(payload, message, stage, [])
+        parcel = Parcel(payload, message, stage)
         self._parcels.append(parcel)
         pending = session.pending
         if not pending:
@@ -157,15 +179,20 @@ class Outbound:
                 self._parcels.clear()
             return
         ready = self._ready
+        append = self.events.append
         last_parcels: list[Parcel] = []
         payloads: list[bytes] = []
         for session in self._dirty:
             parcels = session.pending
             if not parcels:
                 continue  # closed in the meantime; its parcels were taken back
-            uri = session.uri or session.address_for_replies
+            alone = session.uri_alone
             for parcel in parcels:
-                parcel.uris.append(uri)
+                uris = parcel.uris
+                if uris.__class__ is list:
+                    uris.append(alone[0])
+                else:
+                    parcel.uris = alone
             if parcels != last_parcels:
                 payloads = [parcel.payload for parcel in parcels]
                 last_parcels = parcels
@@ -173,8 +200,16 @@ class Outbound:
             session.pending = []
         self._dirty.clear()
         for parcel in self._parcels:
-            if parcel.uris:
-                self._observe_handed(parcel, tuple(parcel.uris), now)
+            uris = parcel.uris
+            if not uris:
+                continue  # nobody was there any more
+            if parcel.stage is _DELIVERED:
+                self.delivered_total += len(uris)
+                append(
+                    Observation(at_us=now, stage=_DELIVERED, message=parcel.message.address, counterparts=tuple(uris))
+                )
+            else:
+                self._observe_handed(parcel, tuple(uris), now)
         self._parcels.clear()
 
     def _observe_handed(self, parcel: Parcel, uris: tuple[str, ...], now: int) -> None:

@@ -43,6 +43,8 @@ def find_route(targets: list[str], registry: Registry) -> Route:
             continue
         pattern = parse_uri(target)
         members = registry.members(pattern) if pattern.is_wildcard else {}
+        if members and len(targets) == 1:
+            return Route(members, [], [])  # as it is: a route is only read
         if members:
             sessions.update(members)
         else:

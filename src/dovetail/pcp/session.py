@@ -80,6 +80,7 @@ class Session:
         "pending",
         "subscription",
         "uri",
+        "uri_alone",
         "version",
     )
 
@@ -89,6 +90,7 @@ class Session:
         self.mount = mount
         self.version = mount.version
         self.uri: str | None = None
+        self.uri_alone: tuple[str, ...] = (self.address_for_replies,)  # made once, for every delivery's observation
         self.opened_us = now
         self.last_seen_us = now
         self.is_closing = False
@@ -104,6 +106,11 @@ class Session:
     def address_for_replies(self) -> str:
         """Where replies go: the session's URI, or the likeliest one before it has any."""
         return self.uri or client_uri(self.common_name or UNIDENTIFIED, self.mount.client_type or DEFAULT_CLIENT_TYPE)
+
+    def associate(self, uri: str) -> None:
+        """From now on the session is known by this URI."""
+        self.uri = uri
+        self.uri_alone = (uri,)
 
     def open_outbox(self) -> deque[Held]:
         """The outbox for adding to it; most connections never need one of their own."""

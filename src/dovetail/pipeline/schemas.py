@@ -13,8 +13,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DoubleType,
-    IntegerType,
     LongType,
     StringType,
     StructField,
@@ -22,8 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-STRING, BINARY, LONG, INT = StringType(), BinaryType(), LongType(), IntegerType()
-BOOLEAN, TIMESTAMP, DOUBLE = BooleanType(), TimestampType(), DoubleType()
+STRING, BINARY, LONG = StringType(), BinaryType(), LongType()
+BOOLEAN, TIMESTAMP = BooleanType(), TimestampType()
 STRINGS, BINARIES = ArrayType(StringType()), ArrayType(BinaryType())
 
 Layer = Literal["silver", "gold"]

@@ -27,8 +27,7 @@ class SwarmRules(msgspec.Struct, frozen=True, kw_only=True):
 class AuditSettings:
     """`swarms` is by name of the swarm, "" for all that are not named; `trusted` are keys of servers.
 
-    `skew_tolerance_us` is how far the clocks of two servers may be apart before an edge against time is a finding, and
-    `patience_us` how long something may be under way before it counts as lost.
+    `patience_us` is how long something may be under way before it counts as lost, or a chain as overdue.
     """
 
     swarms: Mapping[str, SwarmRules] = field(default_factory=lambda: {"": SwarmRules()})

@@ -34,14 +34,6 @@ def verify_signatures(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([batch.column("message"), pa.array(valid, pa.bool_())], schema=VERDICT)
 
 
-def fingerprint_of(key: bytes) -> str | None:
-    """The fingerprint by which messages name a key; None for bytes that are no key."""
-    try:
-        return PublicKey(key).fingerprint
-    except ValueError:
-        return None
-
-
 def _verifies(key: bytes, signature: bytes, digest: bytes) -> bool:
     public = _public_key(key)
     return public is not None and public.verifies(signature, SIGNATURE_DOMAIN + digest)

@@ -55,13 +55,6 @@ class Store:
         (root / STATE / "next").mkdir(parents=True, exist_ok=True)
         return cls(root)
 
-    @classmethod
-    def at(cls, root: Path) -> Store:
-        """An existing output directory, to read from; PipelineError where there is none."""
-        if not (root / STATE).is_dir():
-            raise PipelineError(f"{root} holds no audit: run `dovetail audit run LAKE --out {root}` first")
-        return cls(root.resolve())
-
     @property
     def stream(self) -> Path:
         """Spark's checkpoint of the stream of manifests."""
@@ -155,10 +148,6 @@ class Store:
         if not (self.root / name).is_dir():
             raise PipelineError(f"{self.root} has no table {name!r} yet")
         return spark.read.schema(table.schema).parquet(str(self.root / name))
-
-    def files_of(self, name: str) -> list[Path]:
-        """The Parquet files of a table."""
-        return sorted((self.root / name).rglob("*.parquet"))
 
     def _write(self, table: Table, rows: DataFrame, name: str) -> Path:
         target = self.root / STATE / "next" / name

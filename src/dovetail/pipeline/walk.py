@@ -15,23 +15,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from dovetail.journal.merkle import aligned_ranges, fold_perfect, hash_children
 
 WALK_COLUMNS = ("file", "server", "seq", "at_us", "leaf_hash", "leaf_valid")
 """What the walk wants of each row; `leaf_valid` may be null, which counts as invalid."""
 
-PART_SCHEMA = StructType(
-    [
-        StructField("file", StringType()),
-        StructField("part", BinaryType()),
-        StructField("rows", LongType()),
-        StructField("level", IntegerType()),
-    ]
-)
-_PART_ARROW = pa.schema([("file", pa.string()), ("part", pa.binary()), ("rows", pa.int64()), ("level", pa.int32())])
+PART_SCHEMA = StructType([StructField("file", StringType()), StructField("part", BinaryType())])
 """`part` is a `Part` in MessagePack: its shape is ours alone and never queried."""
+
+_PART_ARROW = pa.schema([("file", pa.string()), ("part", pa.binary())])
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -85,11 +79,7 @@ def decode_part(data: bytes) -> Part:
 
 
 def _encode_part(part: Part) -> pa.RecordBatch:
-    level = part.nodes[0].level if len(part.nodes) == 1 else -1
-    return pa.RecordBatch.from_pydict(
-        {"file": [part.file], "part": [_encoder.encode(part)], "rows": [part.rows], "level": [level]},
-        schema=_PART_ARROW,
-    )
+    return pa.RecordBatch.from_pydict({"file": [part.file], "part": [_encoder.encode(part)]}, schema=_PART_ARROW)
 
 
 @dataclass(slots=True)

@@ -14,19 +14,19 @@ from dovetail.report.numbers import Numbers
 from dovetail.report.text import shorten, show, write_duration, write_time
 
 OUTCOME_COLOURS = {
-    "delivered": "#2e9e6b",
-    "echoed": "#7cc7a4",
-    "in_flight": "#8795a6",
-    "expired": "#d99a1c",
-    "undeliverable": "#e0762f",
+    "delivered": "#278f60",
+    "echoed": "#3d98a8",
+    "in_flight": "#7c8a9b",
+    "expired": "#b8800f",
+    "undeliverable": "#d9691f",
     "unauthorized": "#9a6bd4",
     "rejected": "#d1589a",
     "lost": "#d9413f",
 }
 STATE_COLOURS = {
-    "complete": "#2e9e6b",
-    "awaiting_sender": "#8795a6",
-    "awaiting_recipient": "#d99a1c",
+    "complete": "#278f60",
+    "awaiting_sender": "#7c8a9b",
+    "awaiting_recipient": "#b8800f",
     "failed": "#d9413f",
     "orphan_response": "#9a6bd4",
 }
@@ -44,6 +44,7 @@ class Chart:
     title: str
     caption: str
     spec: vega.Spec
+    colours: vega.Colours
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
 
@@ -76,6 +77,7 @@ def _outcomes_over_time(numbers: Numbers, fabric: str) -> Chart:
         spec=vega.stack_over_time(
             slots, numbers.slot_us, colours, part="outcome", count="deliveries", time="began (UTC)"
         ),
+        colours=colours,
         columns=("began (UTC)", "outcome", "deliveries"),
         rows=[(write_time(at_us), _words(outcome), count) for at_us, outcome, count in slots],
     )
@@ -95,6 +97,7 @@ def _types(numbers: Numbers) -> Chart:
         title="By message type",
         caption="what became of each type, the most frequent first",
         spec=vega.stack_shares(rows, list(names.values()), colours, part="outcome", count="deliveries"),
+        colours=colours,
         columns=("fabric", "type", "outcome", "deliveries"),
         rows=[(fabric, type_, _words(outcome), n) for fabric, type_, outcome, n in counts],
     )
@@ -105,11 +108,13 @@ def _reasons(numbers: Numbers) -> Chart:
         (f"{item.fabric} · {_words(item.reason or item.outcome)}", item.fabric, item.deliveries, item.sentence)
         for item in numbers.reasons[:MAX_REASONS]
     ]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows})
     return Chart(
         id="reasons",
         title="By reason",
         caption="why deliveries did not arrive",
-        spec=vega.rank_bars(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows}), count="deliveries"),
+        spec=vega.rank_bars(rows, colours, count="deliveries"),
+        colours=colours,
         columns=("fabric", "outcome", "reason", "meaning", "deliveries"),
         rows=[
             (item.fabric, _words(item.outcome), _words(item.reason or "none given"), item.sentence, item.deliveries)
@@ -119,9 +124,12 @@ def _reasons(numbers: Numbers) -> Chart:
 
 
 def _latency(numbers: Numbers) -> Chart:
+    found = {(bucket.fabric, bucket.up_to_ms): bucket.deliveries for bucket in numbers.latency}
+    ends = {fabric: [up_to for each, up_to in found if each == fabric] for fabric, _ in found}
     buckets = [
-        (bucket.fabric, bucket.up_to_ms, bucket.deliveries, write_duration(bucket.up_to_ms * 1000))
-        for bucket in numbers.latency
+        (fabric, up_to, found.get((fabric, up_to), 0), write_duration(up_to * 1000))
+        for fabric, known in ends.items()
+        for up_to in _powers_of_two(min(known), max(known))
     ]
     colours = _used(FABRIC_COLOURS, {fabric for fabric, *_ in buckets})
     return Chart(
@@ -129,6 +137,7 @@ def _latency(numbers: Numbers) -> Chart:
         title="Delivery times",
         caption="each point counts the deliveries up to there and above the point before",
         spec=vega.draw_distribution(buckets, colours, count="deliveries"),
+        colours=colours,
         columns=("fabric", "up to", "deliveries"),
         rows=[(fabric, up_to, count) for fabric, _, count, up_to in buckets],
     )
@@ -144,11 +153,13 @@ def _legs(numbers: Numbers) -> Chart:
         for leg in numbers.legs
         if not leg.of
     ]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _ in rows})
     return Chart(
         id="legs",
         title="By leg",
         caption="a dot at the median, a thick line to 90 %, a thin one to 99 %; the table also has each message type",
-        spec=vega.draw_ranges(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _ in rows})),
+        spec=vega.draw_ranges(rows, colours),
+        colours=colours,
         columns=("fabric", "leg", "type", "measured", "p50", "p90", "p99", "longest"),
         rows=[
             (
@@ -172,6 +183,7 @@ def _chains(numbers: Numbers) -> Chart:
         title="Chains by state",
         caption="how far the chains of each kind got",
         spec=vega.stack_shares(rows, names, colours, part="state", count="chains"),
+        colours=colours,
         columns=("fabric", "kind", "state", "chains"),
         rows=[(item.fabric, item.kind, _words(item.state), item.chains) for item in numbers.chains],
     )
@@ -188,6 +200,7 @@ def _coverage(numbers: Numbers) -> list[Chart]:
                 title=f"Swarm {_name(swarm)}",
                 caption="mean share of the peers that hold a message; the shade reaches down to the worst one",
                 spec=vega.draw_band(points, FABRIC_COLOURS["swarm"], share="held by", time="appeared (UTC)"),
+                colours={},
                 columns=("appeared (UTC)", "messages", "mean", "worst", "half had it within", "all had it within"),
                 rows=[
                     (
@@ -215,6 +228,7 @@ def _traffic(numbers: Numbers) -> Chart:
         spec=vega.stack_over_time(
             slots, numbers.traffic_slot_us, colours, part="fabric", count="hops", time="from (UTC)"
         ),
+        colours=colours,
         columns=("from (UTC)", "fabric", "hops", "bytes"),
         rows=[(write_time(slot.at_us), slot.fabric, slot.hops, slot.bytes) for slot in numbers.traffic],
     )
@@ -225,20 +239,30 @@ def _stages(numbers: Numbers) -> Chart:
     for item in numbers.stages:
         totals[item.fabric, item.stage] += item.hops
     rows = [(_words(stage), fabric, hops, "") for (fabric, stage), hops in totals.items()]
+    colours = _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows})
     return Chart(
         id="stages",
         title="Hops by stage",
         caption="what the servers saw happen; the table has each server",
-        spec=vega.rank_bars(rows, _used(FABRIC_COLOURS, {fabric for _, fabric, _, _ in rows}), count="hops"),
+        spec=vega.rank_bars(rows, colours, count="hops"),
+        colours=colours,
         columns=("fabric", "server", "stage", "hops"),
         rows=[(item.fabric, item.server, _words(item.stage), item.hops) for item in numbers.stages],
     )
 
 
+def _powers_of_two(first: int, last: int) -> list[int]:
+    """From one to another, so that a line over them falls to zero where nothing was found."""
+    powers = [max(first, 1)]
+    while powers[-1] < last:
+        powers.append(2 * powers[-1])
+    return powers
+
+
 def _used(colours: vega.Colours, names: set[str]) -> vega.Colours:
     """The colours of the names that occur; a name without a colour of its own gets grey."""
     known = {name: colour for name, colour in colours.items() if name in names}
-    return known | dict.fromkeys(sorted(names - known.keys()), "#8795a6")
+    return known | dict.fromkeys(sorted(names - known.keys()), "#7c8a9b")
 
 
 def _name(text: str) -> str:

@@ -86,8 +86,10 @@ def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
 
 
 def _keep_trouble(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At most so many chains, those with trouble in any case, in the order of time."""
-    ranked = sorted(rows, key=lambda row: row["state"] == _COMPLETE)[:MAX_CHAINS_PER_CONVERSATION]
+    """The first chain with trouble and the first without, or two of a kind, in the order of time."""
+    trouble = [row for row in rows if row["state"] != _COMPLETE]
+    complete = [row for row in rows if row["state"] == _COMPLETE]
+    ranked = [*trouble[:1], *complete[:1], *trouble[1:], *complete[1:]][:MAX_CHAINS_PER_CONVERSATION]
     return sorted(ranked, key=lambda row: row["begun_us"] or 0)
 
 
@@ -142,9 +144,7 @@ def _draw_pcp_broadcast(tables: Tables) -> list[Picture]:
     return [draw_pcp_route(rows.to_pylist(), title=title)]
 
 
-def draw_findings(
-    tables: Tables, findings: pa.Table, messages: dict[bytes, dict[str, Any]], peers: Collection[str]
-) -> list[tuple[bytes, Picture]]:
+def draw_findings(tables: Tables, findings: pa.Table, peers: Collection[str]) -> list[tuple[bytes, Picture]]:
     """Pictures of the worst findings, by the message that they are about."""
     graph: dict[bytes, str] = {}
     others: dict[bytes, str] = {}
@@ -161,7 +161,8 @@ def draw_findings(
             title = f"The route of {name_briefly(address, 'swarm')}"
             route = draw_swarm_route(hops[address], _peers_like(hops[address], peers), title=title)
             pictures.append((address, route))
-    return pictures + _draw_chains(tables, [each for each in others if each not in swarm], messages)
+    rest = {address: fabric for address, fabric in others.items() if fabric != "swarm"}
+    return pictures + _draw_chains(tables, rest)
 
 
 def _draw_graphs(tables: Tables, focus: dict[bytes, str]) -> list[tuple[bytes, Picture]]:
@@ -190,9 +191,7 @@ def _draw_graphs(tables: Tables, focus: dict[bytes, str]) -> list[tuple[bytes, P
     ]
 
 
-def _draw_chains(
-    tables: Tables, addresses: list[bytes], messages: dict[bytes, dict[str, Any]]
-) -> list[tuple[bytes, Picture]]:
+def _draw_chains(tables: Tables, addresses: dict[bytes, str]) -> list[tuple[bytes, Picture]]:
     if not addresses:
         return []
     chains = read_chains(tables, addresses)
@@ -200,11 +199,10 @@ def _draw_chains(
     alone = {address: _lone_chain(address) for address in addresses if address not in by_part}
     evidence, links = _read_parts(tables, [*chains.values(), *alone.values()])
     pictures = []
-    for address in addresses:
+    for address, fabric in addresses.items():
         chain = by_part.get(address) or alone[address]
         if not any(evidence.hops.get(chain[part]) for part in _PARTS if chain[part] is not None):
             continue
-        fabric = messages.get(address, {}).get("fabric", "")
         title = f"The way of {name_briefly(address, fabric)}"
         caption = chain["state"].replace("_", " ") if chain["state"] else "not part of a chain"
         pictures.append((address, draw_conversation([chain], evidence, links, title=title, caption=caption)))

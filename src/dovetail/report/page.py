@@ -53,9 +53,7 @@ def gather_content(tables: Tables, numbers: Numbers, *, max_findings: int = MAX_
     return Content(
         findings=encode_findings(findings, messages, read_hops(tables, addresses), total=rows.num_rows),
         gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_routes(tables, peers)],
-        finding_pictures=[
-            (places[address], picture) for address, picture in draw_findings(tables, findings, messages, peers)
-        ],
+        finding_pictures=[(places[address], picture) for address, picture in draw_findings(tables, findings, peers)],
     )
 
 
@@ -77,7 +75,14 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
             script=Markup(script),  # noqa: S704 - a file of ours or of the library
             library=Markup(library),  # noqa: S704 - a file of ours or of the library
             specs=embed_json({chart.id: chart.spec for chart in charts.values()}),
-            findings=embed_json({**content.findings, "guides": _guides(numbers), "tables": show(tables_path)}),
+            findings=embed_json(
+                {
+                    **content.findings,
+                    "guides": _guides(numbers),
+                    "tables": show(tables_path),
+                    "lake": show(numbers.lake),
+                }
+            ),
             max_rows=MAX_TABLE_ROWS,
         )
     )

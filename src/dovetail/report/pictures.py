@@ -90,9 +90,9 @@ def _trace_leg(
     if hop.stage == "accepted":
         return label, other, hop.server, "arrived", ""
     if hop.stage == "rejected":
-        return label, other, hop.server, "refused", hop.reason or "refused"
+        return role, other, hop.server, "refused", _words(hop.reason or "refused")
     if hop.stage in _FAILED_AWAY:
-        return label, hop.server, other, "lost", hop.reason or hop.stage
+        return role, hop.server, other, "lost", _words(hop.reason or hop.stage)
     if hop.stage == "pulled":
         return f"asks for {role}", hop.server, other, "arrived", ""
     if hop.stage in _AWAY:
@@ -184,7 +184,7 @@ def draw_pcp_route(deliveries: Sequence[dict[str, Any]], *, title: str) -> Pictu
             after_us=row["latency_us"] if row["outcome"] == "delivered" else None,
             via=row["sender"],
             how="pushed" if row["outcome"] == "delivered" else "failed",
-            note="" if row["outcome"] == "delivered" else row["reason"] or row["outcome"],
+            note="" if row["outcome"] == "delivered" else _words(row["reason"] or row["outcome"]),
         )
         for row in deliveries
     ]
@@ -201,3 +201,7 @@ def draw_pcp_route(deliveries: Sequence[dict[str, Any]], *, title: str) -> Pictu
 def _short_type(type_: str | None) -> str:
     """The last part of a message type, which is a URI."""
     return (type_ or "").rstrip("/#").rpartition("#")[2].rpartition("/")[2].removesuffix("Message")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

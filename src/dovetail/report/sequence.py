@@ -14,7 +14,7 @@ MAX_ACTORS = 8
 MAX_REFERENCES = 10
 
 _MARGIN, _TIME_COLUMN, _COLUMN, _HEADER, _ROW = 12, 76, 180, 58, 35
-_ARC_STEP, _ARC_LABEL, _NAME_CHARS = 22, 84, 21
+_ARC_STEP, _ARC_LABEL, _MADE_LABEL, _NAME_CHARS = 22, 84, 108, 21
 
 Mark = Literal["arrived", "lost", "refused", "made"]
 
@@ -51,7 +51,8 @@ def draw_sequence(arrows: Sequence[Arrow], references: Sequence[Reference] = (),
     left = _MARGIN + _TIME_COLUMN + _COLUMN / 2
     places = {actor: left + number * _COLUMN for number, actor in enumerate(actors)}
     arcs = _place_references(shown, references)
-    right = left + (max(len(actors), 1) - 1) * _COLUMN + 34
+    is_labelled = any(arrow.mark == "made" and arrow.source == actors[-1] for arrow in shown)
+    right = left + (max(len(actors), 1) - 1) * _COLUMN + (_MADE_LABEL if is_labelled else 34)
     lanes = max((lane for *_, lane in arcs), default=0)
     width = right + (_ARC_STEP * (lanes + 1) + _ARC_LABEL if arcs else _COLUMN / 2)
     bottom = _HEADER + (len(shown) + 0.6) * _ROW

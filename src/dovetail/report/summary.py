@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import groupby, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +40,7 @@ from dovetail.report.numbers import (
 )
 from dovetail.report.text import name_address
 
-MAX_SLOW = 50
+MAX_SLOW_PER_FABRIC = 20
 MAX_FORKS = 200
 MAX_TYPES_PER_FABRIC = 25
 MIN_DELIVERIES_TO_JUDGE = 3
@@ -113,7 +114,7 @@ def measure_legs(deliveries: pa.Table, chains: pa.Table, coverage: pa.Table) -> 
 
 
 def find_slow(deliveries: pa.Table) -> list[SlowRecipient]:
-    """Recipients with the longest ninth decile; those with very few deliveries are not judged."""
+    """Recipients of each fabric with the longest ninth decile; those with very few deliveries are not judged."""
     fails = deliveries.filter(pc.invert(pc.is_in(deliveries["outcome"], pa.array(sorted(ARRIVED | PENDING)))))
     failed = {(fabric, who): count for fabric, who, count in count_by(fails, ("fabric", "recipient"))}
     slow = [
@@ -127,7 +128,8 @@ def find_slow(deliveries: pa.Table) -> list[SlowRecipient]:
         for fabric, recipient, times in quantiles_by(deliveries, ("fabric", "recipient"), "latency_us")
         if recipient is not None and times.count >= MIN_DELIVERIES_TO_JUDGE
     ]
-    return sorted(slow, key=lambda item: (-item.times.p90_us, item.recipient))[:MAX_SLOW]
+    slow.sort(key=lambda item: (item.fabric, -item.times.p90_us, item.recipient))
+    return [item for _, group in groupby(slow, lambda item: item.fabric) for item in islice(group, MAX_SLOW_PER_FABRIC)]
 
 
 def count_chains(chains: pa.Table) -> list[ChainCount]:

@@ -76,4 +76,5 @@ def write_duration(time_us: float | None) -> str:
 
 
 def _three_digits(value: float) -> str:
-    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    digits = f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits

@@ -1,13 +1,14 @@
 """Kinds of charts as Vega-Lite specifications, made from plain rows.
 
 Vega and Vega-Lite come from the package vl-convert-python, which carries their scripts, so that the page fetches
-nothing. Heights are given and widths are the page's. Words and lines are coloured by the page's style sheet.
+nothing. Heights are given; widths, legends and the colours of words and lines are the page's.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from dovetail.errors import PipelineError
@@ -18,11 +19,12 @@ Colours = dict[str, str]
 _PLOT_HEIGHT = 160
 _MINUTE_US = 60_000_000
 _LABELS: Spec = {"labelLimit": 190}
-_LEGEND: Spec = {"labelExpr": "replace(datum.label, '_', ' ')"}
+_DURATION = "datum.value < 1000 ? datum.value + ' ms' : format(datum.value / 1000, '.3~r') + ' s'"
 
 
+@cache
 def bundle_script() -> str:
-    """The scripts of Vega, Vega-Lite and Vega-Embed as one text."""
+    """The scripts of Vega, Vega-Lite and Vega-Embed as one text; putting them together takes about a second."""
     try:
         import vl_convert
     except ImportError:
@@ -49,7 +51,7 @@ def stack_over_time(
         "encoding": {
             "x": _time("at", time, [at_us for at_us, _, _ in slots]),
             "x2": {"field": "end"},
-            "y": _quantity("low", count),
+            "y": _quantity("low", count, max(heights.values(), default=0)),
             "y2": {"field": "high"},
             "color": _colour("part", colours),
             "tooltip": [_time_tip("at", time), {"field": "part", "title": part}, _count_tip("n", count)],
@@ -86,7 +88,7 @@ def rank_bars(rows: Sequence[tuple[str, str, int, str]], colours: Colours, *, co
         "mark": {"type": "bar", "cornerRadiusEnd": 2},
         "encoding": {
             "y": {"field": "name", "type": "nominal", "sort": "-x", "title": None, "axis": _LABELS},
-            "x": _quantity("n", count),
+            "x": _quantity("n", count, max((number for _, _, number, _ in rows), default=0)),
             "color": _colour("part", colours),
             "tooltip": [{"field": "name"}, {"field": "why", "title": "meaning"}, _count_tip("n", count)],
         },
@@ -103,18 +105,14 @@ def draw_distribution(buckets: Sequence[tuple[str, int, int, str]], colours: Col
         for part, up_to, number, took in buckets
     ]
     scale = {"type": "log", "base": 2, "nice": False}
-    axis = {
-        "grid": False,
-        "format": "~s",
-        "values": sorted({up_to for _, up_to, _, _ in buckets}),
-        "labelOverlap": True,
-    }
+    ends = sorted({up_to for _, up_to, _, _ in buckets})
+    axis = {"grid": False, "labelExpr": _DURATION, "values": ends, "labelOverlap": True}
     return {
         "data": {"values": values},
         "height": _PLOT_HEIGHT,
         "mark": {"type": "line", "point": {"size": 42, "filled": True}, "interpolate": "monotone", "strokeWidth": 2},
         "encoding": {
-            "x": {"field": "ms", "type": "quantitative", "scale": scale, "title": "milliseconds", "axis": axis},
+            "x": {"field": "ms", "type": "quantitative", "scale": scale, "title": "took up to", "axis": axis},
             "y": _share("share", f"share of {count}"),
             "color": _colour("part", colours),
             "tooltip": [{"field": "part"}, {"field": "took", "title": "within"}, _count_tip("n", count)],
@@ -125,9 +123,9 @@ def draw_distribution(buckets: Sequence[tuple[str, int, int, str]], colours: Col
 def draw_ranges(rows: Sequence[tuple[str, str, Sequence[float]]], colours: Colours) -> Spec:
     """A dot at the median, a thick line to 90 % and a thin one to 99 %, in milliseconds on a logarithmic scale."""
     values = [{"name": name, "part": part, "p50": p50, "p90": p90, "p99": p99} for name, part, (p50, p90, p99) in rows]
-    axis = {"format": "~s", "tickCount": 6, "labelOverlap": True}
+    axis = {"labelExpr": _DURATION, "values": [10**power for power in range(-3, 8)], "labelOverlap": True}
     scale: Spec = {"type": "log"}
-    x = {"field": "p50", "type": "quantitative", "scale": scale, "title": "milliseconds", "axis": axis}
+    x = {"field": "p50", "type": "quantitative", "scale": scale, "title": None, "axis": axis}
     tips = [{"field": "name"}, *({"field": q, "title": f"{q}, ms", "format": ",.4~r"} for q in ("p50", "p90", "p99"))]
     return {
         "data": {"values": values},
@@ -173,17 +171,14 @@ def draw_band(points: Sequence[tuple[int, float, float, int]], colour: str, *, s
 def _time(field: str, title: str, times_us: Sequence[int]) -> Spec:
     span = max(times_us, default=0) - min(times_us, default=0)
     form = "%H:%M:%S" if span < 4 * _MINUTE_US else "%H:%M" if span < 36 * 60 * _MINUTE_US else "%d %b %H:%M"
-    axis = {"grid": False, "tickCount": 4, "labelOverlap": True, "format": form}
+    axis = {"grid": False, "tickCount": 4, "labelOverlap": "greedy", "labelSeparation": 12, "format": form}
     return {"field": field, "type": "temporal", "scale": {"type": "utc"}, "title": title, "axis": axis}
 
 
-def _quantity(field: str, title: str) -> Spec:
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": title,
-        "axis": {"format": "~s", "tickCount": 4, "tickMinStep": 1},
-    }
+def _quantity(field: str, title: str, most: int) -> Spec:
+    # never more ticks than whole numbers
+    axis = {"labelExpr": "format(datum.value, '~s')", "tickCount": max(min(4, most), 1)}
+    return {"field": field, "type": "quantitative", "title": title, "axis": axis}
 
 
 def _share(field: str, title: str) -> Spec:
@@ -192,7 +187,7 @@ def _share(field: str, title: str) -> Spec:
 
 def _colour(field: str, colours: Colours) -> Spec:
     scale = {"domain": list(colours), "range": list(colours.values())}
-    return {"field": field, "type": "nominal", "title": None, "scale": scale, "legend": _LEGEND}
+    return {"field": field, "type": "nominal", "title": None, "scale": scale, "legend": None}
 
 
 def _time_tip(field: str, title: str) -> Spec:

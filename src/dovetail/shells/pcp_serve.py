@@ -22,20 +22,31 @@ _GC_THRESHOLDS = (50_000, 20, 100)
 log = logging.getLogger("dovetail.pcp")
 
 
-def run_broker(settings: PcpSettings, on_started: Callable[[dict[str, object]], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT; raises where it cannot start or can no longer keep its journal."""
+def run_broker(
+    settings: PcpSettings,
+    on_started: Callable[[dict[str, object]], None],
+    *,
+    journal_options: JournalOptions | None = None,
+    on_journal: Callable[[Journal], None] | None = None,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT; raises where it cannot start or can no longer keep its journal.
+
+    `on_journal` is told the open journal before the broker starts, for whatever else is to be done with it.
+    """
     check_settings(settings)
+    running = _serve(settings, on_started, journal_options, on_journal)
     if settings.event_loop == "uvloop":
         try:
             import uvloop
         except ImportError:
+            running.close()
             raise ConfigError("event_loop is 'uvloop', which is not installed; 'asyncio' always is") from None
-        uvloop.run(_serve(settings, on_started))
+        uvloop.run(running)
     else:
-        asyncio.run(_serve(settings, on_started))
+        asyncio.run(running)
 
 
-def open_journal(settings: PcpSettings) -> Journal | None:
+def open_journal(settings: PcpSettings, options: JournalOptions | None = None) -> Journal | None:
     """The broker's journal; its signing key is made beside it where none is named."""
     if settings.journal is None:
         return None
@@ -48,13 +59,20 @@ def open_journal(settings: PcpSettings) -> Journal | None:
         if not key_path.exists():
             create_signing_key(path.parent, server)
     key = load_signing_key(key_path)
-    options = JournalOptions(durability=settings.durability)
+    options = options or JournalOptions(durability=settings.durability)
     return Journal.open(path, server=server, signer=Signer(server, key.private_key), options=options)
 
 
-async def _serve(settings: PcpSettings, on_started: Callable[[dict[str, object]], None]) -> None:
-    journal = open_journal(settings)
+async def _serve(
+    settings: PcpSettings,
+    on_started: Callable[[dict[str, object]], None],
+    journal_options: JournalOptions | None,
+    on_journal: Callable[[Journal], None] | None,
+) -> None:
+    journal = open_journal(settings, journal_options)
     try:
+        if journal is not None and on_journal is not None:
+            on_journal(journal)
         server = PcpServer(settings, journal)
         if journal is not None:
             first = max(0, journal.size - settings.restore_hops)

@@ -186,6 +186,7 @@ class SwarmUdp:
 
     async def _commit(self, journal: Journal) -> None:
         """Commit what is kept, again and again until nothing is left; a full disk holds everything back."""
+        is_told = False
         try:
             while self._kept:
                 turns, self._kept = self._kept, []
@@ -197,7 +198,9 @@ class SwarmUdp:
                     except JournalError as error:
                         if not error.retriable or self._is_stopping:
                             raise
-                        log.warning("the journal cannot take hops now: %s", error)
+                        if not is_told:
+                            log.warning("the journal cannot take hops now, the swarm waits: %s", error)
+                            is_told = True
                         await asyncio.sleep(RETRY_S)
                 for events, datagrams in turns:
                     self._tell(events)

@@ -71,6 +71,8 @@ class Driver:
         self._read_document = read_document
         self._keep_document = keep_document
         self._wires: dict[str, Wire] = {}
+        self._opening: set[str] = set()
+        self._unwanted: set[str] = set()
         self._turns: list[_Turn] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -125,6 +127,10 @@ class Driver:
 
     def receive_opened(self, wire: Wire) -> None:
         """A wire that we opened is ready."""
+        if wire.name in self._unwanted:
+            self._unwanted.discard(wire.name)
+            wire.close(1000)
+            return
         self._wires[wire.name] = wire
         self.core.receive_opened(wire.name, now_us())
         self.settle()
@@ -165,6 +171,7 @@ class Driver:
                 self._set_reading(True)
 
     async def _append(self, observations: list[Observation]) -> None:
+        is_told = False
         while True:
             try:
                 await self.journal.append_async(observations)
@@ -173,7 +180,9 @@ class Driver:
                 if not error.retriable:
                     log.critical("the journal cannot be written, stopping: %s", error)
                     raise
-                log.warning("the journal has no room, waiting: %s", error)
+                if not is_told:
+                    log.warning("the journal has no room, waiting: %s", error)
+                    is_told = True
                 self._set_reading(False)
                 await asyncio.sleep(RETRY_JOURNAL_S)
 
@@ -197,11 +206,14 @@ class Driver:
                     wire = self._wires.pop(item.link, None)
                     if wire is not None:
                         wire.close(item.code)
+                    elif item.link in self._opening:
+                        self._unwanted.add(item.link)
                 case _:
                     assert_never(item)
 
     async def _open(self, item: OpenLink) -> None:
         wire = Wire(item.link, self._label, self)
+        self._opening.add(item.link)
         try:
             await connect(wire, item.node, self._context)
         except (OSError, picows.WSError, TimeoutError) as error:
@@ -209,6 +221,9 @@ class Driver:
             if item.link not in self._wires:
                 self.core.receive_closed(item.link, now_us())
                 self.settle()
+        finally:
+            self._opening.discard(item.link)
+            self._unwanted.discard(item.link)
 
     async def _fetch(self, uri: str) -> None:
         known = self._read_document(uri) if self._read_document else None

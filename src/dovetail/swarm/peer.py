@@ -372,6 +372,7 @@ class Peer:
         if not self._refusals.note(refusal.reason, now):
             return
         contact = self._contacts.find(endpoint)
+        is_kept = len(data) <= MAX_CONTENT_BYTES
         self._events.append(
             Observation(
                 at_us=now,
@@ -379,8 +380,8 @@ class Peer:
                 message=address_of(data),
                 counterparts=(contact.uri if contact else f"udp://{endpoint}",),
                 reason=refusal.reason,
-                raw=data if len(data) <= MAX_CONTENT_BYTES else None,
-                size=len(data),
+                raw=data if is_kept else None,
+                size=None if is_kept else len(data),
             )
         )
 

@@ -21,11 +21,11 @@ from dovetail.swarm.queries import MAX_HASHES_SENT
 
 FIRST_DELAY_US: Final = 300_000
 RETRY_US: Final = 500_000
-QUICK_ATTEMPTS: Final = 10
+QUICK_ATTEMPTS: Final = 12
 """So many attempts follow each other without a growing pause: half of them fail at 30 % loss."""
 GROWTH: Final = 1.5
-MAX_RETRY_US: Final = 15_000_000
-MAX_ATTEMPTS: Final = 16
+MAX_RETRY_US: Final = 4_000_000
+MAX_ATTEMPTS: Final = 24
 MAX_WANTED: Final = 4_096
 MAX_WANTED_PER_SOURCE: Final = 1_024
 MAX_GIVEN_UP: Final = 4_096

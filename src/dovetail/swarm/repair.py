@@ -23,6 +23,7 @@ from dovetail.swarm.serving import Serving
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 PUSH_AGAIN_PEERS: Final = 2
+GIVEN_UP_AGE_MS: Final = 60_000
 OTHER_PEERS: Final = 8
 """Among so many, chosen anew each time, are those asked for what its namer did not send."""
 
@@ -138,7 +139,7 @@ class Repair:
         due = self.wants.next_due_us
         if due is None or due > now:
             return
-        others = [contact.endpoint for contact in self._contacts.pick(OTHER_PEERS, _is_validated)]
+        others = [contact.endpoint for contact in self._contacts.pick(OTHER_PEERS, _will_answer)]
 
         def other_peer(want: Want) -> Endpoint:
             fit = [endpoint for endpoint in others if endpoint != want.asked] or [want.named_by]
@@ -159,6 +160,9 @@ class Repair:
 
     def _note_given_up(self, want: Want, now: int) -> None:
         namer = self._contacts.find(want.named_by)
+        # the next questions reach back as far: somebody else may list it
+        referrer = self._dag.get(want.referrer) if want.referrer is not None else None
+        self.gossip.note_accepted(now // 1000 - referrer.timestamp_ms if referrer else GIVEN_UP_AGE_MS, now)
         if want.referrer is None:
             if namer is not None:
                 namer.is_proven = False
@@ -203,3 +207,7 @@ class Repair:
 
 def _is_validated(contact: Contact) -> bool:
     return contact.is_validated
+
+
+def _will_answer(contact: Contact) -> bool:
+    return contact.knows_us or contact.is_backward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
@@ -39,13 +40,14 @@ class RecentArchive:
     def __init__(self, read: Callable[[Address], bytes | None], capacity: int) -> None:
         self._read = read
         self._capacity = capacity
-        self._recent: dict[Address, bytes] = {}
+        # A plain dict would have to step over all that was deleted at its front.
+        self._recent: OrderedDict[Address, bytes] = OrderedDict()
 
     def put(self, address: Address, raw: bytes) -> None:
         """Keep the bytes until `capacity` newer ones came."""
         self._recent[address] = raw
         if len(self._recent) > self._capacity:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
 
     def raw(self, address: Address) -> bytes | None:
         """The bytes, from memory or the journal."""

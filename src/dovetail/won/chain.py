@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dovetail.won.message import Message
+from dovetail.hop import Link, Relation
+from dovetail.won.message import Message, uri_address
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 
 
@@ -108,6 +109,16 @@ class Chain(msgspec.Struct, kw_only=True):
         if self.first is None:
             return ChainState.AWAITING_SENDER
         return ChainState.COMPLETE if self.second is not None else ChainState.AWAITING_RECIPIENT
+
+
+def links_of(message: Message) -> list[Link]:
+    """The earlier messages that a message names, as far as their names are addresses."""
+    named = [(uri, Relation.PREVIOUS) for uri in message.previous]
+    if message.responding_to is not None:
+        named.append((message.responding_to, Relation.RESPONDING_TO))
+    return [
+        Link(message.address, address, relation) for uri, relation in named if (address := uri_address(uri)) is not None
+    ]
 
 
 def role_of(response: Message) -> Role:

@@ -7,14 +7,13 @@ from collections.abc import Iterable
 import pyoxigraph as ox
 
 from dovetail.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.hop import won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     Quad,
     canonical_lines,
     digest_of,
     encode_lines,
-    has_blank_nodes,
-    message_uri,
     rename,
     split_lines,
 )
@@ -47,8 +46,6 @@ def compose(
     body += [(_SELF, v.P_CONTENT, graph, _ENVELOPE) for graph in graphs] + contents
     lines = canonical_lines(body)
     digest = digest_of(lines)
-    if has_blank_nodes(contents):
-        body = split_lines(lines)
     signature = [
         (_SELF, v.P_SIGNATURE, _SIGNATURE, _SIGNATURE),
         (_SIGNATURE, v.P_SIGNER, f"<{signer}>", _SIGNATURE),
@@ -60,9 +57,15 @@ def compose(
     # The signature graph has no blank nodes, so the canonical labels of the rest stay as they are.
     lines = sorted(lines + encode_lines(signature))
     address = digest_of(lines)
-    uri = message_uri(address)
+    uri = won_uri(address)
+    if any(v.SELF in o for _, _, o, _ in contents if o[0] == '"'):
+        lines = encode_lines(rename(split_lines(lines), v.SELF, uri))
+    else:
+        # No literal holds the text of the placeholder, so that replacing text is renaming terms.
+        text = "\n".join(lines).replace(_SELF, f"<{uri}>").replace(f"<{v.SELF}#", f"<{uri}#")
+        lines = text.split("\n")
     try:
-        return decode_lines(uri, encode_lines(rename(body + signature, v.SELF, uri)), (address, digest))
+        return decode_lines(uri, lines, (address, digest))
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"cannot build this message: {error.detail}") from None
 

@@ -12,7 +12,7 @@ from dovetail.won import vocabulary as v
 from dovetail.won.chain import Chain, ChainState, Role, is_first, role_of
 from dovetail.won.connection import ConnectionState, next_state
 from dovetail.won.message import Message
-from dovetail.won.rules import is_first_failure, is_genuine
+from dovetail.won.rules import UNLOGGED_TYPES, is_first_failure, is_genuine
 from dovetail.won.vocabulary import MessageType
 
 MAX_EARLY_RESPONSES = 1024
@@ -174,7 +174,7 @@ def is_unlogged_failure(response: Message) -> bool:
         return False
     reason = _REASONS.get((response.text or "").partition(":")[0])
     is_unproven = reason is not None and not is_genuine(reason, is_first=True)
-    return is_unproven or response.responding_to_type is MessageType.REGISTER
+    return is_unproven or response.responding_to_type in UNLOGGED_TYPES
 
 
 def partner_of(conversation: Conversation) -> str:

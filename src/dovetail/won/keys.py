@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from dovetail.errors import RemoteProtocolError
@@ -18,7 +19,7 @@ class KeyRing:
 
     def __init__(self, *, capacity: int, lifetime_us: int) -> None:
         self._pinned: dict[str, PublicKey] = {}
-        self._fetched: dict[str, tuple[PublicKey, int]] = {}
+        self._fetched: OrderedDict[str, tuple[PublicKey, int]] = OrderedDict()
         self._capacity = capacity
         self._lifetime_us = lifetime_us
 
@@ -31,7 +32,7 @@ class KeyRing:
         self._fetched.pop(uri, None)
         self._fetched[uri] = (key, now)
         if len(self._fetched) > self._capacity:
-            del self._fetched[next(iter(self._fetched))]
+            self._fetched.popitem(last=False)
 
     def find(self, uri: str, now: int) -> PublicKey | None:
         """The key of `uri`, unless it must be fetched."""
@@ -48,14 +49,14 @@ class Verifier:
     """Decides whether a message is genuine; an address that passed with a key is not computed again."""
 
     def __init__(self, capacity: int) -> None:
-        self._passed: dict[Address, str] = {}
+        self._passed: OrderedDict[Address, str] = OrderedDict()
         self._capacity = capacity
 
     def trust(self, message: Message) -> None:
         """Remember a message that this party signed itself."""
         self._passed[message.address] = message.fingerprint
         if len(self._passed) > self._capacity:
-            del self._passed[next(iter(self._passed))]
+            self._passed.popitem(last=False)
 
     def verify(self, message: Message, key: PublicKey) -> None:
         """Raise RemoteProtocolError unless the message was made by its expected signer with `key`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason, parse_address
+from dovetail.hop import Address, Reason, parse_address, won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     MAX_DATASET_BYTES,
@@ -22,7 +22,6 @@ from dovetail.won.canonical import (
     digest_of,
     encode_lines,
     has_blank_nodes,
-    message_uri,
     read_lines,
     rename,
     split_lines,
@@ -186,7 +185,7 @@ def decode_lines(uri: str, lines: list[str], digests: tuple[Address, bytes] | No
         uri=uri,
         raw=(text + "\n").encode(),
         address=address,
-        true_uri=message_uri(address),
+        true_uri=won_uri(address),
         signed_digest=signed_digest,
         quads=tuple(quads),
         **fields,  # type: ignore[arg-type]
@@ -278,17 +277,22 @@ def _decode_envelope(uri: str, envelope: list[Quad], contents: dict[str, None]) 
     return fields | _decode_references(values)
 
 
+_SINGLE_REFERENCES = (("atom", v.P_ATOM), ("connection", v.P_CONNECTION), ("responding_to", v.P_RESPONDING_TO))
+_SOCKET_REFERENCES = (("sender_socket", v.P_SENDER_SOCKET), ("recipient_socket", v.P_RECIPIENT_SOCKET))
+_SET_REFERENCES = (("previous", v.P_PREVIOUS), ("forwarded", v.P_FORWARDED))
+
+
 def _decode_references(values: dict[str, list[str]]) -> dict[str, object]:
     fields: dict[str, object] = {}
-    for name, term in (("atom", v.P_ATOM), ("connection", v.P_CONNECTION), ("responding_to", v.P_RESPONDING_TO)):
+    for name, term in _SINGLE_REFERENCES:
         if term in values:
             fields[name] = _iri(values[term][0], name)
-    for name, term in (("sender_socket", v.P_SENDER_SOCKET), ("recipient_socket", v.P_RECIPIENT_SOCKET)):
+    for name, term in _SOCKET_REFERENCES:
         if term in values:
             fields[name] = v.check_socket_uri(_iri(values[term][0], name))
-    for name, term in (("previous", v.P_PREVIOUS), ("forwarded", v.P_FORWARDED)):
+    for name, term in _SET_REFERENCES:
         if term in values:
-            fields[name] = tuple(sorted(_iri(text, name) for text in values[term]))
+            fields[name] = tuple(sorted([_iri(text, name) for text in values[term]]))
     if "atom" in fields:
         v.check_atom_uri(str(fields["atom"]))
     return fields

@@ -34,6 +34,7 @@ from dovetail.won.links import Link, LinkKind
 from dovetail.won.message import Bundle, Message, decode_bundle, decode_message, verify_address
 from dovetail.won.recovery import Recovery
 from dovetail.won.rules import (
+    UNLOGGED_TYPES,
     Refusal,
     check_acknowledgement,
     check_delivery,
@@ -313,7 +314,7 @@ class Node:
         self._verifier.trust(response)
         self._turn.keep(Stage.CREATED, response, None, now)
         atom = None
-        if refusal.is_genuine and message.type is not MessageType.REGISTER:
+        if refusal.is_genuine and message.type not in UNLOGGED_TYPES:
             self.ledger.archive.put(message.address, message.raw)
             atom = self.ledger.store_refusal(message.address, response, is_first=refusal.is_first)
         if atom is not None:

@@ -68,7 +68,7 @@ class Owner:
         self._is_started = False
         self._links_opened = 0
         self._attempts = 0
-        self._refused_entries = 0
+        self._position = 0
         self._is_registering = True
         self._last_ms = 0
         self._retry_at: int | None = None
@@ -118,7 +118,7 @@ class Owner:
     @property
     def position(self) -> int:
         """How many entries of the node's log were handled, taken or refused."""
-        return self.conversations.entries + self._refused_entries
+        return self._position
 
     @property
     def unanswered(self) -> tuple[str, ...]:
@@ -130,9 +130,9 @@ class Owner:
     def restore(self, hops: Iterable[Hop], now: int) -> None:
         """Rebuild everything from the owner's own journal; call once, before any other verb."""
         del now
+        refused = 0
         for hop in hops:
-            if hop.stage is Stage.REJECTED and hop.counterpart == self.log:
-                self._refused_entries += 1
+            refused += hop.stage is Stage.REJECTED and hop.counterpart == self.log
             if hop.stage not in (Stage.CREATED, Stage.ACCEPTED) or hop.raw is None:
                 continue
             try:
@@ -145,6 +145,7 @@ class Owner:
                 self._last_ms = max(self._last_ms, message.timestamp_ms)
             for part in taken:
                 self._settle(part)
+        self._position = self.conversations.entries + refused
 
     def receive_opened(self, link: str, now: int) -> None:
         """The link to the node is open: register, send again what has no response."""
@@ -285,7 +286,7 @@ class Owner:
                 self._verifier.verify(message, key)
         except RemoteProtocolError as error:
             self._turn.reject_frame(data, self.log if is_next else self.node, error, now)
-            self._refused_entries += is_next
+            self._position += is_next
             return True
         self._take_bundle(bundle, link, now)
         return True
@@ -306,10 +307,11 @@ class Owner:
             self._hang_up(link, now)
             return
         self.is_created = True
+        is_next = bundle.position == self.position
         for message in bundle.messages:
-            if not self._take(message, self.log, now):
-                self._refused_entries += 1
+            if not self._take(message, self.log if is_next else self.node, now):
                 break
+        self._position += is_next
         if bundle.size is not None:
             if self.position < bundle.size:
                 self._register(now)

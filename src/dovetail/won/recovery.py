@@ -15,7 +15,7 @@ from dovetail.won import vocabulary as v
 from dovetail.won.chain import is_first
 from dovetail.won.ledger import Ledger
 from dovetail.won.message import Message, decode_message, uri_address
-from dovetail.won.rules import is_first_failure, is_genuine
+from dovetail.won.rules import UNLOGGED_TYPES, is_first_failure, is_genuine
 from dovetail.won.vocabulary import MessageType
 
 
@@ -92,7 +92,7 @@ class Recovery:
         reason = self._refusals.get(address) if address else None
         if address is None or reason is None or not is_genuine(reason, is_first=first):
             return
-        if response.responding_to_type is MessageType.REGISTER:
+        if response.responding_to_type in UNLOGGED_TYPES:
             return
         atom = self._ledger.store_refusal(address, response, is_first=first)
         if atom is not None:

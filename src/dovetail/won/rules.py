@@ -22,6 +22,10 @@ _UNPROVEN = frozenset(
 _UNPROVEN_FROM_OWNER = _UNPROVEN | {Reason.UNKNOWN_ATOM, Reason.ATOM_EXISTS}
 
 
+UNLOGGED_TYPES = frozenset({MessageType.CREATE, MessageType.REGISTER})
+"""Their refusal is told only to whoever sent them: a Create proves no more than that its maker has some key."""
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why a message gets a FailureResponse, and at which step: from its owner, or from the other node."""
 

@@ -44,6 +44,10 @@ class PublicKey:
             return False
         return True
 
+    def __reduce__(self) -> tuple[type[PublicKey], tuple[bytes]]:
+        """Keys travel to other processes as their 32 bytes."""
+        return PublicKey, (self.raw,)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PublicKey) and other.raw == self.raw
 

@@ -5,6 +5,7 @@
   const LEAF = 50;
   const SEARCH_DELAY_MS = 120;
   const BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+  const NINE_DIGITS = 58n ** 9n; // the most that a number holds exactly
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("findings-data").textContent);
   const specs = JSON.parse(byId("charts-data").textContent);
@@ -18,18 +19,35 @@
   const writeTime = (at) =>
     at === null ? "" : new Date((data.epoch + at) / 1000).toISOString().replace("T", " ").replace("Z", "");
 
-  const addressBytes = (number) => Uint8Array.from(atob(data.addresses[number]), (one) => one.charCodeAt(0));
-
-  const hexOf = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
+  const hexOf = (number) => {
+    const bytes = atob(data.addresses[number]);
+    let text = "";
+    for (let place = 0; place < bytes.length; place++) text += HEX[bytes.charCodeAt(place)];
+    return text;
+  };
 
   // won messages are named by the base58 of their multihash (0x12 0x20 and the SHA-256), the others in hex
-  const addressText = (number, fabric) => {
-    const hex = hexOf(addressBytes(number));
-    if (fabric !== "won" || hex.length !== 64) return hex;
+  const wonName = (hex) => {
     let value = BigInt("0x1220" + hex);
     let text = "";
-    for (; value > 0n; value /= 58n) text = BASE58[Number(value % 58n)] + text;
+    while (value > 0n) {
+      let part = Number(value % NINE_DIGITS);
+      value /= NINE_DIGITS;
+      for (let digit = 0; digit < 9 && (value > 0n || part > 0); digit++, part = Math.floor(part / 58)) {
+        text = BASE58[part % 58] + text;
+      }
+    }
     return "wm:/" + text;
+  };
+
+  const addressTexts = [];
+  const addressText = (number, fabric) => {
+    if (addressTexts[number] === undefined) {
+      const hex = hexOf(number);
+      addressTexts[number] = fabric === "won" && hex.length === 64 ? wonName(hex) : hex;
+    }
+    return addressTexts[number];
   };
 
   const make = (tag, content, className) => {
@@ -74,13 +92,14 @@
     const titles = words
       ? data.checks.map(([check]) => (check + " " + (data.guides[check] || [""])[0]).toLowerCase().includes(words))
       : null;
+    const couldBeAddress = /^(wm:\/)?[0-9a-z]+$/.test(words);
     chosen = [];
     for (let index = 0; index < total; index++) {
       if (!checks[columns.check[index]]) continue;
       if (filters.fabric && !fabrics[columns.fabric[index]]) continue;
       if (texts && !(
         titles[columns.check[index]] || texts[columns.detail[index]] || texts[columns.server[index]] ||
-        (columns.message[index] >= 0 &&
+        (couldBeAddress && columns.message[index] >= 0 &&
           addressText(columns.message[index], textAt(columns.fabric[index])).toLowerCase().includes(words))
       )) continue;
       chosen.push(index);
@@ -232,7 +251,7 @@
         parts.push(template.content.cloneNode(true));
       }
       parts.push(make("h3", "Look further"), command(`dovetail audit why ${one.address} --out ${data.tables}`));
-      parts.push(command(`dovetail receipt build ${one.address} --lake LAKE -o receipt`));
+      parts.push(command(`dovetail receipt build ${one.address} --lake ${data.lake || "LAKE"} -o receipt`));
     } else if (one.server) {
       parts.push(make("h3", "Look further"), command(`dovetail audit show integrity --out ${data.tables}`));
     }
@@ -255,7 +274,6 @@
       background: null,
       font: getComputedStyle(document.body).fontFamily,
       axis: { labelFontSize: 11, titleFontSize: 11, titleFontWeight: 500, domain: false, ticks: false, labelPadding: 6, titlePadding: 8 },
-      legend: { orient: "top", labelFontSize: 12, symbolType: "square", symbolSize: 90, columnPadding: 14, offset: 10, padding: 0 },
       view: { stroke: null },
       bar: { discreteBandSize: { band: 0.72 } },
     };
@@ -264,7 +282,6 @@
     for (const place of document.querySelectorAll("[data-chart]")) {
       const spec = specs[place.dataset.chart];
       const frame = { width: "container", autosize: { type: "fit-x", contains: "padding" } };
-      config.legend.columns = Math.max(Math.floor((place.clientWidth - 100) / 105), 2);
       await window.vegaEmbed(place, { $schema: "https://vega.github.io/schema/vega-lite/v6.json", ...frame, ...spec }, options);
     }
     document.documentElement.dataset.charts = "drawn";

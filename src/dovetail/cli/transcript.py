@@ -1,0 +1,52 @@
+"""What a supervisor tells on its output: its own lines, and those of processes with their names in front."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from typing import TextIO
+
+import msgspec
+
+from dovetail.cli.output import escape
+from dovetail.shells.supervisor import Listener, State
+
+
+class Transcript(Listener):
+    """Writes text for people, or one JSON object per line. Data of processes goes to `out`, all else to `err`."""
+
+    def __init__(self, *, is_json: bool, out: TextIO, err: TextIO) -> None:
+        self._is_json = is_json
+        self._out = out
+        self._err = err
+
+    def changed(self, name: str, state: State, detail: str) -> None:
+        """One line for each change of state."""
+        if self._is_json:
+            at = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
+            self._write(self._err, json.dumps({"at": at, "process": name, "state": state, "detail": detail}))
+        else:
+            at = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+            self._write(self._err, f"{at} {name}: {state}" + (f": {escape(detail)}" if detail else ""))
+
+    def wrote(self, name: str, line: str, *, is_error: bool) -> None:
+        """A line of a process: in JSON it stays JSON and gets one more key."""
+        stream = self._err if is_error else self._out
+        if self._is_json:
+            self._write(stream, json.dumps({"process": name, **_decode(line)}))
+        else:
+            self._write(stream, f"{name} | {escape(line)}")
+
+    @staticmethod
+    def _write(stream: TextIO, line: str) -> None:
+        with contextlib.suppress(OSError):  # whoever read along has gone; the servers go on
+            stream.write(line + "\n")
+            stream.flush()
+
+
+def _decode(line: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(line, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return {"text": line}

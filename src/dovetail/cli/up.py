@@ -1,0 +1,232 @@
+"""`dovetail up`: run what a configuration names, in processes that are looked after."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dovetail.config import Config
+    from dovetail.shells.site import Site
+    from dovetail.shells.supervisor import Plan, Supervisor
+
+app = typer.Typer(help="Run what a configuration names until stopped.")
+
+
+@app.command()
+def up(
+    context: typer.Context,
+    config: Annotated[Path, typer.Argument(help="The configuration file.", metavar="CONFIG")],
+    role: Annotated[
+        list[str] | None, typer.Option(help="Run only what has this role; may be repeated.", metavar="NAME")
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="Run this one process here, without supervision: `pcp/broker`, `seal`.", metavar="PROCESS"),
+    ] = None,
+    as_list: Annotated[bool, typer.Option("--list", help="Start nothing; list the processes.")] = False,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --list: one JSON object per line.")] = False,
+) -> None:
+    """Run the servers, sealing, audit and dashboard that CONFIG names, until SIGTERM or SIGINT.
+
+    Each is a process of its own. One that ends is started again, after a pause that grows as long as it keeps ending;
+    one that cannot work as it is configured is told of and given up. At the end servers drain before sealing stops.
+    """
+    from dovetail.config import load_config
+    from dovetail.shells.site import Site
+
+    loaded = load_config(config)
+    site = Site.choose(loaded.config, role or ())
+    if as_list:
+        _print_list(site, as_json=as_json)
+        return
+    options, form = _configure_logs(loaded.config, context)
+    if only is not None:
+        _run_one(site, only, supervised=supervised)
+    else:
+        _check(site)
+        _supervise(site, _plan(site, config, role or [], options), is_json=form == "json")
+
+
+def _check(site: Site) -> None:
+    from dovetail.cli.output import say
+    from dovetail.shells.preflight import find_problems
+
+    problems = list(find_problems(site))
+    for problem in problems:
+        say(f"dovetail: {problem}")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _configure_logs(config: Config, context: typer.Context) -> tuple[list[str], str]:
+    """Log as the command line says, or else the file; the options of the command line, and the form of logs."""
+    from dovetail import logs
+
+    given = context.parent.params if context.parent is not None else {}
+    level, form = given.get("log_level"), given.get("log_format")
+    logs.configure(level=level or config.logs.level, form=form or config.logs.format)
+    options = {"--log-level": level, "--log-format": form}
+    words = [word for option, value in options.items() if value for word in (option, value)]
+    return words, form or config.logs.format
+
+
+def _print_list(site: Site, *, as_json: bool) -> None:
+    from dovetail.cli.output import print_rows
+
+    rows: list[dict[str, object]] = []
+    for member in site.members():
+        table = member.section
+        rows.append(
+            {
+                "process": member.name,
+                "role": table.role if table is not None else "",
+                "listens": [f"{kind}:{address}" for kind, address in table.listens()] if table is not None else [],
+                "journal": str(site.journal_of(table)) if table is not None else None,
+            }
+        )
+    print_rows(rows, ["process", "role", "listens", "journal"], as_json=as_json)
+
+
+def _run_one(site: Site, name: str, *, supervised: bool) -> None:
+    from dovetail.cli.output import say
+    from dovetail.errors import PlaceTaken
+    from dovetail.shells.member import end_with_parent, run_member
+    from dovetail.shells.site import AUDIT, DASHBOARD
+    from dovetail.shells.supervisor import EXIT_TAKEN
+
+    member = site.member(name)
+    if supervised:
+        end_with_parent()
+    try:
+        if name == AUDIT:
+            _follow(site)
+        elif name == DASHBOARD:
+            _show(site)
+        else:
+            run_member(site, member, _print_ready)
+    except PlaceTaken as error:
+        say(f"dovetail: {error}")
+        raise typer.Exit(EXIT_TAKEN) from None
+
+
+def _print_ready(ready: dict[str, object]) -> None:
+    from dovetail.cli.output import print_json
+    from dovetail.shells.supervisor import READY
+
+    sys.stdout.write(READY)
+    print_json(ready)
+    sys.stdout.flush()
+
+
+def _follow(site: Site) -> None:
+    """The audit, as `audit follow` does it; the agreements of the site's swarms lie beside its tables."""
+    from dovetail.cli.audit import follow
+    from dovetail.journal.lake import MANIFESTS
+    from dovetail.shells.site import write_agreements
+
+    config = site.config
+    (config.lake.directory / MANIFESTS).mkdir(parents=True, exist_ok=True)
+    _print_ready({"lake": str(config.lake.directory), "tables": str(config.audit.directory)})
+    _interrupt_on_sigterm()
+    follow(
+        lake=config.lake.directory,
+        out=config.audit.directory,
+        every=config.audit.interval_s,
+        webhook=config.audit.webhook,
+        master=config.audit.master,
+        conf=[f"{name}={value}" for name, value in config.audit.spark.items()],
+        driver_memory=config.audit.driver_memory,
+        swarm=write_agreements(config),
+        trust=list(config.audit.trust),
+        patience=config.audit.patience_s,
+        as_json=config.logs.format == "json",
+    )
+
+
+def _show(site: Site) -> None:
+    """The dashboard, over the journals, the lake and the tables of this site."""
+    from dovetail.config import parse_listen
+    from dovetail.dashboard import places
+    from dovetail.dashboard.gauges import parse_endpoint
+    from dovetail.dashboard.guard import Access, read_token
+    from dovetail.dashboard.hub import Sources
+    from dovetail.dashboard.server import serve
+    from dovetail.errors import ConfigError, PlaceTaken, UsageError
+
+    config = site.config
+    section = config.dashboard
+    config.lake.directory.mkdir(parents=True, exist_ok=True)
+    sources = Sources(
+        places.Site(tuple(site.journals()), config.lake.directory),
+        config.audit.directory if config.audit.enabled else None,
+        tuple(parse_endpoint(f"{name}={url}") for name, url in site.metrics_endpoints()),
+    )
+    host, port = parse_listen(section.listen)
+    try:
+        token = None if section.token_file is None else read_token(section.token_file)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    try:
+        serve(
+            sources,
+            Access.build(host, section.allow_hosts, token),
+            host,
+            port,
+            lambda text: _print_ready({"page": text}),
+        )
+    except ConfigError as error:
+        raise PlaceTaken(str(error)) from error
+
+
+def _interrupt_on_sigterm() -> None:
+    """SIGTERM ends the audit as Ctrl-C does, so that Spark is stopped too."""
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _plan(site: Site, config: Path, roles: list[str], options: list[str]) -> list[Plan]:
+    from dovetail.shells.supervisor import Plan
+
+    chosen = [word for role in roles for word in ("--role", role)]
+    start = [sys.executable, "-m", "dovetail", *options, "up", str(config.absolute()), *chosen, "--supervised"]
+    return [Plan(name=each.name, command=[*start, "--only", each.name], wave=each.wave) for each in site.members()]
+
+
+def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
+    import asyncio
+    import signal
+
+    from dovetail.cli.transcript import Transcript
+    from dovetail.config import parse_listen
+    from dovetail.shells.metrics import MetricsServer
+    from dovetail.shells.supervisor import Rules, Supervisor
+
+    section = site.config.supervisor
+    rules = Rules(
+        restart_min_s=section.restart_min_s,
+        restart_max_s=section.restart_max_s,
+        well_after_s=section.well_after_s,
+        grace_s=section.grace_s,
+    )
+
+    async def run() -> bool:
+        transcript = Transcript(is_json=is_json, out=sys.stdout, err=sys.stderr)
+        supervisor: Supervisor = Supervisor(plans, rules, transcript)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
+        metrics = MetricsServer(supervisor.registry, supervisor.health)
+        if section.metrics is not None:
+            await metrics.start(*parse_listen(section.metrics))
+        try:
+            return await supervisor.run()
+        finally:
+            await metrics.stop()
+
+    if not asyncio.run(run()):
+        raise typer.Exit(1)

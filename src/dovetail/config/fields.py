@@ -1,0 +1,38 @@
+"""Kinds of values that several sections hold, and the base of sections."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+LISTEN_TCP = "listen_tcp"
+LISTEN_UDP = "listen_udp"
+PATH_TEXT = "path_text"
+PRIVATE = "private"
+_PORT_PATTERN = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+LISTEN_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):({_PORT_PATTERN})\Z"
+
+# Sections of servers use these two for the addresses they listen on; `dovetail doctor` then knows the ports to try.
+ListenTcp = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"role": LISTEN_TCP, "allowed": "HOST:PORT"})]
+ListenUdp = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"role": LISTEN_UDP, "allowed": "HOST:PORT"})]
+Endpoint = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"allowed": "HOST:PORT"})]
+"""Where somebody else listens."""
+
+path_text: Final = Meta(extra={"role": PATH_TEXT, "allowed": "a path"})
+"""Marks text that is a path: a relative one is meant from the directory of the file, as for `Path`."""
+is_private: Final = Meta(extra={"role": PRIVATE, "allowed": "40 hex digits"})
+"""Marks a value that is never shown."""
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an empty host is every interface. ValueError says what is wrong."""
+    match = re.match(LISTEN_PATTERN, text)
+    if match is None:
+        raise ValueError(f"{text[:80]!r} is not HOST:PORT")
+    return match[1].strip("[]"), int(match[2])

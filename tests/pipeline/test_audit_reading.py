@@ -1,0 +1,85 @@
+"""Looking into tables without Spark: filters, stories and alerts over small Parquet files."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dovetail.errors import ConfigError, PipelineError
+from dovetail.pipeline.alerts import Alerts, check_webhook, post
+from dovetail.pipeline.reading import count_rows, equals, has_prefix, open_table, scan, table_names
+
+T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
+
+
+def write_table(out, name, rows):
+    (out / "_state").mkdir(parents=True, exist_ok=True)
+    (out / name).mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), out / name / "part.parquet")
+
+
+@pytest.fixture
+def out(tmp_path):
+    rows = [
+        {"message": bytes([first, 1]), "n": number, "at": T0} for number, first in enumerate((0x00, 0x7F, 0xFF, 0xFF))
+    ]
+    write_table(tmp_path, "hops", rows)
+    return tmp_path
+
+
+def test_rows_come_as_plain_values(out):
+    row = next(scan(out, "hops"))
+    assert row == {"message": "0001", "n": 0, "at": "2026-11-15T12:00:00.000000Z"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "numbers"), [(b"", [0, 1, 2, 3]), (b"\x00", [0]), (b"\x7f\x01", [1]), (b"\xff", [2, 3]), (b"\x10", [])]
+)
+def test_a_prefix_finds_all_that_begin_with_it(out, prefix, numbers):
+    assert [row["n"] for row in scan(out, "hops", has_prefix("message", prefix))] == numbers
+
+
+def test_a_limit_and_conditions_by_type(out):
+    assert len(list(scan(out, "hops", limit=2))) == 2
+    assert [row["n"] for row in scan(out, "hops", equals(out, "hops", {"message": "ff", "n": "3"}))] == [3]
+
+
+def test_what_is_not_there_is_named(out, tmp_path):
+    assert (table_names(out), count_rows(out, "hops")) == (["hops"], 4)
+    with pytest.raises(PipelineError, match="there is no table 'nothing'; there are hops"):
+        open_table(out, "nothing")
+    with pytest.raises(PipelineError, match="no column 'x'"):
+        equals(out, "hops", {"x": "1"})
+    with pytest.raises(PipelineError, match="holds no audit"):
+        table_names(tmp_path / "elsewhere")
+
+
+def finding(check, severity="error", **more):
+    row = {"check": check, "severity": severity, "server": "s", "message": None, "seq": 1, "detail": "d"}
+    return row | more
+
+
+def test_each_finding_is_told_once_and_again_when_it_comes_back(tmp_path):
+    told = []
+    alerts = Alerts(tmp_path, told.append)
+    broken = finding("integrity.altered_row")
+    write_table(
+        tmp_path, "findings", [broken, finding("delivery.rejected", "note"), finding("delivery.expired", "warning")]
+    )
+    assert (alerts.update(), alerts.update()) == (1, 0)
+    write_table(tmp_path, "findings", [broken, finding("fork.shared_id", message=b"x")])
+    assert Alerts(tmp_path, told.append).update() == 1
+    write_table(tmp_path, "findings", [finding("fork.shared_id", message=b"x")])
+    assert alerts.update() == 0
+    write_table(tmp_path, "findings", [broken])
+    assert alerts.update() == 1
+    assert [item["check"] for item in told] == ["integrity.altered_row", "fork.shared_id", "integrity.altered_row"]
+
+
+def test_a_webhook_that_does_not_answer_stops_nothing():
+    assert post("http://127.0.0.1:1/hook", {"check": "x"})
+    with pytest.raises(ConfigError, match="not an http or https URL"):
+        check_webhook("file:///etc/passwd")

@@ -1,0 +1,34 @@
+"""The settings of a session: what the user gives comes last, and what results depend on is always set."""
+
+from __future__ import annotations
+
+from dovetail.pipeline.session import SessionOptions, machine_memory_mb, settings_of
+
+
+def test_a_laptop_gets_a_local_session_in_utc():
+    settings = settings_of(SessionOptions())
+    assert settings["spark.master"] == "local[*]"
+    assert settings["spark.sql.session.timeZone"] == "UTC"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.driver.memory"] == f"{machine_memory_mb()}m"
+
+
+def test_a_cluster_is_not_bound_to_loopback():
+    settings = settings_of(SessionOptions(master="spark://host:7077", driver_memory="3g"))
+    assert settings["spark.master"] == "spark://host:7077"
+    assert settings["spark.driver.memory"] == "3g"
+    assert "spark.driver.bindAddress" not in settings
+
+
+def test_under_spark_submit_the_master_is_left_alone(monkeypatch):
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    settings = settings_of(SessionOptions())
+    assert "spark.master" not in settings
+    assert "spark.driver.memory" not in settings
+    assert settings["spark.sql.ansi.enabled"] == "false"
+
+
+def test_what_the_user_gives_wins():
+    conf = {"spark.sql.adaptive.enabled": "false", "spark.ui.enabled": "true"}
+    settings = settings_of(SessionOptions(conf=conf))
+    assert settings.items() >= conf.items()

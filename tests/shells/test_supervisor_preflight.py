@@ -1,0 +1,99 @@
+import shutil
+import socket
+import tempfile
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from dovetail.config import load_config
+from dovetail.doctor.site import MIN_FREE_BYTES
+from dovetail.java import Java
+from dovetail.shells import swarm_control
+from dovetail.shells.preflight import CONTROL_FILE, find_problems
+from dovetail.shells.site import Site
+
+Usage = namedtuple("Usage", "total used free")
+SITE = """
+[[pcp]]
+port = 0
+insecure_plain = true
+signing_key = "site.toml"
+[[swarm]]
+name = "a"
+listen = ["127.0.0.1:0"]
+"""
+AUDIT = '[audit]\nenabled = true\nrole = "a"\n'
+
+
+@pytest.fixture
+def directory():
+    """A directory with a short path: that of a socket is limited."""
+    with tempfile.TemporaryDirectory(prefix="up") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def problems(directory):
+    """What keeps a site from running, without the path of its directory."""
+
+    def run(text: str = SITE, java: Java | None = None) -> list[str]:
+        path = directory / "site.toml"
+        path.write_text(text)
+        site = Site.choose(load_config(path, {}).config)
+        return [line.replace(f"{directory}/", "") for line in find_problems(site, lambda: (java, []))]
+
+    return run
+
+
+def test_a_good_site_has_none(problems):
+    assert problems() == []
+
+
+def test_no_java_matters_only_where_the_audit_runs(problems):
+    (problem,) = problems(SITE + AUDIT)
+    assert problem.startswith("java: no Java 17 or newer found: make setup fetches one; or install Java 17")
+
+
+def test_every_missing_file_is_named_with_what_makes_it(problems):
+    found = problems('[[pcp]]\nport = 0\nrevocations = "r.pem"\n')
+    assert [line.partition(": make it")[0].partition(": correct")[0] for line in found] == [
+        f"pcp/broker: {name}: No such file or directory"
+        for name in ("keys/broker.pem", "keys/broker.key", "r.pem", "keys/ca.pem", "keys/pcp_broker_server.skey")
+    ]
+
+
+def test_a_full_disk(problems, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 10**12, MIN_FREE_BYTES - 1))
+    (problem,) = problems()
+    assert "GiB are free: make room: a full disk stops the journals and with them the servers" in problem
+
+
+def test_a_port_in_use(problems):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert problems(SITE.replace("127.0.0.1:0", address)) == [
+            f"port udp:{address}: is in use: stop the program that has it, or name another port"
+        ]
+
+
+def test_a_directory_that_is_a_file(problems, directory):
+    (directory / "lake").touch()
+    assert problems() == ["lake: lake is not a directory: move it away, or name another directory"]
+
+
+def test_a_control_socket_with_a_path_that_no_socket_can_have(problems):
+    assert CONTROL_FILE == swarm_control.CONTROL_FILE
+    (problem,) = problems(SITE + f'directory = "{"x" * 200}"\n')
+    assert "at most 107 are possible: name a shorter `directory`" in problem
+
+
+def test_a_dashboard_that_others_can_reach_needs_a_token(problems, directory):
+    dashboard = SITE + '[dashboard]\nenabled = true\nlisten = "0.0.0.0:0"\n'
+    (problem,) = problems(dashboard)
+    assert problem.endswith("can be reached from outside: name a dashboard.token_file, or listen on 127.0.0.1")
+    (problem,) = problems(dashboard + 'token_file = "token"\n')
+    assert problem.startswith("dashboard: token: No such file or directory: write a token into it")
+    (directory / "token").write_text("0" * 64)
+    assert problems(dashboard + 'token_file = "token"\n') == []

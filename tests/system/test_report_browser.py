@@ -1,0 +1,169 @@
+"""The report in a real browser: no console errors, no requests, hostile text as text, quick with many findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dovetail.report.page import write_page
+from dovetail.report.survey import take_numbers
+from dovetail.report.tables import Tables
+from report.sample_tables import HOSTILE, World, add_many_findings, address, small_world
+from system.browser import Browser, find_chromium, start_browser
+
+pytestmark = pytest.mark.system
+pytest.importorskip("vl_convert", reason="the charts' library is not installed")
+
+CHROMIUM = find_chromium()
+if CHROMIUM is None:
+    pytest.skip("no Chromium on this machine: apt-get install chromium", allow_module_level=True)
+
+DESKTOP, PHONE = (1280, 900), (390, 844)
+ROWS = "document.querySelectorAll('#list tbody tr').length"
+PNG = b"\x89PNG\r\n"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with start_browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+def write(world: World, folder: Path) -> Path:
+    tables = Tables.open(world.write(folder / "out"))
+    write_page(tables, take_numbers(tables), folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every agent's name is hostile in some other way; everything else must work all the same."""
+    return write(small_world(names=HOSTILE), tmp_path_factory.mktemp("page"))
+
+
+def assert_quiet(browser: Browser, page: Path) -> None:
+    assert browser.errors == []
+    assert browser.requests == [page.as_uri()]
+
+
+@pytest.mark.parametrize(("width", "height"), [DESKTOP, PHONE])
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_opens_without_errors_or_requests(
+    browser: Browser, page: Path, tmp_path: Path, width: int, height: int, dark: bool
+) -> None:
+    browser.open(page, width=width, height=height, dark=dark)
+    assert_quiet(browser, page)
+    charts = browser.evaluate(
+        "[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('svg path').length)"
+    )
+    assert len(charts) == 11
+    assert all(marks > 2 for marks in charts)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+    back = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (back == "rgb(18, 22, 28)") == dark
+    assert browser.photograph(tmp_path / "page.png").startswith(PNG)
+
+
+def test_hostile_names_are_text_and_run_nothing(browser: Browser, page: Path) -> None:
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    browser.evaluate("document.querySelector('[data-filter-check=\"delivery.rejected\"]').click()")
+    shown = browser.evaluate("document.getElementById('list').innerText")
+    for name in (HOSTILE[0], HOSTILE[1], HOSTILE[2], "\\u202egnp.exe", "(10,240 characters)"):
+        assert name in shown
+    assert browser.evaluate("document.querySelectorAll('#list script, #list img, #list svg').length") == 0
+    for index in range(browser.evaluate(ROWS)):
+        browser.evaluate(f"document.querySelectorAll('#list button')[{index}].click()")
+        assert browser.evaluate("document.getElementById('story').open")
+        browser.evaluate("document.getElementById('story').close()")
+    assert browser.evaluate("window.hacked === undefined")
+    assert_quiet(browser, page)
+
+
+def test_a_story_is_one_key_away_and_escape_closes_it(browser: Browser, page: Path) -> None:
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    browser.evaluate("document.querySelector('#list button').focus()")
+    browser.press("Enter")
+    assert browser.evaluate("document.getElementById('story').open")
+    story = browser.evaluate("document.getElementById('story').innerText")
+    assert "Lost on the way" in story
+    assert "What each server saw" in story
+    assert "dovetail audit why wm:/Qm" in story
+    assert browser.evaluate("document.querySelectorAll('#story svg.diagram').length") == 1
+    assert browser.evaluate("location.hash") == "#finding-0"
+    browser.press("Escape")
+    assert not browser.evaluate("document.getElementById('story').open")
+    assert browser.evaluate("document.activeElement.dataset.finding") == "0"
+    assert_quiet(browser, page)
+
+
+def test_addresses_in_the_list_are_those_of_the_tables(browser: Browser, page: Path) -> None:
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    numbers = take_numbers(Tables.open(page.parent / "out"))
+    evidence = [address for fork in numbers.forks for address in fork.evidence]
+    for check in ("fork.cycle", "fork.forked_log"):
+        browser.evaluate(f"document.querySelector('[data-filter-check=\"{check}\"]').click()")
+        browser.evaluate("document.querySelector('#list button').click()")
+        message = browser.evaluate("[...document.querySelectorAll('#story dd code')].at(-1).textContent")
+        assert message in evidence
+        browser.evaluate("document.getElementById('story').close()")
+
+
+def test_the_switch_turns_dark_to_light_and_back(browser: Browser, page: Path) -> None:
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    themes = []
+    for _ in range(2):
+        browser.evaluate("document.getElementById('theme').click()")
+        themes.append(browser.evaluate("document.documentElement.dataset.theme"))
+    assert themes == ["dark", "light"]
+    browser.evaluate("localStorage.clear()")
+
+
+def test_paper_is_white_and_has_no_controls(browser: Browser, page: Path) -> None:
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1], dark=True)
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+    browser.call("Emulation.setDeviceMetricsOverride", width=720, height=1000, deviceScaleFactor=1, mobile=False)
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for control in (".top", ".filters", ".pager", "figure details"):
+        assert browser.evaluate(f"getComputedStyle(document.querySelector('{control}')).display") == "none", control
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 720
+    assert len(browser.call("Page.printToPDF", printBackground=True)["data"]) > 50_000
+    assert_quiet(browser, page)
+
+
+def search(browser: Browser, words: str) -> float:
+    """Milliseconds until the list shows what was found."""
+    script = (
+        "(() => { const t = performance.now(); const f = document.getElementById('filters');"
+        f" f.elements.text.value = '{words}'; f.dispatchEvent(new Event('change')); return performance.now() - t }})()"
+    )
+    return float(browser.evaluate(script))
+
+
+def test_a_hundred_thousand_findings_are_quick(browser: Browser, tmp_path: Path) -> None:
+    world = small_world()
+    add_many_findings(world, 100_000)
+    page = write(world, tmp_path)
+    started = time.monotonic()
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    assert time.monotonic() - started < 30
+    assert browser.evaluate(ROWS) == 50
+    assert "100,000 of 100,0" in browser.evaluate("document.getElementById('found').textContent")
+    assert browser.evaluate("document.getElementById('leaf').textContent") == "page 1 of 2,000"
+    assert search(browser, "agent-499") < 3000
+    assert browser.evaluate("document.getElementById('found').textContent").startswith(
+        "199 of "
+    )  # the last one is not among the worst 100,000
+    turned_ms = browser.evaluate(
+        "(() => { const t = performance.now(); document.getElementById('next').click();"
+        " return performance.now() - t })()"
+    )
+    assert turned_ms < 500
+    assert browser.evaluate("document.getElementById('leaf').textContent") == "page 2 of 4"
+    assert search(browser, address("many", 4711).hex()[:16]) < 3000
+    assert browser.evaluate("document.getElementById('found').textContent").startswith("1 of ")
+    assert_quiet(browser, page)

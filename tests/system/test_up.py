@@ -1,0 +1,278 @@
+"""`dovetail up` with real servers: killed, stopped, misconfigured; and nothing acknowledged is lost."""
+
+import os
+import re
+import signal
+import socket
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dovetail.hop import Stage
+from dovetail.journal.lake import manifest_paths, read_manifest
+from dovetail.journal.reader import JournalReader
+from system.up_site import dovetail, free_port, is_alive, json_lines, running, until
+
+pytestmark = pytest.mark.system
+
+
+class Place(NamedTuple):
+    """A directory with `site.toml`, and the ports in it."""
+
+    directory: Path
+    broker: int
+    peer: int
+    metrics: int
+
+    @property
+    def peer_directory(self) -> Path:
+        return self.directory / "journals" / "swarm_test_peer"
+
+    @property
+    def broker_journal(self) -> Path:
+        return self.directory / "journals" / "pcp_broker_server.journal"
+
+    def run(self, *arguments: object) -> str:
+        ran = dovetail(*arguments, cwd=self.directory)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def send(self, target: str) -> None:
+        """Send a message and await the broker's report, which it gives when it has journaled the message."""
+        url = f"ws://127.0.0.1:{self.broker}/pcp"
+        self.run("pcp", "send", "http://example.com/x", target, "--url", url, "--as", "pcp://a/agent", "--report")
+
+
+@pytest.fixture
+def directory():
+    """A directory with a short path: that of a peer's control socket is limited."""
+    with tempfile.TemporaryDirectory(prefix="up") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def site(directory):
+    """A file with a broker and a peer, and the key that the broker needs."""
+    broker, peer, metrics = free_port(), free_port(socket.SOCK_DGRAM), free_port()
+    (directory / "site.toml").write_text(
+        f"""
+        [supervisor]
+        metrics = "127.0.0.1:{metrics}"
+        restart_min_s = 0.1
+        [lake]
+        seal_interval_s = 1
+        [journal]
+        checkpoint_interval_s = 0.5
+        [[pcp]]
+        role = "hub"
+        insecure_plain = true
+        port = {broker}
+        rules = [{{ allow = true }}]
+        [[swarm]]
+        role = "edge"
+        name = "test"
+        work = 1
+        listen = ["127.0.0.1:{peer}"]
+        """
+    )
+    made = dovetail("keys", "issue", "pcp://broker/server", "--kind", "signing", cwd=directory)
+    assert made.returncode == 0, made.stderr
+    return Place(directory, broker, peer, metrics)
+
+
+def health(port: int) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def hops(journal: Path) -> list[tuple[Stage, bytes | None]]:
+    with JournalReader.open(journal) as reader:
+        return [(hop.stage, hop.raw) for hop in reader.hops()]
+
+
+def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
+    with running(site.directory, "site.toml") as up:
+        for name in ("pcp/broker", "swarm/test/peer", "seal"):
+            up.await_line(f" {name}: running: ")
+        assert health(site.metrics) == (200, "well\n")
+        addresses = [
+            site.run("swarm", "publish", "--dir", site.peer_directory, f"before {n}").strip() for n in range(3)
+        ]
+        site.send("pcp://b/agent")
+        for name in ("pcp/broker", "swarm/test/peer"):
+            os.kill(up.pid_of(name), signal.SIGKILL)
+            up.await_line(f" {name}: waiting: was killed by SIGKILL; starts again in ")
+            up.await_line(f" {name}: running: ", count=2)
+        assert health(site.metrics) == (200, "well\n")
+        status = json_lines(site.run("swarm", "status", "--dir", site.peer_directory, "--json"))[0]
+        assert status["messages"] == 3
+        site.send("pcp://c/agent")
+        addresses.append(site.run("swarm", "publish", "--dir", site.peer_directory, "after").strip())
+        assert up.stop() == 0
+    created = [raw for stage, raw in hops(site.peer_directory / "journal.db") if stage is Stage.CREATED]
+    assert [
+        raw is not None and text in raw
+        for raw, text in zip(created, (b"before 0", b"before 1", b"before 2", b"after"), strict=True)
+    ] == [True] * 4
+    assert len(set(addresses)) == 4
+    assert sum(stage is Stage.ACCEPTED for stage, _ in hops(site.broker_journal)) >= 2
+    verified = site.run("journal", "verify", site.broker_journal, site.peer_directory / "journal.db")
+    assert verified.count(": intact; ") == 2
+    sealed = {manifest.server: manifest.end for manifest in map(read_manifest, manifest_paths(site.directory / "lake"))}
+    for journal in (site.broker_journal, site.peer_directory / "journal.db"):
+        with JournalReader.open(journal) as reader:
+            assert sealed[reader.identity.server] == reader.size, "the last sealing has everything"
+
+
+def test_when_the_supervisor_is_killed_nothing_stays_behind(site):
+    with running(site.directory, "site.toml", "--role", "edge") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        up.await_line(" seal: running: ")
+        assert not up.find("pcp/broker"), "it has another role"
+        pids = [up.pid_of("swarm/test/peer"), up.pid_of("seal")]
+        up.process.kill()
+        until(lambda: not any(map(is_alive, pids)))
+
+
+def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(directory):
+    text = dovetail("config", "example", cwd=directory).stdout
+    commands = re.findall(r"^#     dovetail (.+)$", text, re.MULTILINE)
+    assert len(commands) == 5
+    # The ports of the example may be in use on the machine that runs this test; everything else stays as it is.
+    broker, node, peer = free_port(), free_port(), free_port(socket.SOCK_DGRAM)
+    for old, new in (("port = 8142", f"port = {broker}"), (":8443", f":{node}"), (":4711", f":{peer}")):
+        assert old in text
+        text = text.replace(old, new)
+    (directory / "site.toml").write_text(text)
+    for command in commands:
+        made = dovetail(*command.replace(":8443", f":{node}").split(), cwd=directory)
+        assert made.returncode == 0, made.stderr
+    uri = f"https://localhost:{node}/won/resource"
+    with running(directory, "site.toml") as up:
+        for name in ("pcp/broker", f"won/localhost:{node}", "swarm/example/peer", "seal"):
+            up.await_line(f" {name}: running: ")
+        made = dovetail("keys", "issue", "agent-1", "--kind", "client", cwd=directory)
+        assert made.returncode == 0, made.stderr
+        client = ["--certificate", "keys/agent-1.pem", "--key", "keys/agent-1.key", "--authority", "keys/ca.pem"]
+        url = ["--url", f"wss://localhost:{broker}/pcp", "--as", "pcp://agent-1/agent"]
+        there = dovetail("pcp", "inventory", "pcp://*/agent", *url, *client, "--json", cwd=directory)
+        assert json_lines(there.stdout) == [{"uri": "pcp://agent-1/agent"}], there.stderr
+        atom = dovetail("won", "create", "--node", uri, "--authority", "keys/ca.pem", "--home", "owner", cwd=directory)
+        assert atom.returncode == 0, atom.stderr
+        assert up.stop() == 0
+    verified = dovetail("journal", "verify", *(directory / "journals").rglob("*.journal"), cwd=directory)
+    assert verified.stdout.count(": intact; ") == 2, verified.stdout
+    servers = {read_manifest(path).server for path in manifest_paths(directory / "lake")}
+    assert servers == {"pcp://broker/server", uri}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["site.toml", "--rloe", "hub"], 2, "no such option: --rloe"),
+        (["site.toml", "--role", "hbu"], 2, "there are: edge, hub"),
+        (["none.toml"], 1, "none.toml: cannot be read: No such file or directory"),
+        (["site.toml", "--only", "pcp/nobody"], 2, "no such process; there are: pcp/broker, swarm/test/peer, seal"),
+    ],
+)
+def test_misuse_is_one_line(site, arguments, code, text):
+    ran = dovetail("up", *arguments, cwd=site.directory)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (code, 1), ran.stderr
+    assert text in ran.stderr
+
+
+def assert_refused(site: Place, text: str) -> None:
+    """`up` starts nothing and says why in one line."""
+    ran = dovetail("up", "site.toml", cwd=site.directory)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (1, 1), ran.stderr
+    assert text in ran.stderr
+    assert not (site.directory / "journals").exists()
+
+
+def test_a_mistyped_key_is_one_line(site):
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text().replace("insecure_plain", "insecure_plian"))
+    assert_refused(site, "pcp[0].insecure_plian = true: no such key; did you mean pcp[0].insecure_plain?")
+
+
+def test_a_missing_key_is_one_line_with_the_command_that_makes_it(site):
+    (site.directory / "keys" / "pcp_broker_server.skey").unlink()
+    assert_refused(site, "No such file or directory: make it with `dovetail keys issue pcp://broker/server ")
+
+
+def test_a_port_in_use_is_one_line(site):
+    with socket.create_server(("127.0.0.1", site.broker)):
+        assert_refused(site, f"tcp:127.0.0.1:{site.broker}: is in use: stop the program that has it, or name another")
+
+
+def take_port(taker: socket.socket, port: int) -> bool:
+    """Listen on a port; False while it is still another's."""
+    try:
+        taker.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    taker.listen()
+    return True
+
+
+def test_a_port_taken_later_is_given_up_in_one_line_and_the_rest_runs_on(site):
+    path = site.directory / "site.toml"
+    # long enough for the other program to be there first
+    path.write_text(path.read_text().replace("restart_min_s = 0.1", "restart_min_s = 3\nrestart_max_s = 3"))
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" pcp/broker: running: ")
+        up.await_line(" swarm/test/peer: running: ")
+        broker = up.pid_of("pcp/broker")
+        with socket.socket() as squatter:
+            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            os.kill(broker, signal.SIGKILL)
+            until(lambda: take_port(squatter, site.broker))
+            line = up.await_line(" pcp/broker: given up: ")
+            assert f"tcp 127.0.0.1:{site.broker} is in use: stop the program that has it" in line.string
+        assert health(site.metrics)[0] == 503
+        assert "pcp/broker: given up: " in health(site.metrics)[1]
+        site.run("swarm", "publish", "--dir", site.peer_directory, "still here")
+        assert up.stop() == 1
+
+
+@pytest.mark.timeout(400)
+def test_the_audit_follows_and_stops_with_the_site(site):
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text() + "\n[audit]\nenabled = true\ninterval_s = 1\n")
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        address = site.run("swarm", "publish", "--dir", site.peer_directory, "hello").strip()
+        up.await_line(" audit: running: ")
+        until((site.directory / "audit" / "_state" / "run.json").exists, 300)
+        assert address[:8] in site.run("audit", "why", address, "--out", "audit")
+        began = time.monotonic()
+        pid = up.pid_of("audit")
+        assert up.stop() == 0, up.lines
+        assert time.monotonic() - began < 30
+        assert not is_alive(pid)
+
+
+def test_the_dashboard_shows_the_site(site):
+    port = free_port()
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text() + f'\n[dashboard]\nenabled = true\nlisten = "127.0.0.1:{port}"\n')
+    with running(site.directory, "site.toml", "--role", "edge") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        assert not up.find("dashboard"), "a section without a role runs only where no role is asked for"
+        assert up.stop() == 0
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" swarm/test/peer: running: ")
+        up.await_line(f" dashboard: running: page dashboard on http://127.0.0.1:{port}/")
+        address = site.run("swarm", "publish", "--dir", site.peer_directory, "seen on the page").strip()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
+            assert "swarm://test/" in answer.read().decode()
+        assert up.stop() == 0
