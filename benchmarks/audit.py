@@ -27,10 +27,11 @@ import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Fabric
-from dovetail.journal.checkpoint import Checkpoint, Signer, sign_checkpoint
+from dovetail.journal.checkpoint import Checkpoint, sign_checkpoint
 from dovetail.journal.lake import MANIFEST_FORMAT, Manifest, SealedFile, manifest_directory, range_name, server_slug
 from dovetail.journal.merkle import Frontier, aligned_ranges, fold_perfect
 from dovetail.journal.seal import LAKE_SCHEMA
+from dovetail.signing import Signer
 
 SERVER = "swarm://bench/" + "0" * 40
 T0_MS = 1_763_200_000_000

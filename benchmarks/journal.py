@@ -24,11 +24,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.layout import encode_runs, pack_names
 from dovetail.journal.tree import JournalTree
 from dovetail.journal.writer import JournalWriter
+from dovetail.signing import Signer
 
 SERVER = "pcp://broker.example/server"
 MESSAGE_BYTES = 480

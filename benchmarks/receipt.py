@@ -22,11 +22,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Address, Observation, Stage, address_of
-from dovetail.journal.checkpoint import Signer, Verifier
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
+from dovetail.signing import Signer, Verifier
 from dovetail.won import compose
 from dovetail.won.message import Message
 from dovetail.won.signing import SigningKey

@@ -1,24 +1,13 @@
-import json
-
-from dovetail.cli.main import main
-
-
-def test_the_demo_finds_everything_and_leaves_journals_and_lake(tmp_path, capsys):
-    out = tmp_path / "demo"
-    assert main(["demo", "--out", str(out), "--seed", "5"]) == 0
-    table = capsys.readouterr().out
-    assert "6 of 6" in table
-    assert "found: hop" in table
-    assert main(["journal", "verify", str(out / "journals"), "--json"]) == 0
-    assert all(json.loads(line)["intact"] for line in capsys.readouterr().out.splitlines())
-    assert main(["journal", "verify", str(out / "tampered.journal")]) == 1
-    capsys.readouterr()
-    assert main(["demo", "--out", str(out), "--seed", "5"]) == 0
-    assert capsys.readouterr().out == table, "the same seed gave another outcome"
-
-
-def test_the_demo_removes_nothing_that_is_not_its_own(tmp_path, capsys):
+def test_the_demo_removes_nothing_that_is_not_its_own(dovetail, tmp_path):
     (tmp_path / "precious").touch()
-    assert main(["demo", "--out", str(tmp_path)]) == 2
-    assert "not from an earlier demo" in capsys.readouterr().err
+    ran = dovetail("demo", "--out", tmp_path)
+    assert ran.code == 2
+    assert "not from an earlier demo" in ran.err
     assert (tmp_path / "precious").exists()
+
+
+def test_a_scale_out_of_range_is_refused_before_anything_starts(dovetail, tmp_path):
+    ran = dovetail("demo", "--out", tmp_path / "out", "--scale", "0")
+    assert ran.code == 2
+    assert "scale" in ran.err
+    assert not (tmp_path / "out").exists()

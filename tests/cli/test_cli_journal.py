@@ -7,9 +7,9 @@ import pytest
 
 from dovetail.cli.main import main
 from dovetail.hop import Stage, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
+from dovetail.signing import Signer
 from journal.worlds import START_US, observe
 
 SERVER = "pcp://broker.example/server"

@@ -96,7 +96,7 @@ def test_nothing_asked_is_misuse_and_shows_help(dovetail):
         (["keyz"], "did you mean 'keys'?"),
         (["config", "chek"], "Did you mean 'check'?"),
         (["config", "show", "--jsn"], "--json"),
-        (["zzzz"], "there are: config,"),
+        (["zzzz"], "there are: audit,"),
     ],
 )
 def test_mistyped_words_are_misuse_and_suggest_the_near_one(dovetail, arguments, hint):

@@ -8,8 +8,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Observation, Reason, Stage, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.writer import JournalWriter
+from dovetail.signing import Signer
 from dovetail.won import compose
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import Direction, MessageType

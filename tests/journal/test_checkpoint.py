@@ -4,16 +4,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.errors import CheckpointError
-from dovetail.journal.checkpoint import (
-    MAX_NOTE_BYTES,
-    Checkpoint,
-    Signer,
-    Verifier,
-    parse_checkpoint,
-    parse_verifier,
-    sign_checkpoint,
-    verify_checkpoint,
-)
+from dovetail.journal.checkpoint import MAX_NOTE_BYTES, Checkpoint, parse_checkpoint, sign_checkpoint, verify_checkpoint
+from dovetail.signing import Signer, Verifier, parse_verifier
 
 SERVER = "pcp://broker.example/server"
 SIGNER = Signer(SERVER, Ed25519PrivateKey.from_private_bytes(bytes(range(32))))

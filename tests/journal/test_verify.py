@@ -12,12 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.errors import DovetailError
 from dovetail.hop import Stage, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.messages import StoredMessage, encode_messages
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
+from dovetail.signing import Signer
 from journal.worlds import SERVER, START_US, observe, open_writer, random_observations
 
 TABLES = (

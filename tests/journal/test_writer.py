@@ -7,10 +7,10 @@ from dovetail.errors import JournalError, JournalFull, JournalLocked
 from dovetail.hop import Address, Observation, Reason, Stage, address_of
 from dovetail.journal import writer
 from dovetail.journal.catalogue import Limits
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.database import connect_writer
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
+from dovetail.signing import Signer
 from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Observation, Reason, Stage, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.seal import seal_journal
 from dovetail.pcp.codec_v1 import encode_frame
@@ -18,6 +17,7 @@ from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pipeline.session import SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, SwarmRules
+from dovetail.signing import Signer
 from dovetail.swarm.content import Content, Reference, encode_content
 from dovetail.won import compose as c
 from dovetail.won.vocabulary import Direction, MessageType

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.completeness import build_completeness
 from dovetail.receipt.evidence import build_fork, build_split_view, root_of_first
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, merge_notes
+from dovetail.signing import Verifier
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
 from receipt.independent_checker import check

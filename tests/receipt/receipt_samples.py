@@ -9,10 +9,10 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Address, Observation, Reason, Stage, address_of
-from dovetail.journal.checkpoint import Signer, Verifier
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import BuildOptions, build_receipt
 from dovetail.receipt.journal_source import JournalSource
+from dovetail.signing import Signer, Verifier
 from dovetail.won import compose
 from dovetail.won.message import Message
 from dovetail.won.signing import SigningKey

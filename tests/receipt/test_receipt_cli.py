@@ -8,10 +8,10 @@ import pytest
 
 from dovetail.cli.main import Noun, load_noun, report
 from dovetail.hop import Observation, Stage, address_of, won_uri
-from dovetail.journal.checkpoint import Verifier
 from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
+from dovetail.signing import Verifier
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
 from receipt.receipt_samples import create

@@ -6,10 +6,10 @@ import pytest
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.checkpoint import Verifier
 from dovetail.receipt.evidence import build_fork
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
+from dovetail.signing import Verifier
 from dovetail.won import compose
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples

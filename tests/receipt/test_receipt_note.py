@@ -5,9 +5,10 @@ import hashlib
 import pytest
 
 from dovetail.errors import ReceiptError
-from dovetail.journal.checkpoint import Checkpoint, Verifier, sign_checkpoint
+from dovetail.journal.checkpoint import Checkpoint, sign_checkpoint
 from dovetail.receipt.format import NoteRecord
 from dovetail.receipt.note import SIGNS_COSIGNATURE, carry_note, check_note, cosign, key_text, parse_key
+from dovetail.signing import Verifier
 from receipt import receipt_samples as samples
 
 SERVER = samples.signer_of(samples.BROKER)

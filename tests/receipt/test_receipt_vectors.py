@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.journal.checkpoint import Verifier
 from dovetail.keys import load_verifier_keys
 from dovetail.receipt.verify import verify_receipt
+from dovetail.signing import Verifier
 from receipt import receipt_samples as samples
 from receipt.independent_checker import check
 

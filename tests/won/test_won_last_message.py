@@ -6,9 +6,9 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Stage
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal
 from dovetail.journal.verify import verify_journal
+from dovetail.signing import Signer
 from dovetail.won import compose as c
 from dovetail.won.integrity import check_conversation, compare_copies
 from dovetail.won.message import decode_message

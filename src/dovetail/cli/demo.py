@@ -1,109 +1,91 @@
-"""`dovetail demo`: a world with faults goes through journal, verify and seal; what was injected is found again."""
+"""`dovetail demo`: all fabrics on loopback with injected faults, sealed, audited on Spark, and compared."""
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from dovetail.sim.scenario import Report
+    from collections.abc import Iterator
+
+    from dovetail.demo.comparison import Comparison
 
 app = typer.Typer()
-
-_SECOND_US = 1_000_000
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where journals and lake go.", metavar="DIR")] = Path("demo-out"),
-    seed: Annotated[int, typer.Option(help="Where all chance comes from.", min=0)] = 1,
-    scale: Annotated[int, typer.Option(help="How many servers, in units of six.", min=1, max=100)] = 1,
+    out: Annotated[Path, typer.Option(help="Where journals, lake and tables go.", metavar="DIR")] = Path("demo-out"),
+    seed: Annotated[int, typer.Option(help="Who talks to whom, and what is lost.", min=0)] = 1,
+    scale: Annotated[float, typer.Option(help="How much traffic; less than 1 is a shorter demo.", min=0.1, max=50)] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep private keys, owners' homes and logs too.")] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve/--no-serve", help="Show the report on loopback until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Run a simulated world with faults, keep its journals, verify and seal them, tamper with one and find it."""
-    from dovetail.cli.output import print_rows, say
+    """Run every fabric on loopback with injected faults, audit the journals, and compare."""
+    from dovetail.cli.output import say
+    from dovetail.demo.run import run_demo
+    from dovetail.demo.screen import open_screen
 
-    say("The fabrics are not part of this demo yet: it runs a simulated world of servers that exchange pings")
-    say("over a bad network, through the real journal, verification and sealing.")
-    journals, lake = _prepare(out)
-    say("[1/4] world: loss, duplicates, crashes, partitions, full disks, clocks that jump")
-    report = _run_world(journals, seed, places=6 * scale)
-    say("[2/4] verify: every hash and signature of every journal")
-    intact = _verify(journals)
-    say("[3/4] seal: Parquet, every file a subtree of its journal's Merkle tree")
-    sealed = _seal(journals, lake)
-    say("[4/4] tamper: one counterpart changed in a copy of one journal")
-    named = _tamper(next(iter(sorted(journals.glob("*.journal")))), out)
-    journaled = "all delivered, none doubled" if not report.findings else f"{len(report.findings)} findings"
-    rows: list[dict[str, object]] = [
-        {"what": f"{report.facts['pings']} pings through {len(report.faults)} faults", "outcome": journaled},
-        {"what": "journals intact after the crashes", "outcome": f"{intact} of {report.places}"},
-        {"what": "hops sealed into the lake", "outcome": f"{sealed} of {report.hops}"},
-        {"what": "changed row in the copy", "outcome": f"found: {named}" if named else "NOT found"},
-    ]
-    print_rows(rows, ["what", "outcome"])
-    is_fine = intact == report.places and sealed == report.hops and named is not None
-    if not is_fine or report.findings:
+    with _quiet(), open_screen() as screen:
+        outcome = run_demo(out, seed, scale, screen, keep=keep)
+    _print_comparison(outcome.comparison)
+    for step in outcome.next_steps:
+        say(f"try  {step.text}")
+        say(f"     # {step.shows}")
+    if outcome.report is not None:
+        say(f"look {outcome.report}")
+        if serve:
+            _serve(outcome.report)
+    elif serve:
+        say("there is no report to show: this installation has none")
+    if not outcome.comparison.is_fine:
         raise typer.Exit(1)
-    say(f"Try next: dovetail journal list {journals}")
-    say(f"          dovetail journal tail {journals / 'place-0000.journal'}")
-    say(f"          dovetail journal verify {out / 'tampered.journal'}")
 
 
-def _prepare(out: Path) -> tuple[Path, Path]:
-    """An empty place for this run; only what an earlier demo left is removed."""
-    from dovetail.errors import UsageError
+def _print_comparison(comparison: Comparison) -> None:
+    from dovetail.cli.output import print_rows, print_text
 
-    marker = out / ".dovetail-demo"
-    if out.exists() and any(out.iterdir()) and not marker.exists():
-        raise UsageError(f"{out} is not empty and not from an earlier demo; give another directory with --out")
-    shutil.rmtree(out, ignore_errors=True)
-    journals = out / "journals"
-    journals.mkdir(parents=True)
-    marker.touch()
-    return journals, out / "lake"
-
-
-def _run_world(journals: Path, seed: int, places: int) -> Report:
-    from dovetail.sim.disk import JournalFolder
-    from dovetail.sim.network import Link
-    from dovetail.sim.scenario import Setting, run_scenario
-
-    return run_scenario(
-        "pingpong",
-        seed,
-        setting=Setting(places=places, duration_us=10 * _SECOND_US),
-        faults="all=2",
-        link=Link(loss=0.05, duplicate=0.05),
-        journal_factory=JournalFolder(journals, seed),
-    )
+    rows = [
+        {"fault": line.fault, "fabric": line.fabric, "found in": line.found or "NOT FOUND", "row": line.row}
+        for line in comparison.lines
+    ]
+    print_rows(rows, ["fault", "fabric", "found in", "row"])
+    if comparison.false_alarms:
+        print_rows([{"false alarms": alarm} for alarm in comparison.false_alarms], ["false alarms"])
+    print_text(f"\nsent in good order: {comparison.sent} messages; arrived, says the audit: {comparison.arrived}\n")
+    print_text(f"{comparison.verdict}\n")
 
 
-def _verify(journals: Path) -> int:
-    from dovetail.journal.verify import verify_journal
+def _serve(report: Path) -> None:
+    from dovetail.cli.output import say
+    from dovetail.demo.report import serve_report
 
-    return sum(verify_journal(path).is_intact for path in journals.glob("*.journal"))
-
-
-def _seal(journals: Path, lake: Path) -> int:
-    from dovetail.journal.seal import seal_journal
-
-    manifests = [seal_journal(path, lake) for path in sorted(journals.glob("*.journal"))]
-    return sum(manifest.end for manifest in manifests if manifest is not None)
+    with serve_report(report) as server:
+        say(f"http://127.0.0.1:{server.server_port}/ until Ctrl-C")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
-def _tamper(journal: Path, out: Path) -> str | None:
-    """Change one row as somebody with access to the file could; what verifying says of it."""
-    from dovetail.journal.verify import verify_journal
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No word of every client that connects; and SIGTERM cleans up as Ctrl-C does."""
+    import logging
+    import signal
 
-    copy = out / "tampered.journal"
-    shutil.copy(journal, copy)
-    connection = sqlite3.connect(copy)
-    with connection:
-        connection.execute("UPDATE names SET name = name || '-forged' WHERE id = 2")
-    connection.close()
-    first = verify_journal(copy).first
-    return None if first is None else str(first)
+    # Spark's gateway shows a traceback, under either name, for every call that Ctrl-C breaks off.
+    quieter = {"dovetail": logging.WARNING, "py4j": logging.CRITICAL, "root": logging.CRITICAL}
+    levels = {name: logging.getLogger(name).level for name in quieter}
+    for name, level in quieter.items():
+        logging.getLogger(name).setLevel(max(level, levels[name]))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

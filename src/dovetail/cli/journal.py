@@ -11,8 +11,9 @@ import typer
 
 if TYPE_CHECKING:
     from dovetail.hop import Hop
-    from dovetail.journal.checkpoint import SignedCheckpoint, Signer, Verifier
+    from dovetail.journal.checkpoint import SignedCheckpoint
     from dovetail.journal.reader import JournalReader
+    from dovetail.signing import Signer, Verifier
 
 app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
 
@@ -313,11 +314,9 @@ def _parse_time(text: str, option: str) -> int:
 
 
 def _load_signer(path: Path) -> Signer:
-    from dovetail.journal.checkpoint import Signer
     from dovetail.keys import load_signing_key
 
-    key = load_signing_key(path)
-    return Signer(key.name, key.private_key)
+    return load_signing_key(path)
 
 
 def _sign(path: Path, key: Path) -> None:
@@ -330,10 +329,9 @@ def _sign(path: Path, key: Path) -> None:
 
 
 def _load_trust(path: Path | None) -> list[Verifier]:
-    from dovetail.journal.checkpoint import Verifier
     from dovetail.keys import load_verifier_keys
 
-    return [] if path is None else [Verifier(key.name, key.public_key) for key in load_verifier_keys(path)]
+    return [] if path is None else list(load_verifier_keys(path))
 
 
 def _load_checkpoint(path: Path | None) -> SignedCheckpoint | None:

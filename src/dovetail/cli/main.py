@@ -39,7 +39,7 @@ class Noun:
 
 
 NOUNS = (
-    Noun("audit", "The pipeline on Spark over the lake: what arrived, and what is wrong."),
+    Noun("audit", "Audit the lake on Spark, and look into its tables."),
     Noun("config", "Check, show and write configuration files."),
     Noun("dashboard", "Serve a live, read-only web page over journals, lake and audit.", verbless=True),
     Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),

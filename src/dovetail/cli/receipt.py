@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dovetail.hop import Address
-    from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+    from dovetail.journal.checkpoint import SignedCheckpoint
     from dovetail.receipt.consistency import View
     from dovetail.receipt.source import Source
+    from dovetail.signing import Verifier
 
 T = TypeVar("T")
 app = typer.Typer(help="Prove one delivery with one file; check it offline.", no_args_is_help=True)
@@ -206,13 +207,11 @@ def cosign(
     out: Out = None,
 ) -> None:
     """Be a witness: cosign a checkpoint after checking that the journal only grew since the last one."""
-    from dovetail.journal.checkpoint import Signer
     from dovetail.keys import load_signing_key
     from dovetail.receipt.memory import remember, remembered_checkpoints
     from dovetail.receipt.witness import MAX_REQUEST_BYTES, Witness, decode_request
 
-    loaded = load_signing_key(key)
-    witness = Witness(Signer(loaded.name, loaded.private_key), _load_keys(trust), remembered_checkpoints(seen))
+    witness = Witness(load_signing_key(key), _load_keys(trust), remembered_checkpoints(seen))
     with request.open("rb") as file:
         decoded = decode_request(file.read(MAX_REQUEST_BYTES + 1))
     note = witness.cosign(decoded, _now_us() // 1_000_000)
@@ -344,10 +343,9 @@ def _merge_notes(paths: Sequence[Path], keys: Sequence[Verifier]) -> list[Signed
 
 
 def _load_keys(paths: Sequence[Path]) -> list[Verifier]:
-    from dovetail.journal.checkpoint import Verifier
     from dovetail.keys import load_verifier_keys
 
-    return [Verifier(key.name, key.public_key) for path in paths for key in load_verifier_keys(path)]
+    return [key for path in paths for key in load_verifier_keys(path)]
 
 
 def _parse_prefix(text: str) -> bytes:

@@ -14,96 +14,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from dovetail.errors import CheckpointError
 from dovetail.journal.merkle import HASH_BYTES
+from dovetail.signing import KEY_ID_BYTES, Signer, Verifier, check_name
 
 MAX_NOTE_BYTES = 16_384
 MAX_SIGNATURES = 64
-MAX_NAME_BYTES = 1024
-_ED25519 = b"\x01"
-_KEY_ID_BYTES = 4
 _SIGNATURE_MARK = "— "
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f]")
-
-
-@dataclass(frozen=True, slots=True)
-class Verifier:
-    """A named public key that checks notes."""
-
-    name: str
-    public_key: bytes
-
-    @property
-    def key_id(self) -> bytes:
-        """Four bytes that pick the key out of several."""
-        return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public_key).digest()[:_KEY_ID_BYTES]
-
-    def text(self) -> str:
-        """The C2SP form `name+key id+key`, as trust files keep it."""
-        key = base64.b64encode(_ED25519 + self.public_key).decode()
-        return f"{self.name}+{self.key_id.hex()}+{key}"
-
-    def verify(self, signature: bytes, body: bytes) -> None:
-        """Raises CheckpointError where `signature` is not this key's over `body`."""
-        try:
-            Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, body)
-        except InvalidSignature:
-            raise CheckpointError(f"signature of {self.name} does not verify") from None
-
-
-def parse_verifier(text: str) -> Verifier:
-    """A verifier from its C2SP form; the name may itself contain no `+`."""
-    parts = text.strip().split("+", 2)
-    if len(parts) != 3:
-        raise CheckpointError("a verifier key has the form name+id+key")
-    name, key_id, key = parts
-    try:
-        decoded = base64.b64decode(key, validate=True)
-    except (binascii.Error, ValueError):
-        raise CheckpointError(f"the key of {name!r} is not base64") from None
-    if len(decoded) != 33 or decoded[:1] != _ED25519:
-        raise CheckpointError(f"the key of {name!r} is not an Ed25519 key")
-    verifier = Verifier(check_name(name), decoded[1:])
-    if verifier.key_id.hex() != key_id.lower():
-        raise CheckpointError(f"the id {key_id!r} does not belong to the key of {name!r}")
-    return verifier
-
-
-class Signer:
-    """A named private key that signs notes. The key never leaves this object."""
-
-    __slots__ = ("_key", "verifier")
-
-    def __init__(self, name: str, key: Ed25519PrivateKey) -> None:
-        self._key = key
-        self.verifier = Verifier(check_name(name), key.public_key().public_bytes_raw())
-
-    @property
-    def name(self) -> str:
-        """The key's name, which is the server's URI."""
-        return self.verifier.name
-
-    def sign(self, body: bytes) -> bytes:
-        """The signature over `body`."""
-        return self._key.sign(body)
-
-
-def check_name(name: str) -> str:
-    """A key's name: not empty, no white space, no `+`."""
-    # a printable text without white space splits into itself
-    if not name or "+" in name or not name.isprintable() or name.split() != [name]:
-        raise CheckpointError(f"key name {name[:80]!r} must not be empty or contain white space or '+'")
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise CheckpointError(f"key name of {len(name.encode())} bytes, expected at most {MAX_NAME_BYTES}")
-    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +128,9 @@ def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
     if not line.startswith(_SIGNATURE_MARK) or not separator:
         raise CheckpointError("signature line does not have the form '— name base64'")
     blob = _decode_base64(encoded, f"signature of {name[:80]}")
-    if len(blob) < _KEY_ID_BYTES + 1:
+    if len(blob) < KEY_ID_BYTES + 1:
         raise CheckpointError(f"signature of {name[:80]} is too short")
-    return check_name(name), blob[:_KEY_ID_BYTES], blob[_KEY_ID_BYTES:]
+    return check_name(name), blob[:KEY_ID_BYTES], blob[KEY_ID_BYTES:]
 
 
 def _decode_base64(text: str, what: str) -> bytes:

@@ -33,10 +33,11 @@ import msgspec
 
 from dovetail.errors import DovetailError, JournalBusy, JournalError
 from dovetail.hop import Address, Hop, Observation
-from dovetail.journal.checkpoint import SignedCheckpoint, Signer
+from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.checkpointer import Checkpointer
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
+from dovetail.signing import Signer
 
 log = logging.getLogger("dovetail.journal")
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from dovetail.errors import JournalDamaged
 from dovetail.hop import Address, Fabric, Hop
-from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, parse_checkpoint, parse_verifier
+from dovetail.journal.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.journal.database import Connection, check_format, connect_reader, index_prefix, translate
 from dovetail.journal.layout import (
     REASON_OF_CODE,
@@ -26,6 +26,7 @@ from dovetail.journal.layout import (
     unpack_names,
 )
 from dovetail.journal.messages import MessageBlock, MessageRow, decode_block
+from dovetail.signing import Verifier, parse_verifier
 
 MAX_NAMES_CACHED = 200_000
 MAX_MESSAGES_CACHED = 50_000

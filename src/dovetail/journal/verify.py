@@ -15,12 +15,13 @@ from pathlib import Path
 
 from dovetail.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.hop import Stage, fabric_of
-from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, verify_checkpoint
+from dovetail.journal.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES, index_prefix
 from dovetail.journal.layout import unpack_names
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.reader import Commit, JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
+from dovetail.signing import Verifier
 
 MAX_FINDINGS = 100
 

@@ -21,7 +21,7 @@ from typing import Literal, Self
 from dovetail.errors import JournalError, JournalLocked
 from dovetail.hop import Hop, Observation, Stage, fabric_of
 from dovetail.journal.catalogue import Batch, Catalogue, Limits
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Signer, sign_checkpoint
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.journal.database import (
     SCHEMA,
     Connect,
@@ -36,6 +36,7 @@ from dovetail.journal.layout import encode_runs
 from dovetail.journal.messages import MessageRow, MessageTuple, StoredMessage, encode_messages
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
+from dovetail.signing import Signer
 
 Durability = Literal["full", "relaxed"]
 

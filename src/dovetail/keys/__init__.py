@@ -13,25 +13,19 @@ nothing is overwritten unless asked to.
 from dovetail.keys.authority import Authority, CertificateKind, Names, create_authority, load_authority
 from dovetail.keys.description import describe
 from dovetail.keys.signing import (
-    SigningKey,
-    VerifierKey,
     create_signing_key,
     load_signing_key,
     load_verifier_keys,
-    parse_verifier_key,
 )
 
 __all__ = [
     "Authority",
     "CertificateKind",
     "Names",
-    "SigningKey",
-    "VerifierKey",
     "create_authority",
     "create_signing_key",
     "describe",
     "load_authority",
     "load_signing_key",
     "load_verifier_keys",
-    "parse_verifier_key",
 ]

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from dovetail.errors import KeyFileError
 from dovetail.keys.authority import load_revocation_list
 from dovetail.keys.files import read_file
-from dovetail.keys.signing import VERIFIER_SUFFIX, VerifierKey, load_verifier_keys
+from dovetail.keys.signing import VERIFIER_SUFFIX, load_verifier_keys
+from dovetail.signing import Verifier
 
 _SUFFIXES = (".pem", ".key", ".skey", VERIFIER_SUFFIX)
 
@@ -107,7 +108,7 @@ def _describe_private(path: Path, data: bytes) -> Record:
     }
 
 
-def _describe_verifier(path: Path, key: VerifierKey) -> Record:
+def _describe_verifier(path: Path, key: Verifier) -> Record:
     return {
         "file": str(path),
         "kind": "verifier key",

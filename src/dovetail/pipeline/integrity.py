@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import CheckpointError
 from dovetail.hop import fabric_of
-from dovetail.journal.checkpoint import Verifier, parse_verifier, verify_checkpoint
+from dovetail.journal.checkpoint import verify_checkpoint
 from dovetail.journal.lake import Manifest, SealedFile
 from dovetail.journal.merkle import Frontier
 from dovetail.pipeline.facts import FileFact, ManifestFact
+from dovetail.signing import Verifier, parse_verifier
 
 MAX_DETAIL_CHARS = 400
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dovetail.errors import CheckpointError, ConfigError
-from dovetail.journal.checkpoint import Verifier, parse_verifier
+from dovetail.signing import Verifier, parse_verifier
 from dovetail.swarm.content import POW_TARGET, ContentRules
 
 MAX_TRUST_BYTES = 1 << 20

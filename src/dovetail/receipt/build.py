@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Relation, address_text
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Verifier
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
 from dovetail.journal.layout import NO_DIGEST
 from dovetail.journal.merkle import prove_inclusion
 from dovetail.receipt.address import READERS
@@ -32,6 +32,7 @@ from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.receipt.source import KeptHop, Source, check_covers
 from dovetail.receipt.verify import verify_receipt
+from dovetail.signing import Verifier
 
 SEARCH_HOPS = 100_000
 """How many hops behind a message are searched for the responses to it."""

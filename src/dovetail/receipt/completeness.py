@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Hop
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, Verifier
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
 from dovetail.journal.layout import NO_DIGEST, encode_entry
 from dovetail.journal.merkle import NodeSource, aligned_ranges, hash_children, hash_leaf
 from dovetail.receipt.claims import describe_commitment, time_text
@@ -31,6 +31,7 @@ from dovetail.receipt.format import (
 from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import Policy, Proof, check_clock, check_trust, server_fabric
 from dovetail.receipt.source import KeptHop, Source, check_covers
+from dovetail.signing import Verifier
 
 
 def build_completeness(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dovetail.errors import CheckpointError, ReceiptError
 from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage
-from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.journal.checkpoint import Checkpoint
 from dovetail.journal.layout import NO_DIGEST, encode_entry
 from dovetail.journal.merkle import hash_leaf, verify_inclusion
 from dovetail.receipt.address import READERS
@@ -34,6 +34,7 @@ from dovetail.receipt.proof import (
     check_trust,
     server_fabric,
 )
+from dovetail.signing import Verifier
 
 _STAGES: Mapping[str, Stage] = {str(stage): stage for stage in Stage}
 _REASONS: Mapping[str, Reason] = {str(reason): reason for reason in Reason}

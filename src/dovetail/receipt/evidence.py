@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, address_text
-from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.merkle import Frontier, NodeSource, aligned_ranges, prove_consistency
 from dovetail.receipt.build import BuildOptions, first_raw, pin_sources, record_journal
 from dovetail.receipt.consistency import View
@@ -25,6 +25,7 @@ from dovetail.receipt.proof import ProvenMessage
 from dovetail.receipt.source import Source, check_covers
 from dovetail.receipt.split_view import state_split_view
 from dovetail.receipt.verify import verify_receipt
+from dovetail.signing import Verifier
 
 
 def build_split_view(

@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Self
 
 from dovetail.hop import Address, Fabric
-from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL
 from dovetail.journal.merkle import fold_perfect
 from dovetail.journal.reader import Identity, JournalReader
 from dovetail.journal.tree import JournalTree
 from dovetail.receipt.source import KeptHop
+from dovetail.signing import Verifier
 
 MAX_MATCHES = 100
 _MAX_BLOCKS_KEPT = 256

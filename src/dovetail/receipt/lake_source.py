@@ -18,11 +18,12 @@ import pyarrow.parquet as pq
 
 from dovetail.errors import CheckpointError, JournalDamaged
 from dovetail.hop import Address, Fabric, Hop, Reason, Stage
-from dovetail.journal.checkpoint import SignedCheckpoint, Verifier, parse_verifier
+from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifests
 from dovetail.journal.layout import NO_DIGEST, encode_counterpart, hash_run
 from dovetail.journal.merkle import Frontier, fold_perfect
 from dovetail.receipt.source import KeptHop
+from dovetail.signing import Verifier, parse_verifier
 
 _BLOCK_LEVEL = 8
 _HOP_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size", "digest"]

@@ -19,8 +19,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.journal.checkpoint import Checkpoint, Signer, Verifier, check_name, parse_checkpoint
+from dovetail.journal.checkpoint import Checkpoint, parse_checkpoint
 from dovetail.receipt.format import NoteRecord, decode_base64, encode_base64
+from dovetail.signing import Signer, Verifier, check_name
 
 SIGNS_CHECKPOINT = 0x01
 SIGNS_COSIGNATURE = 0x04

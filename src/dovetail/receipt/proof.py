@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Hop, Relation, fabric_of
-from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.claims import describe_cosignature
 from dovetail.receipt.consistency import View
 from dovetail.receipt.note import CheckedNote, Cosignature
+from dovetail.signing import Verifier
 
 MAX_SKEW_US = 300_000_000
 

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Fabric, Hop
-from dovetail.journal.checkpoint import SignedCheckpoint, Verifier
+from dovetail.journal.checkpoint import SignedCheckpoint
+from dovetail.signing import Verifier
 
 
 @dataclass(frozen=True, slots=True)

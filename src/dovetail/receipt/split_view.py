@@ -8,11 +8,12 @@ has rewritten its journal, or shows different ones to different people.
 from __future__ import annotations
 
 from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.journal.checkpoint import Checkpoint, Verifier
+from dovetail.journal.checkpoint import Checkpoint
 from dovetail.journal.merkle import HASH_BYTES, verify_consistency
 from dovetail.receipt.format import SplitView, decode_base64, decode_hashes
 from dovetail.receipt.note import check_note
 from dovetail.receipt.proof import Policy, Proof, check_trust, server_fabric
+from dovetail.signing import Verifier
 
 _LIMITS = (
     "which of the two is true",

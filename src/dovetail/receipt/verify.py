@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from dovetail.journal.checkpoint import Verifier
 from dovetail.receipt.completeness import check_completeness
 from dovetail.receipt.consistency import View, compare_views
 from dovetail.receipt.delivery import check_delivery
@@ -31,6 +30,7 @@ from dovetail.receipt.fork import check_fork
 from dovetail.receipt.format import Completeness, Delivery, Fork, SplitView, decode_receipt
 from dovetail.receipt.proof import Policy, Proof
 from dovetail.receipt.split_view import check_split_view
+from dovetail.signing import Verifier
 
 
 def verify_receipt(

@@ -18,14 +18,13 @@ from dovetail.journal.checkpoint import (
     MAX_NOTE_BYTES,
     Checkpoint,
     SignedCheckpoint,
-    Signer,
-    Verifier,
     parse_checkpoint,
     verify_checkpoint,
 )
 from dovetail.journal.merkle import HASH_BYTES, MAX_LEVEL, verify_consistency
 from dovetail.receipt.format import decode_base64, encode_base64
 from dovetail.receipt.note import carry_note, cosign
+from dovetail.signing import Signer, Verifier
 
 MAX_REQUEST_BYTES = MAX_NOTE_BYTES + 64 * (MAX_LEVEL + 2)
 

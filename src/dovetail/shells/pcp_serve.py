@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
 from dovetail.pcp.settings import PcpSettings
 from dovetail.shells.pcp_server import PcpServer, check_settings, now_us
+from dovetail.signing import Signer
 
 _GC_THRESHOLDS = (50_000, 20, 100)
 

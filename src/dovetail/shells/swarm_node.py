@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Address, address_of
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys import load_signing_key
 from dovetail.keys.files import write_private
 from dovetail.shells.swarm_solver import WorkSolver
 from dovetail.shells.swarm_udp import SwarmUdp, now_us
+from dovetail.signing import Signer
 from dovetail.swarm.content import MsgHash, decode_content
 from dovetail.swarm.events import (
     CollisionFound,

@@ -22,10 +22,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.errors import ConfigError, KeyFileError
 from dovetail.hop import Stage
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal
 from dovetail.shells.won_driver import Driver, now_us
 from dovetail.shells.won_socket import client_context, fetch
+from dovetail.signing import Signer
 from dovetail.won.chain import ChainState
 from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
 from dovetail.won.keys import read_key_document

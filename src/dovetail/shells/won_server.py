@@ -15,10 +15,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.errors import ConfigError
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.shells.won_driver import Driver, now_us
 from dovetail.shells.won_socket import Answer, Wire, client_context, serve, server_context
+from dovetail.signing import Signer
 from dovetail.won.archive import RecentArchive
 from dovetail.won.events import Event
 from dovetail.won.links import LinkKind

@@ -12,8 +12,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.hop import Hop, Observation
-from dovetail.journal.checkpoint import Signer
 from dovetail.journal.writer import JournalWriter
+from dovetail.signing import Signer
 from dovetail.sim.randomness import Randomness
 
 SUFFIX = ".journal"

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.errors import CheckpointError
 from dovetail.hop import Fabric
-from dovetail.journal.checkpoint import parse_verifier
 from dovetail.pipeline import schemas
 from dovetail.pipeline.decode import DECODED_SCHEMA, DECODER_INPUT, Decoder, decoders
 from dovetail.pipeline.decode_swarm import SwarmDecoder
@@ -30,6 +29,7 @@ from dovetail.pipeline.sources import announced_files, learn_files, read_rows
 from dovetail.pipeline.store import Store
 from dovetail.pipeline.transforms import hops as hop_transforms
 from dovetail.pipeline.transforms import messages as message_transforms
+from dovetail.signing import parse_verifier
 
 DECODED_TABLE = Table(
     "_state/decoded", "silver", "What decoding gave, once per sequence of bytes.", ("digest",), DECODED_SCHEMA

@@ -1,0 +1,110 @@
+"""After the traffic: seal the journals, let somebody tamper with the lake, and audit it on Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.demo.faults import Fault, Ledger
+from dovetail.demo.layout import Layout
+from dovetail.demo.plan import PATIENCE_S
+from dovetail.demo.screen import Screen
+from dovetail.demo.site import BROKER
+from dovetail.demo.tampering import Tamperer
+from dovetail.journal.reader import read_identity
+from dovetail.journal.seal import seal_journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.pipeline.summary import Summary
+
+MASTER = "local[2]"
+_SHORT_LIFE = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A Java that lives for a minute does not earn back what its second compiler costs: a third less CPU in all."""
+
+
+def write_trust(layout: Layout) -> None:
+    """The servers' public keys, as an auditor would know them from elsewhere: taken before anybody touches the lake."""
+    journals = sorted(layout.journals.glob("*.journal"))
+    layout.trust.write_text("".join(f"{read_identity(path).verifier.text()}\n" for path in journals))
+
+
+def seal_all(layout: Layout) -> int:
+    """Seal every journal; how many hops."""
+    manifests = [seal_journal(path, layout.lake) for path in sorted(layout.journals.glob("*.journal"))]
+    return sum(manifest.end for manifest in manifests if manifest is not None)
+
+
+def tamper(layout: Layout, ledger: Ledger, node: str, peer: str, seed: int) -> Sequence[Fault]:
+    """A changed byte at the broker, a removed row at a node, a removed file of a peer."""
+    spared = frozenset(address for fault in ledger.faults for address in fault.messages)
+    tamperer = Tamperer(layout.lake, random.Random(seed), spared)  # noqa: S311 - which row it is
+    return [tamperer.change_byte(BROKER), tamperer.remove_row(node), tamperer.remove_file(peer)]
+
+
+class _Steps:
+    """Tells the screen which step of the audit is running."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._number = 0
+
+    def step(self, name: str) -> None:
+        """This step begins now."""
+        self._number += 1
+        self._screen.status(f"step {self._number}: {name}")
+
+
+@contextlib.contextmanager
+def spark_session(log: Path) -> Iterator[SparkSession]:
+    """Spark in this process, stopped at the end; what Java says goes to a file."""
+    from dovetail.pipeline.session import SessionOptions, open_session
+
+    with _stderr_to(log):
+        spark = open_session(SessionOptions(master=MASTER, conf=_SHORT_LIFE))
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Processes started in here inherit a stderr that goes to a file."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
+    """The audit as anybody would run it: it knows the lake, the swarm's agreement and the servers' keys."""
+    from dovetail.pipeline.jobs.run import Audit
+    from dovetail.pipeline.settings import load_settings
+    from dovetail.pipeline.store import Store
+
+    screen.status("start Spark")
+    with spark_session(layout.logs / "spark.log") as spark:
+        audit = Audit(
+            spark=spark,
+            lake=layout.lake.resolve(),
+            store=Store.open(layout.tables),
+            settings=load_settings([layout.swarm], [layout.trust], patience_s=PATIENCE_S),
+            as_of=dt.datetime.fromtimestamp(ended_us / 1e6, dt.UTC),
+            progress=_Steps(screen),
+        )
+        summary = audit.run()
+    screen.status(f"{summary.hops} hops of {len(summary.servers)} servers, {sum(summary.messages.values())} messages")
+    return summary

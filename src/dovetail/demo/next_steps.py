@@ -1,0 +1,70 @@
+"""What to try after a demo, as commands with real addresses that work as they are printed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dovetail.demo.faults import Fault, Kind, Ledger
+from dovetail.demo.layout import Layout
+from dovetail.demo.sightings import Tables
+from dovetail.journal.reader import read_identity
+from dovetail.won.vocabulary import node_of_atom
+
+
+class NextStep(NamedTuple):
+    """One command, without the program's name, and what it shows."""
+
+    arguments: tuple[str, ...]
+    shows: str
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return shlex.join(["dovetail", *self.arguments])
+
+
+def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
+    """Commands over what a demo left; `layout` has the path as the user gave it."""
+    lost = _first(ledger, Kind.LOST_RESPONSE)
+    forked = _first(ledger, Kind.OWNER_FORK)
+    message, nodes = _provable(ledger, tables)
+    journals = _journals(layout, nodes)
+    receipt, fork = str(layout.out / "delivery.receipt"), str(layout.out / "fork.receipt")
+    trust = ("--trust", str(layout.trust))
+    evidence = _journals(layout, [str(forked.server), ""])
+    return [
+        NextStep(("audit", "why", lost.messages[1], "--out", str(layout.tables)), "the story of the lost s2"),
+        NextStep(("audit", "show", "findings", "--out", str(layout.tables)), "everything that is wrong"),
+        NextStep(("receipt", "build", message, *journals, "-o", receipt), "prove one delivery"),
+        NextStep(("receipt", "verify", receipt, *trust), "check it, offline"),
+        NextStep(("receipt", "fork", *forked.messages, *evidence, *trust, "-o", fork), "prove that the owner forked"),
+        NextStep(
+            ("journal", "verify", str(layout.journals)), "the journals are whole; only the lake was tampered with"
+        ),
+    ]
+
+
+def _first(ledger: Ledger, kind: Kind) -> Fault:
+    return next(fault for fault in ledger.faults if fault.kind is kind)
+
+
+def _provable(ledger: Ledger, tables: Tables) -> tuple[str, Sequence[str]]:
+    """A message of which both nodes hold the whole chain, and the two nodes."""
+    touched = {address for fault in ledger.faults for address in (*fault.touched, *fault.messages)}
+    said = set(ledger.sent.won) - touched
+    for row in tables.rows("chains"):
+        if row["message"] in said and row["state"] == "complete" and not row["only_at"]:
+            return row["message"], sorted({node_of_atom(row["sender"]), node_of_atom(row["recipient"])})
+    raise LookupError("no chain is complete")
+
+
+def _journals(layout: Layout, servers: Sequence[str]) -> list[str]:
+    """`--journal` for each of these servers; an empty name stands for an owner's journal."""
+    found: list[str] = []
+    for path in sorted(layout.journals.glob("*.journal")):
+        server = read_identity(path).server
+        if server in servers or ("" in servers and "/atom/" in server):
+            found += ["--journal", str(path)]
+    return found

@@ -1,0 +1,64 @@
+"""A demo from its first process to the comparison."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.demo.audit import run_audit, seal_all, tamper, write_trust
+from dovetail.demo.comparison import Comparison, compare
+from dovetail.demo.layout import Layout
+from dovetail.demo.next_steps import NextStep, suggest
+from dovetail.demo.plan import Plan
+from dovetail.demo.report import write_report
+from dovetail.demo.screen import Screen
+from dovetail.demo.sightings import Tables
+from dovetail.demo.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a demo leaves behind."""
+
+    comparison: Comparison
+    report: Path | None
+    next_steps: list[NextStep]
+
+
+def run_demo(out: Path, seed: int, scale: float, screen: Screen, *, keep: bool) -> Outcome:
+    """Run it all. Whatever ends it early, Ctrl-C included, takes its processes and files with it, unless `keep`."""
+    layout = Layout(out.absolute())
+    layout.prepare()
+    try:
+        world = World(layout, Plan.of(scale), seed, screen)
+        asyncio.run(world.run())
+        _seal_and_tamper(layout, world, seed, screen)
+        screen.phase("audit on Spark, which knows nothing of all this")
+        run_audit(layout, world.ended_us, screen)
+        screen.phase("report and comparison")
+        has_report = write_report(layout)
+        tables = Tables(layout.tables)
+        comparison = compare(world.ledger, tables)
+        comparison.save(layout.comparison)
+        screen.status(comparison.verdict)
+        next_steps = suggest(Layout(out), world.ledger, tables) if comparison.is_fine else []
+    except BaseException:
+        if not keep:
+            layout.clear()
+        raise
+    if not keep:
+        layout.tidy()
+    return Outcome(comparison=comparison, report=Layout(out).report if has_report else None, next_steps=next_steps)
+
+
+def _seal_and_tamper(layout: Layout, world: World, seed: int, screen: Screen) -> None:
+    ledger = world.ledger
+    screen.phase("seal the journals into the lake")
+    write_trust(layout)
+    screen.status(f"{seal_all(layout)} hops")
+    screen.phase("tamper with the lake")
+    for fault in tamper(layout, ledger, world.nodes[0], world.peers[1], seed):
+        ledger.note(fault)
+        screen.note(f"injected: {fault.what}")
+    ledger.save(layout.faults)
