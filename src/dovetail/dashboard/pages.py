@@ -30,7 +30,7 @@ def page(title: str, *content: object, active: str = "", kind: str = "") -> Html
         "header",
         h("a", _MARK, " Dovetail", href="/", class_="brand"),
         h("nav", *links, aria_label="Pages"),
-        box if kind not in ("search", "login") else None,
+        box if kind != "login" and active != "/search" else None,
         h("span", "", id="pulse", role="status", class_="pulse"),
         class_="top",
     )

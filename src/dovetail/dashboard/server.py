@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import socket
 from collections.abc import Callable
 
@@ -36,7 +37,13 @@ def serve(sources: Sources, access: Access, host: str, port: int, tell: Callable
         bound = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
         tell(f"dashboard on http://{shown}:{bound}/ (Ctrl-C ends it)")
+        # uvicorn raises the signal again once it has stopped; being told to stop is no failure
+        signal.signal(signal.SIGTERM, _ignore)
         server.run(sockets=[listener])
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Does nothing."""
 
 
 def listen(host: str, port: int) -> socket.socket:

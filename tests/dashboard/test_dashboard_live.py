@@ -1,0 +1,62 @@
+"""Followed journals: counts by stage and reason, growth, what cannot be read."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from dashboard import dashboard_world as world
+from dovetail.dashboard import live
+from dovetail.dashboard.places import Site
+from dovetail.hop import Reason, Stage
+
+
+def broker_in(snapshot):
+    return next(each for each in snapshot["servers"] if each["server"] == world.BROKER)
+
+
+def test_counts_stages_reasons_and_growth(tmp_path):
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        writer.append([world.observe(b"one", Stage.ACCEPTED, "pcp://a/b", "pcp://c/d")])
+        watched = live.Live(Site((tmp_path,)))
+        assert broker_in(watched.look())["stages"] == {"accepted": 2}
+        writer.append([world.observe(b"two", Stage.REJECTED, reason=Reason.MALFORMED)])
+        writer.checkpoint()
+        grown = broker_in(watched.look())
+        watched.close()
+    assert grown["stages"] == {"accepted": 2, "rejected": 1}
+    assert grown["reasons"] == {"malformed": 1}
+    assert grown["hops"] == grown["counted"] == grown["signed"] == 3
+    assert sum(grown["history"]) == 1
+    assert grown["rate"] > 0
+
+
+def test_long_journals_are_counted_in_parts(tmp_path, monkeypatch):
+    world.write_pcp(tmp_path, before=5000)
+    monkeypatch.setattr(live, "SECONDS_PER_LOOK", -1.0)
+    watched = live.Live(Site((tmp_path,)))
+    first = broker_in(watched.look())
+    assert first["hops"] == 5007
+    assert first["counted"] == 0
+    monkeypatch.setattr(live, "SECONDS_PER_LOOK", 30.0)
+    second = broker_in(watched.look())
+    watched.close()
+    assert second["counted"] == 5007
+    assert sum(second["stages"].values()) == 5007
+
+
+def test_journals_come_go_and_break(tmp_path):
+    watched = live.Live(Site((tmp_path,)))
+    assert watched.look()["servers"] == []
+    path = world.write_pcp(tmp_path)
+    assert broker_in(watched.look())["hops"] == 7
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE commits SET crc = crc + 1 WHERE first_seq = 2")
+    watched.close()
+    connection.close()  # the last one to go writes the log into the file
+    path.rename(tmp_path / "moved.journal")
+    (tmp_path / "junk.journal").write_bytes(b"junk" * 5000)
+    snapshot = watched.look()
+    watched.close()
+    assert broker_in(snapshot)["counted"] == 7
+    assert sum(broker_in(snapshot)["stages"].values()) == 6
+    assert {each["file"] for each in snapshot["damaged"]} == {"junk.journal", "moved.journal"}

@@ -1,0 +1,64 @@
+"""What a message's page knows: fields by the fabrics' own decoders, parents, children, hops in every place."""
+
+from __future__ import annotations
+
+import pytest
+
+from dashboard import dashboard_world as world
+from dovetail.dashboard import message
+from dovetail.dashboard.decode import decode
+from dovetail.dashboard.places import Site
+from dovetail.hop import Fabric, Relation, Stage, address_of
+from dovetail.swarm.content import Content, MsgHash, Reference, encode_content
+
+PEER = "swarm://harbour/amber"
+EARLIER = encode_content(Content(timestamp_ms=world.T0 // 1000, ttl_epochs=60, payload=b"tide table"))
+LATER = encode_content(
+    Content(
+        timestamp_ms=world.T0 // 1000 + 5,
+        ttl_epochs=60,
+        references=(Reference(MsgHash(address_of(EARLIER)[:8]), 0), Reference(MsgHash(b"nowhere!"), 0)),
+        payload="höher".encode(),
+    )
+)
+
+
+def tell(site: Site, raw: bytes) -> message.Story:
+    with site.open() as (places, _):
+        story, damages = message.tell(places, address_of(raw))
+    assert story is not None
+    assert damages == []
+    return story
+
+
+def test_swarm_references_lead_both_ways(tmp_path):
+    with world.open_writer(tmp_path / "amber.journal", PEER) as writer:
+        for raw in (EARLIER, LATER):
+            writer.append([world.observe(raw, Stage.ACCEPTED, "192.0.2.7:4000")])
+    site = Site((tmp_path,))
+    (child,) = tell(site, EARLIER).relatives
+    assert (child.address, child.is_child, child.relation) == (address_of(LATER), True, Relation.REFERS)
+    later = tell(site, LATER)
+    assert later.decoded.fields["payload_text"] == "höher"
+    assert [each.address for each in later.relatives] == [address_of(EARLIER), None]
+
+
+def test_pcp_replies_lead_both_ways(site):
+    request, reply = tell(site, world.REQUEST), tell(site, world.REPLY)
+    assert [(each.address, each.is_child) for each in request.relatives] == [(address_of(world.REPLY), True)]
+    assert [(each.address, each.is_child) for each in reply.relatives] == [(address_of(world.REQUEST), False)]
+    assert request.is_search_complete
+    assert [hop.stage for hop in request.hops] == [Stage.ACCEPTED, Stage.DELIVERED]
+
+
+def test_a_search_that_ran_out_of_time_says_so(site, monkeypatch):
+    monkeypatch.setattr(message, "SECONDS_FOR_RELATIVES", -1.0)
+    assert not tell(site, world.REQUEST).is_search_complete
+
+
+@pytest.mark.parametrize("fabric", list(Fabric))
+@pytest.mark.parametrize("raw", [b"", b"\x00" * 40, b"{", b"\x01\xff\xff", "\u202e<b>".encode()])
+def test_bytes_that_do_not_decode_say_why(fabric, raw):
+    decoded = decode(fabric, raw)
+    assert decoded.error
+    assert decoded.names == ()
