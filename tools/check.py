@@ -48,7 +48,8 @@ PARTS = (
         result=re.compile(r"^(\d+ files? .*)$", re.MULTILINE),
     ),
     Part(name="types", command=("mypy",), result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)")),
-    Part(name="tests", command=("pytest", "-m", "not soak"), result=_CLOSING),
+    # a file of tests stays with one worker, so that what its tests share is made once
+    Part(name="tests", command=("pytest", "-m", "not soak", "-n", "2", "--dist", "loadfile"), result=_CLOSING),
 )
 
 

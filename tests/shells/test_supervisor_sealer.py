@@ -52,9 +52,10 @@ def test_one_that_cannot_be_sealed_is_told_of_once_and_the_others_go_on(place, c
     with caplog.at_level(logging.INFO, logger="dovetail.seal"):
         assert sealer.seal() == 1
         assert sealer.seal() == 0
-        told = [record.getMessage() for record in caplog.records if "is not sealed" in record.getMessage()]
+        # one record, however many handlers pass it on
+        told = {id(record): record.getMessage() for record in caplog.records if "is not sealed" in record.getMessage()}
         assert len(told) == 1
-        assert "later.journal" in told[0]
+        assert "later.journal" in next(iter(told.values()))
         (directory / "later.journal").unlink()
         with open_writer(directory / "later.journal"):
             sealer.seal()
