@@ -21,8 +21,6 @@ from dovetail.journal.reader import read_identity
 from dovetail.journal.seal import seal_journal
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from dovetail.pipeline.summary import Summary
 
 MASTER = "local[2]"
@@ -63,19 +61,6 @@ class _Steps:
 
 
 @contextlib.contextmanager
-def spark_session(log: Path) -> Iterator[SparkSession]:
-    """Spark in this process, stopped at the end; what Java says goes to a file."""
-    from dovetail.pipeline.session import SessionOptions, open_session
-
-    with _stderr_to(log):
-        spark = open_session(SessionOptions(master=MASTER, conf=_SHORT_LIFE))
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
     """Processes started in here inherit a stderr that goes to a file."""
     sys.stderr.flush()
@@ -92,19 +77,24 @@ def _stderr_to(path: Path) -> Iterator[None]:
 def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
     """The audit as anybody would run it: it knows the lake, the swarm's agreement and the servers' keys."""
     from dovetail.pipeline.jobs.run import Audit
+    from dovetail.pipeline.session import SessionOptions, open_session
     from dovetail.pipeline.settings import load_settings
     from dovetail.pipeline.store import Store
 
     screen.status("start Spark")
-    with spark_session(layout.logs / "spark.log") as spark:
-        audit = Audit(
+    # what Java says goes to a file
+    with _stderr_to(layout.logs / "spark.log"):
+        spark = open_session(SessionOptions(master=MASTER, conf=_SHORT_LIFE))
+    try:
+        summary = Audit(
             spark=spark,
             lake=layout.lake.resolve(),
             store=Store.open(layout.tables),
             settings=load_settings([layout.swarm], [layout.trust], patience_s=PATIENCE_S),
             as_of=dt.datetime.fromtimestamp(ended_us / 1e6, dt.UTC),
             progress=_Steps(screen),
-        )
-        summary = audit.run()
+        ).run()
+    finally:
+        spark.stop()
     screen.status(f"{summary.hops} hops of {len(summary.servers)} servers, {sum(summary.messages.values())} messages")
     return summary
