@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, JournalDamaged
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
@@ -72,12 +73,15 @@ class Checkpointer:
 
     def _grow(self, tree: JournalTree, growing: GrowingTree, end: int) -> TreeGrowth:
         growth = TreeGrowth()
-        position = growing.size
-        while position < end:
-            part = growing.extend(tree.leaf_hashes(position, min(end, position + HOPS_A_SLICE)))
+        # one walk over the commits, so that each is read and decoded once, however large it is
+        leaves = tree.leaf_hashes(growing.size, end)
+        while growing.size < end:
+            before = growing.size
+            part = growing.extend(itertools.islice(leaves, HOPS_A_SLICE))
+            if growing.size == before:
+                raise JournalDamaged(f"{self._journal.path}: hops {before} to {end - 1} are missing")
             growth.blocks += part.blocks
             growth.nodes += part.nodes
-            position = growing.size
             # hashing holds the interpreter: let the callers in between two slices
             time.sleep(_BREATH_S)
         return growth
