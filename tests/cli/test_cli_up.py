@@ -87,8 +87,12 @@ def test_json_stays_json(streams):
 
 
 def test_a_reader_that_went_away_stops_nothing():
+    tried = []
+
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
+            tried.append(text)
             raise BrokenPipeError
 
     Transcript(is_json=False, out=Gone(), err=Gone()).changed("a", State.RUNNING, "")
+    assert tried
