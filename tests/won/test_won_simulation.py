@@ -27,15 +27,18 @@ def assert_everything_is_everywhere(report):
     assert set(report.facts) == {"complete", "atom"}
 
 
+@pytest.mark.exhaustive
 def test_calm_world_completes_every_chain():
     assert_everything_is_everywhere(run(1, nodes=2, seconds=5, faults="none"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(50))
 def test_any_misfortune_leaves_all_parties_with_the_same_chains(seed):
     assert_everything_is_everywhere(run(seed, nodes=2 + seed % 4, seconds=1.2, faults="all=1"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_crashes_at_every_step(seed):
     report = run(seed, nodes=2, seconds=3, faults="append_crash=12,crash=6")
