@@ -201,7 +201,7 @@ def _rows(reader: JournalReader, segment: Segment) -> Iterator[tuple[Hop, bytes,
         messages = reader.messages_by_id({run.message_id for run in commit.runs}, commit.first_seq, commit.end)
         by_address = {message.address: message for message in messages.values()}
         hops = reader.hops_of_commit(commit, messages)
-        for hop, (_, leaf) in zip(hops, tree.hash_commit(commit, messages), strict=True):
+        for hop, leaf in zip(hops, tree.hash_commit(commit, messages), strict=True):
             if segment.first_seq <= hop.seq < segment.end:
                 yield hop, leaf, by_address[hop.message].digest_on(hop.seq)
 

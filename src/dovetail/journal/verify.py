@@ -176,7 +176,7 @@ class _Verification:
             raise JournalDamaged(f"hops {self._verdict.hops} to {commit.first_seq - 1} are missing")
         self._check_times(commit)
         messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
-        leaves = [leaf for _, leaf in self._tree.hash_commit(commit, messages)]
+        leaves = self._tree.hash_commit(commit, messages)
         if len(leaves) != commit.count:
             raise JournalDamaged(f"the commit claims {commit.count} hops and holds {len(leaves)}")
         size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))

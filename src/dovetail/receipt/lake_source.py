@@ -20,7 +20,7 @@ from dovetail.errors import CheckpointError, JournalDamaged
 from dovetail.hop import Address, Fabric, Hop, Reason, Stage
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifests
-from dovetail.journal.layout import NO_DIGEST, encode_counterpart, hash_run
+from dovetail.journal.layout import NO_DIGEST, encode_tail, hash_run
 from dovetail.journal.merkle import Frontier, fold_perfect
 from dovetail.receipt.source import KeptHop
 from dovetail.signing import Verifier, parse_verifier
@@ -174,11 +174,9 @@ class LakeSource:
                 ):
                     stop += 1
                 stage, reason = self._words(seqs[start], stages[start], reasons[start])
-                names = [encode_counterpart(name) for name in counterparts[start:stop]]
+                tails = [encode_tail(stage, reason, name) for name in counterparts[start:stop]]
                 digest = NO_DIGEST if digests[start] is None else digests[start]
-                yield from hash_run(
-                    seqs[start], times[start], messages[start], stage, reason, names, digest, sizes[start] or 0
-                )
+                yield from hash_run(seqs[start], times[start], messages[start], tails, digest, sizes[start] or 0)
                 start = stop
 
     def _words(self, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
