@@ -3,7 +3,8 @@
 Theory of operation. Everything that a socket holds, up to `MAX_BATCH` datagrams, is one turn: it is fed to the core,
 and what comes of it is kept as a turn until its observations are journaled; only then are the application told and
 the datagrams sent. While a commit is under way, further turns gather and share the next one, so the disk's waiting
-costs latency and not throughput. At `MAX_KEPT` turns the sockets are no longer read: the kernel's buffer fills, then
+costs latency and not throughput. What goes to one receiver goes in as few system calls as can be
+(`swarm_batches`). At `MAX_KEPT` turns the sockets are no longer read: the kernel's buffer fills, then
 UDP loses, and the swarm repairs it. With `relaxed` durability there is no waiting, except when the journal's queue is
 at its bound.
 
@@ -17,11 +18,13 @@ import ipaddress
 import logging
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from dovetail.errors import ConfigError, JournalBusy, JournalError
 from dovetail.hop import Observation
+from dovetail.shells.swarm_batches import BatchSender, SocketAddress
 from dovetail.swarm.events import Event
 from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.peer import Peer
@@ -33,7 +36,6 @@ SOCKET_BUFFER_BYTES: Final = 4 << 20
 MAX_NAMES: Final = 8_192
 RETRY_S: Final = 0.2
 
-SocketAddress = tuple[Any, ...]
 Turn = tuple[list[Event], list[tuple[Endpoint, bytes]]]
 
 log = logging.getLogger("dovetail.swarm")
@@ -99,7 +101,8 @@ class SwarmUdp:
         self._listener = listener
         self._sockets: dict[int, socket.socket] = {}
         self._endpoints: dict[SocketAddress, Endpoint] = {}
-        self._addresses: dict[Endpoint, tuple[socket.socket, SocketAddress] | None] = {}
+        self._senders: dict[int, BatchSender] = {}
+        self._addresses: dict[Endpoint, tuple[BatchSender, SocketAddress] | None] = {}
         self._kept: list[Turn] = []
         self._committing: asyncio.Task[None] | None = None
         self._is_reading = False
@@ -114,7 +117,8 @@ class SwarmUdp:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             if family in self._sockets:
                 raise ConfigError(f"listen {text!r}: one IPv4 and one IPv6 endpoint at most")
-            self._sockets[family] = _open_socket(family, host, port)
+            opened = self._sockets[family] = _open_socket(family, host, port)
+            self._senders[family] = BatchSender(opened)
         self._read_on()
         self.turn()
         return [format_endpoint(each.getsockname()) for each in self._sockets.values()]
@@ -202,35 +206,26 @@ class SwarmUdp:
                             log.warning("the journal cannot take hops now, the swarm waits: %s", error)
                             is_told = True
                         await asyncio.sleep(RETRY_S)
-                for events, datagrams in turns:
-                    self._tell(events)
-                    self._send(datagrams)
+                self._let_go(turns)
                 self._read_on()
         finally:
             self._committing = None
 
     def _finish(self) -> None:
         turns, self._kept = self._kept, []
+        self._let_go(turns)
+
+    def _let_go(self, turns: list[Turn]) -> None:
+        """Tell the application and send: what was observed is in the journal now."""
+        outgoing: defaultdict[Endpoint, list[bytes]] = defaultdict(list)
         for events, datagrams in turns:
-            self._tell(events)
-            self._send(datagrams)
-
-    def _tell(self, events: list[Event]) -> None:
-        if self._listener is not None and events:
-            self._listener(events)
-
-    def _send(self, datagrams: list[tuple[Endpoint, bytes]]) -> None:
-        addresses = self._addresses
-        for endpoint, data in datagrams:
-            found = addresses.get(endpoint) or self._locate(endpoint)
-            if found is None:
-                self.dropped += 1
-                continue
-            try:
-                found[0].sendto(data, found[1])
-            except OSError:
-                # a full buffer or no route: for UDP that is loss, and the swarm repairs it
-                self.dropped += 1
+            if self._listener is not None and events:
+                self._listener(events)
+            for endpoint, datagram in datagrams:
+                outgoing[endpoint].append(datagram)
+        for endpoint, waiting in outgoing.items():
+            found = self._addresses.get(endpoint) or self._locate(endpoint)
+            self.dropped += len(waiting) if found is None else found[0].send(found[1], waiting)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -264,15 +259,15 @@ class SwarmUdp:
         endpoint = self._endpoints[address] = format_endpoint(address)
         return endpoint
 
-    def _locate(self, endpoint: Endpoint) -> tuple[socket.socket, SocketAddress] | None:
+    def _locate(self, endpoint: Endpoint) -> tuple[BatchSender, SocketAddress] | None:
         if len(self._addresses) >= MAX_NAMES:
             self._addresses.clear()
-        found: tuple[socket.socket, SocketAddress] | None = None
+        found: tuple[BatchSender, SocketAddress] | None = None
         if is_sendable(endpoint):
             host, port = parse_endpoint(endpoint)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            if family in self._sockets:
-                found = self._sockets[family], (host, port)
+            if family in self._senders:
+                found = self._senders[family], (host, port)
         self._addresses[endpoint] = found
         return found
 
