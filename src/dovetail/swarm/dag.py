@@ -84,7 +84,9 @@ class Dag:
     def __init__(self, epoch_ms: int) -> None:
         self._epoch_ms = epoch_ms
         self._entries: dict[Address, Entry] = {}
-        self._by_hash: dict[MsgHash, list[Entry]] = {}
+        self._by_hash: dict[MsgHash, Entry] = {}
+        self._collided: dict[MsgHash, list[Entry]] = {}
+        """Further messages with the wire hash of one in `_by_hash`."""
         self._times: TimeIndex[Entry] = TimeIndex()
         self._tips: dict[Address, Entry] = {}
         self._passing: set[Address] = set()
@@ -111,13 +113,10 @@ class Dag:
         """A pullable message by its address."""
         return self._entries.get(address)
 
-    def has_hash(self, msg_hash: MsgHash) -> bool:
-        """Whether a pullable message with this wire hash is here."""
-        return msg_hash in self._by_hash
-
     def by_hash(self, msg_hash: MsgHash) -> Sequence[Entry]:
         """All messages with this wire hash; more than one is a collision."""
-        return self._by_hash.get(msg_hash, ())
+        first = self._by_hash.get(msg_hash)
+        return () if first is None else (first, *self._collided.get(msg_hash, ()))
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[Entry]:
         """Pullable messages of this time, in order."""
@@ -136,19 +135,17 @@ class Dag:
         self._entries[entry.address] = entry
         self._times.add(entry)
         collides_with: tuple[Address, ...] = ()
-        same = self._by_hash.get(entry.msg_hash)
-        if same is None:
-            self._by_hash[entry.msg_hash] = [entry]
-        else:
-            collides_with = tuple([other.address for other in same])
-            same.append(entry)
+        by_hash = self._by_hash
+        if by_hash.setdefault(entry.msg_hash, entry) is not entry:
+            collides_with = tuple([other.address for other in self.by_hash(entry.msg_hash)])
+            self._collided.setdefault(entry.msg_hash, []).append(entry)
         self._tips[entry.address] = entry
         referrers = self._awaited.pop(entry.msg_hash, None)
         missing: list[Reference] | None = None
         for edge in entry.references:
-            found = self._by_hash.get(edge.msg_hash)
-            if found is not None:
-                self._link(entry, found[0])
+            referee = by_hash.get(edge.msg_hash)
+            if referee is not None:
+                self._link(entry, referee)
                 continue
             self._await(edge.msg_hash, entry.address)
             if missing is None:
@@ -221,7 +218,7 @@ class Dag:
         while waiting and len(came_from) < MAX_CYCLE_WALK:
             entry = waiting.pop()
             for edge in entry.references:
-                for other in self._by_hash.get(edge.msg_hash, ()):
+                for other in self.by_hash(edge.msg_hash):
                     if other.address not in came_from:
                         came_from[other.address] = entry.address
                         waiting.append(other)
@@ -236,13 +233,20 @@ class Dag:
         entry.is_live = False
         self._times.remove(entry)
         self._tips.pop(entry.address, None)
-        same = self._by_hash[entry.msg_hash]
-        same.remove(entry)
-        if not same:
-            del self._by_hash[entry.msg_hash]
+        self._forget_hash(entry)
         for edge in entry.references:
-            for referee in self._by_hash.get(edge.msg_hash, ())[:1]:
-                if referee.timestamp_ms < entry.timestamp_ms and referee.referred:
-                    referee.referred -= 1
-                    if not referee.referred:
-                        self._tips[referee.address] = referee
+            referee = self._by_hash.get(edge.msg_hash)
+            if referee is not None and referee.timestamp_ms < entry.timestamp_ms and referee.referred:
+                referee.referred -= 1
+                if not referee.referred:
+                    self._tips[referee.address] = referee
+
+    def _forget_hash(self, entry: Entry) -> None:
+        same = [other for other in self.by_hash(entry.msg_hash) if other is not entry]
+        self._collided.pop(entry.msg_hash, None)
+        if same:
+            self._by_hash[entry.msg_hash] = same[0]
+        else:
+            del self._by_hash[entry.msg_hash]
+        if len(same) > 1:
+            self._collided[entry.msg_hash] = same[1:]
