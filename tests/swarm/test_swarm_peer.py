@@ -396,6 +396,33 @@ def test_a_list_from_another_peer_than_the_one_asked_is_refused():
     assert bench.peer.status().refused == {"unknown_ticket": 1}
 
 
+def test_a_list_that_comes_late_is_used_and_is_no_refusal():
+    bench = bench_with_links()
+    to, question = ask(bench)
+    bench.wait(3)
+    msg_hash = message_address(bench.content(b"missing"))[:8]
+    late = encode_range_list(question.ticket, question.start_ms, question.end_ms, [msg_hash])
+    bench.feed(late, to)
+    assert PullHashes((msg_hash,)) in uep12(bench.wait(0.01), to, PullHashes)
+    bench.feed(late, to)
+    status = bench.peer.status()
+    assert (status.late_answers, status.refused) == (2, {})
+    assert bench.observed(Stage.REJECTED) == []
+
+
+def test_a_list_that_comes_again_is_ignored_and_one_from_another_peer_still_refused():
+    bench = bench_with_links()
+    to, question = ask(bench)
+    bench.feed(encode_range_list(question.ticket, question.start_ms, question.end_ms, []), to)
+    again = encode_range_list(question.ticket, question.start_ms, question.end_ms, [b"invented"])
+    bench.feed(again, to)
+    assert bench.peer.status().missing == 0
+    assert bench.peer.status().late_answers == 1
+    bench.feed(again, BOB if to == ALICE else ALICE)
+    assert bench.peer.status().missing == 0
+    bench.assert_refused(Reason.UNKNOWN_TICKET)
+
+
 def test_what_a_list_names_and_is_missing_is_pulled_from_the_lister():
     bench = bench_with_links()
     to, question = ask(bench)

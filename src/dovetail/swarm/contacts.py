@@ -59,6 +59,7 @@ class Contact:
         "is_validated",
         "knows_us",
         "linked_us",
+        "past_tickets",
         "queries",
         "received_bytes",
         "refused_until_us",
@@ -83,6 +84,8 @@ class Contact:
         self.is_backward = False
         self.heard_us = now
         self.hello_ticket: bytes | None = None
+        self.past_tickets: tuple[bytes, ...] = ()
+        """Tickets of earlier hellos, answered or not."""
         self.given_token: bytes | None = None
         self.held_token = NO_PROOF
         self.hello_had_proof = False

@@ -247,6 +247,7 @@ class Peer:
             unconfirmed=len(self._repair.own),
             accepted=self._accepted,
             duplicates=self._duplicates,
+            late_answers=self._neighbours.late_answers + self._repair.gossip.late_answers,
             refused={str(reason): count for reason, count in sorted(self._refusals.counts.items())},
             refused_journaled=self._refusals.journaled,
             received_bytes=self._received_bytes,
