@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dovetail.swarm.content import Content, encode_content, message_address
 from dovetail.swarm.exchange import YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.settings import load_swarm_settings
+from system.up_site import free_port, running
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
@@ -180,6 +182,30 @@ def test_a_journal_that_is_removed_or_replaced_stops_the_peer(place, how):
             (served.home / "other").replace(journal)
         assert "was removed or replaced" in served.assert_stopped_with_one_line()
         assert not (served.home / CONTROL_FILE).exists()
+
+
+def test_up_starts_a_peer_again_whose_journal_has_failed():
+    # a short path: that of a control socket is limited
+    with tempfile.TemporaryDirectory(prefix="up") as name:
+        site = Path(name)
+        (site / "site.toml").write_text(
+            f"""
+            [supervisor]
+            restart_min_s = 0.1
+            [[swarm]]
+            name = "test"
+            work = 1
+            listen = ["127.0.0.1:{free_port(socket.SOCK_DGRAM)}"]
+            """
+        )
+        home = site / "journals" / "swarm_test_peer"
+        with running(site, "site.toml") as up:
+            up.await_line(" swarm/test/peer: running: ")
+            (home / JOURNAL).rename(home / "elsewhere.db")
+            up.await_line(" swarm/test/peer: .*journal.db was removed or replaced while it was being written")
+            up.await_line(" swarm/test/peer: running: ", count=2)
+            assert (home / JOURNAL).exists()
+            assert up.stop() == 0
 
 
 def test_a_journal_that_is_not_one_is_said_at_the_start(place):
