@@ -82,6 +82,7 @@ class WonPlay:
             world.add_place(name, self._make_node(uri), server=uri, observer=self._observe)
         for name, atom in self.atoms.items():
             world.add_place(name, self._make_owner(atom), server=atom, observer=self._observe)
+        self.stored = set()
         self.partners = self._draw_partners()
         self._plan_traffic(setting.duration_us)
 
@@ -130,8 +131,7 @@ class WonPlay:
 
         def speak(adapter, now):
             owner = adapter.core
-            node = self.world.places[self.places[self.atoms[other].partition("/atom/")[0]]]
-            if not node.is_up or self.atoms[other] not in node.core.core.ledger.atoms:
+            if self.atoms[other] not in self.stored:
                 return  # whoever is not there yet cannot be known
             conversation = owner.conversations.by_sockets.get((socket, target))
             state = conversation.state if conversation else None
@@ -141,8 +141,11 @@ class WonPlay:
         return speak
 
     def _observe(self, place, event, now):
+        # Told only after the commit: an atom that a node has in memory alone may still be lost.
         if isinstance(event, e.KeyWanted):
             self._fetch(place, event.uri)
+        elif isinstance(event, e.AtomChanged | e.RegistrationConfirmed):
+            self.stored.add(event.atom)
 
     def _fetch(self, place, uri):
         """A GET: there and back takes time, and fails if the node is down or cut off."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import Quad, encode_lines, join_lines
+from dovetail.won.canonical import Quad, Statement, encode_lines, join_lines
 from dovetail.won.message import Message, collect_quads
 
 _HEADER = "".join(f"@prefix {name}: <{uri}> .\n" for name, uri in v.PREFIXES.items())
@@ -25,7 +25,8 @@ _SHORT |= {v.P_TEXT: "con:text", v.P_SOCKET: "won:socket", v.P_CERT_KEY: "cert:k
 
 def encode_bundle(messages: Iterable[Message]) -> bytes:
     """One TriG dataset of some messages."""
-    return b"".join([_HEADER_BYTES, *(encode_graphs(message.quads) for message in messages)])
+    blocks = [_encode_graph(graph, statements) for message in messages for graph, statements in message.graphs]
+    return (_HEADER + "".join(blocks)).encode()
 
 
 def encode_position(log: str, position: int, size: int | None, *, trig: bool) -> bytes:
@@ -41,14 +42,22 @@ def encode_position(log: str, position: int, size: int | None, *, trig: bool) ->
 
 def encode_graphs(quads: Iterable[Quad]) -> bytes:
     """TriG blocks, one per graph, for quads in any order; needs the prefixes of `encode_bundle`'s header."""
-    graphs: dict[str, dict[str, list[str]]] = {}
+    graphs: dict[str, list[Statement]] = {}
     for s, p, o, g in quads:
-        graphs.setdefault(g, {}).setdefault(s, []).append(f"{_SHORT.get(p, p)} {_SHORT.get(o, o)}")
-    blocks = []
-    for graph, subjects in graphs.items():
-        body = " .\n".join(subject + " " + " ;\n ".join(pairs) for subject, pairs in subjects.items())
-        blocks.append(f"{graph} {{\n{body} .\n}}\n" if graph else f"{body} .\n")
-    return "".join(blocks).encode()
+        graphs.setdefault(g, []).append((s, p, o))
+    return "".join([_encode_graph(graph, statements) for graph, statements in graphs.items()]).encode()
+
+
+def _encode_graph(graph: str, statements: Iterable[Statement]) -> str:
+    subjects: dict[str, list[str]] = {}
+    for s, p, o in statements:
+        pair = f"{_SHORT.get(p, p)} {_SHORT.get(o, o)}"
+        if s in subjects:
+            subjects[s].append(pair)
+        else:
+            subjects[s] = [pair]
+    body = " .\n".join([subject + " " + " ;\n ".join(pairs) for subject, pairs in subjects.items()])
+    return f"{graph} {{\n{body} .\n}}\n" if graph else f"{body} .\n"
 
 
 def encode_document(quads: list[Quad], media_type: str) -> bytes:
