@@ -131,6 +131,17 @@ def test_envelope_must_carry_what_its_type_requires(term):
     )
 
 
+@pytest.mark.parametrize("kind", [MessageType.CONNECT, MessageType.CLOSE, MessageType.CHANGE])
+def test_only_connection_messages_forward(kind):
+    forwarded = [(v.P_FORWARDED, f"<{build(text=text).uri}>") for text in "12"]
+    sockets = c.socket_pair(ALICE_CHAT, BOB_CHAT)
+    message = build(envelope=[*sockets, *forwarded])
+    assert message.forwarded == tuple(sorted(term[1:-1] for _, term in forwarded))
+    assert decode_message(message.raw) == message
+    with pytest.raises(LocalProtocolError, match="forwardedMessage"):
+        build(kind, envelope=[*sockets, *forwarded])
+
+
 def test_property_may_not_be_repeated():
     message = build()
     extra = (f"<{message.uri}>", v.P_TIMESTAMP, f'"1"{v.XSD_LONG}', f"<{message.uri}#envelope>")

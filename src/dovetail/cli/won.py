@@ -280,13 +280,16 @@ def send(
     text: Annotated[str, typer.Argument(help="What to say.")],
     home: _HOME = _DEFAULT_HOME,
     socket: _SOCKET = "chat",
+    forward: Annotated[
+        list[str] | None, typer.Option(help="URI of a message in the own log to refer to; may be repeated.")
+    ] = None,
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
 ) -> None:
     """Send a message on a connection, and wait until both nodes have stored it."""
     from dovetail.won.vocabulary import MessageType
 
-    _speak(MessageType.CONNECTION, target, text, home, socket, timeout, as_json=as_json)
+    _speak(MessageType.CONNECTION, target, text, home, socket, timeout, forward or (), as_json=as_json)
 
 
 @app.command()
@@ -305,7 +308,15 @@ def close(
 
 
 def _speak(
-    kind: MessageType, target: str, text: str | None, home: Path, socket: str, timeout: float, *, as_json: bool
+    kind: MessageType,
+    target: str,
+    text: str | None,
+    home: Path,
+    socket: str,
+    timeout: float,
+    forward: Iterable[str] = (),
+    *,
+    as_json: bool,
 ) -> None:
     from dovetail.errors import RemoteProtocolError, UsageError
     from dovetail.shells.won_client import OwnerHome
@@ -317,7 +328,7 @@ def _speak(
         raise UsageError(error.detail) from None
     owned = OwnerHome(home)
     own = f"{owned.file.atom}#{socket}"
-    _run_action(owned, lambda owner, now: owner.speak(kind, own, target, now, text), timeout, as_json=as_json)
+    _run_action(owned, lambda owner, now: owner.speak(kind, own, target, now, text, forward), timeout, as_json=as_json)
 
 
 def _run_action(
