@@ -10,7 +10,7 @@ from dovetail.sim import SECOND_US, Link
 from dovetail.sim.scenario import Setting, run_scenario
 
 ROUGH = Link(latency_us=(5_000, 150_000))
-SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "2000"))
+SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "3000"))
 
 
 def run(seed, *, nodes, seconds, faults):
