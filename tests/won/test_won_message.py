@@ -233,6 +233,8 @@ def test_triple_terms_are_refused():
 def test_statement_without_graph_is_refused_even_if_its_object_is_a_graph_of_the_message():
     message = build()
     assert_refused(Reason.INVALID_SCHEMA, message.raw + f"<a:s> <a:p> <{message.uri}#content> .\n".encode())
+    literal = f'"x <{message.uri}#content"^^<a:t>'
+    assert_refused(Reason.INVALID_SCHEMA, message.raw + f"<a:s> <a:p> {literal} .\n".encode())
 
 
 def test_placeholder_is_never_a_valid_uri():

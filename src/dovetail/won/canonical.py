@@ -118,10 +118,11 @@ def sort_lines(lines: Iterable[str]) -> Graphs:
 def split_statements(graph: str, lines: list[str]) -> tuple[Statement, ...]:
     """The statements of one graph, from its lines as `sort_lines` gives them; raises RemoteProtocolError."""
     cut = -len(graph) - 3
-    try:
-        return tuple([(s, p, o) for s, p, o in [line[:cut].split(" ", 2) for line in lines]])
-    except ValueError:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, "the default graph is not empty") from None
+    words = [line[:cut].split(" ", 2) for line in lines]
+    # Without a graph the last term is an object: a literal, or an IRI that is missing from the rest.
+    if '"' in graph or any(len(three) != 3 for three in words):
+        raise RemoteProtocolError(Reason.INVALID_SCHEMA, "the default graph is not empty")
+    return tuple([(s, p, o) for s, p, o in words])
 
 
 def encode_lines(quads: Iterable[Quad]) -> list[str]:

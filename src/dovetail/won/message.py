@@ -14,21 +14,19 @@ import msgspec
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Address, Reason, parse_address, won_uri
 from dovetail.won import vocabulary as v
+from dovetail.won.blocks import decode_blocks
 from dovetail.won.canonical import (
     MAX_DATASET_BYTES,
     MAX_MESSAGE_QUADS,
-    Graphs,
     Quad,
     Renaming,
     Statement,
     canonical_lines,
     digest_of,
-    encode_lines,
     join_lines,
     read_lines,
     rename,
     sort_lines,
-    split_lines,
     split_statements,
 )
 from dovetail.won.envelope import decode_envelope, decode_iri, decode_long, decode_signature, literal_value
@@ -120,16 +118,16 @@ def decode_bundle(
 
     Messages in `known` with the very same bytes are not decoded again.
     """
-    groups: dict[str, Graphs] = {}
+    groups: dict[str, dict[str, Sequence[Statement]]] = {}
     place: dict[str, int] = {}
     log: str | None = None
-    for graph, lines in sort_lines(read_lines(data, max_bytes=max_bytes)).items():
-        if graph.startswith(_MESSAGE_PREFIX) and '"' not in graph:
-            groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = lines
+    for graph, statements in _read_graphs(data, max_bytes).items():
+        if graph.startswith(_MESSAGE_PREFIX):
+            groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = statements
             continue
-        for s, p, o, g in split_lines(lines):
+        for s, p, o in statements:
             if p not in (v.P_POSITION, v.P_SIZE) or p in place:
-                raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {g[:200] or 'default'} belongs to no message")
+                raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {graph[:200]} belongs to no message")
             place[p] = decode_long(o, "position")
             log = decode_iri(s, "position")
     if not groups:
@@ -144,11 +142,24 @@ def decode_bundle(
     return Bundle(messages=tuple(messages), position=place.get(v.P_POSITION), size=place.get(v.P_SIZE), log=log)
 
 
-def _find_known(uri: str, graphs: Graphs, known: Mapping[str, Message] | None) -> Message | None:
+def _read_graphs(data: bytes, max_bytes: int) -> Mapping[str, Sequence[Statement]]:
+    graphs = decode_blocks(data) if len(data) <= max_bytes else None
+    if graphs is not None:
+        return graphs
+    lines = sort_lines(read_lines(data, max_bytes=max_bytes))
+    return {graph: split_statements(graph, group) for graph, group in lines.items()}
+
+
+def _find_known(
+    uri: str, graphs: Mapping[str, Sequence[Statement]], known: Mapping[str, Message] | None
+) -> Message | None:
     before = known.get(uri) if known else None
-    if before is None or before.raw != join_lines(sorted({line for lines in graphs.values() for line in lines})):
-        return None
-    return before
+    return before if before is not None and before.raw == _encode_raw(graphs.items()) else None
+
+
+def _encode_raw(graphs: Iterable[tuple[str, Sequence[Statement]]]) -> bytes:
+    """Canonical N-Quads, where there are no blank nodes, or where they have their canonical labels."""
+    return join_lines(sorted({f"{s} {p} {o} {graph} ." for graph, group in graphs for s, p, o in group}))
 
 
 def _order(message: Message) -> tuple[int, bool, str]:
@@ -159,17 +170,20 @@ def _order(message: Message) -> tuple[int, bool, str]:
 
 def decode_quads(uri: str, quads: Iterable[Quad]) -> Message:
     """One message from its quads under its own URI; raises RemoteProtocolError."""
-    return decode_graphs(uri, sort_lines(encode_lines(quads)))
+    graphs: dict[str, list[Statement]] = {}
+    for s, p, o, graph in quads:
+        graphs.setdefault(graph, []).append((s, p, o))
+    return decode_graphs(uri, graphs)
 
 
-def decode_graphs(uri: str, graphs: Graphs) -> Message:
-    """One message from the N-Quads lines of its graphs under its own URI; raises RemoteProtocolError."""
+def decode_graphs(uri: str, graphs: Mapping[str, Sequence[Statement]]) -> Message:
+    """One message from the statements of its graphs under its own URI; raises RemoteProtocolError."""
     count = sum(map(len, graphs.values()))
     if count > MAX_MESSAGE_QUADS:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {MAX_MESSAGE_QUADS}")
     if uri == v.SELF:
         raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
-    return assemble(uri, {graph: split_statements(graph, lines) for graph, lines in graphs.items()})
+    return assemble(uri, graphs)
 
 
 def assemble(
@@ -195,7 +209,7 @@ def assemble(
         true_uri = won_uri(address)
     return Message(
         uri=uri,
-        raw=join_lines(sorted([f"{s} {p} {o} {graph} ." for graph, group in parts.graphs for s, p, o in group])),
+        raw=_encode_raw(parts.graphs),
         address=address,
         true_uri=true_uri,
         signed_digest=signed_digest,
