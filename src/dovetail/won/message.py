@@ -330,8 +330,3 @@ def describe(message: Message) -> dict[str, object]:
         "quads": len(message.quads),
     }
     return {name: value for name, value in fields.items() if value not in (None, [])}
-
-
-def bundle_uris(messages: Sequence[Message]) -> tuple[str, ...]:
-    """The URIs of some messages, in order."""
-    return tuple(message.uri for message in messages)
