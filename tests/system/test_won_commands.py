@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from system.pcp_site import scrape
 from system.won_processes import RUN, Site
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -73,6 +74,11 @@ def test_create_connect_send_close_log(nodes):
     talk = [r["uri"] for r in logs["bob"] if r["type"] != "CreateMessage"]
     assert talk == [r["uri"] for r in logs["alice"] if r["type"] != "CreateMessage" and r["state"] != "failed"]
     assert b"hello" in won("log", bob, "--home", homes["alice"], "--offline").stdout
+
+    status, numbers = asyncio.run(scrape(a.metrics_port))
+    assert status == 200
+    assert 'dovetail_won_connections{state="Closed"} 1.0' in numbers
+    assert 'dovetail_won_messages_total{reason="wrong_state",stage="rejected"} 1.0' in numbers
 
     further = record("create", "--node", a.uri, "--home", homes["alice2"], "--further-client-of", homes["alice"])
     assert further["state"] == "registered"

@@ -61,12 +61,15 @@ class NodeProcess:
     async def start(self) -> None:
         self._launch()
         line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), 30)
-        assert json.loads(line)["port"] == self.port
+        ready = json.loads(line)
+        assert (ready["uri"], ready["port"]) == (self.uri, self.port)
+        self.metrics_port = ready["metrics_port"]
 
     def _launch(self) -> None:
         arguments = ["serve", "--uri", self.uri, "--signing-key", self.key, "--journal", self.journal]
         arguments += ["--listen", f"127.0.0.1:{self.port}", "--certificate", self.site.certificate]
         arguments += ["--certificate-key", self.site.certificate_key, "--authority", self.site.authority]
+        arguments += ["--metrics", "127.0.0.1:0"]
         environment = os.environ | {"PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUN, *map(str, arguments)], stdout=subprocess.PIPE, env=environment
