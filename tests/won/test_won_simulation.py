@@ -7,16 +7,15 @@ import os
 import pytest
 
 from dovetail.sim import SECOND_US, Link
-from dovetail.sim.scenario import SCENARIOS, Setting, run_scenario
+from dovetail.sim.scenario import Setting, run_scenario
 
-SCENARIOS["won-test"] = "won.won_scenario:build"
 ROUGH = Link(latency_us=(5_000, 150_000))
-SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "2000"))
+SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "3000"))
 
 
 def run(seed, *, nodes, seconds, faults):
     return run_scenario(
-        "won-test", seed, setting=Setting(places=nodes, duration_us=int(seconds * SECOND_US)), faults=faults, link=ROUGH
+        "won", seed, setting=Setting(places=nodes, duration_us=int(seconds * SECOND_US)), faults=faults, link=ROUGH
     )
 
 
