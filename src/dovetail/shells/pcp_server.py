@@ -196,7 +196,7 @@ class PcpServer:
         assert mount is not None
         name: str | None = None
         if not self.settings.insecure_plain:
-            certificate = connection.certificate
+            certificate = connection.take_certificate()
             name = common_name(certificate)
             serial = serial_number(certificate)
             if name is None:

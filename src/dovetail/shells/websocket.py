@@ -64,9 +64,8 @@ class Connection(Protocol):
     def write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
 
-    @property
-    def certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, as `ssl` describes it; None without TLS."""
+    def take_certificate(self) -> dict[str, Any] | None:
+        """The peer's certificate, as `ssl` describes it, which is not kept; None without TLS."""
 
 
 class Handler(Protocol):
@@ -168,6 +167,9 @@ class PicowsConnection(picows.WSListener):
         self._transport = transport
         self._underlying = transport.underlying_transport
         self._underlying.set_write_buffer_limits(high=0)
+        # picows keeps both for as long as the connection lives; their headers take 2 KiB
+        for exchanged in (transport.request, transport.response):
+            exchanged.headers.clear()
         self._handler.receive_opened(cast(Connection, self), self._path)
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
@@ -264,10 +266,14 @@ class PicowsConnection(picows.WSListener):
         """Bytes that the kernel has not taken yet."""
         return int(self._underlying.get_write_buffer_size())
 
-    @property
-    def certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, as `ssl` describes it."""
-        return cast("dict[str, Any] | None", self._underlying.get_extra_info("peercert"))
+    def take_certificate(self) -> dict[str, Any] | None:
+        """The peer's certificate, as `ssl` describes it. The transport's copy is emptied: it takes 1 KiB."""
+        kept: dict[str, Any] | None = self._underlying.get_extra_info("peercert")
+        if kept is None:
+            return None
+        certificate = dict(kept)
+        kept.clear()
+        return certificate
 
 
 async def listen(
