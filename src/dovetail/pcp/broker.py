@@ -189,6 +189,7 @@ class Broker:
                 if expires_us is not None and template.receiver.is_direct and expires_us > not_expired_us:
                     pass_on(data, session, template.receiver, expires_us, template.keeps_body, now)
                     continue
+                session.template = None  # made again once the sender goes on with another target
             try:
                 if session.version == 2:
                     self._receive_v2(data, session, now, is_text)
