@@ -202,8 +202,8 @@ class PcpServer:
             if name is None:
                 self._refuse(connection, CLOSE_NO_CERTIFICATE, "no certificate with exactly one common name")
                 return
-            if serial is not None:
-                if self._revocations is not None and serial in self._revocations.serials:
+            if serial is not None and self._revocations is not None:
+                if serial in self._revocations.serials:
                     self._refuse(connection, CLOSE_REVOKED, "certificate revoked")
                     return
                 self._serials[connection.id] = serial

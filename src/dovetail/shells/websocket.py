@@ -150,6 +150,17 @@ class Assembler:
 class PicowsConnection(picows.WSListener):
     """One connection of picows: both its listener and our Connection."""
 
+    __slots__ = (
+        "_assembler",
+        "_handler",
+        "_is_closing",
+        "_max_bytes",
+        "_path",
+        "_receive",
+        "_underlying",
+        "id",
+    )
+
     def __init__(self, handler: Handler, path: str, max_bytes: int) -> None:
         self.id = next(_numbers)
         self._handler = handler
@@ -157,14 +168,12 @@ class PicowsConnection(picows.WSListener):
         self._path = path
         self._max_bytes = max_bytes
         self._assembler: Assembler | None = None
-        self._transport: picows.WSTransport | None = None
         self._underlying: Any = None
         self._is_closing = False
 
     # Called by picows
 
     def on_ws_connected(self, transport: picows.WSTransport) -> None:
-        self._transport = transport
         self._underlying = transport.underlying_transport
         self._underlying.set_write_buffer_limits(high=0)
         # picows keeps both for as long as the connection lives; their headers take 2 KiB
