@@ -19,12 +19,13 @@ from dovetail.receipt.witness import CosignRequest, Witness, merge_notes
 from dovetail.signing import Verifier
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
+from receipt.conversation_samples import NODE_KEYS, speak
 from receipt.independent_checker import check
 from receipt.tampering import alterations
 
 ALICE = Verifier(samples.ALICE, SigningKey(address_of(samples.ALICE.encode())).public.raw)
 WITNESS = samples.signer_of(samples.WITNESSES[0])
-TRUSTED = [*samples.verifiers(), ALICE]
+TRUSTED = [*samples.verifiers(), ALICE, *NODE_KEYS]
 PAIRS = {(verifier.name, verifier.public_key) for verifier in TRUSTED}
 
 
@@ -35,7 +36,7 @@ def receipts(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """A cosigned receipt that also proves growth, a completeness statement, a split view and a fork."""
+    """A cosigned receipt that also proves growth, a completeness statement, a split view, a fork and a conversation."""
     folder = tmp_path_factory.mktemp("others")
     case = samples.pcp_case(folder / "1")
     liar = samples.pcp_case(folder / "2", before=9)
@@ -59,6 +60,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
             build_completeness(source, samples.T0 + 2, samples.T0 + 10),
             build_split_view(signed, other.latest_checkpoint(), TRUSTED, other),
             build_fork([node], (messages[0].address, messages[1].address), TRUSTED),
+            speak(folder / "3", rounds=1).build(),
         ]
 
 
@@ -91,7 +93,7 @@ def test_the_other_kinds_are_valid_untouched(others):
 
 
 @settings(max_examples=600, deadline=None)
-@given(which=st.integers(0, 3), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@given(which=st.integers(0, 4), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_any_flipped_bit_makes_the_other_kinds_invalid(others, which, place, bit):
     data = bytearray(others[which])
     data[int(place * len(data))] ^= 1 << bit

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dovetail.hop import Address
     from dovetail.journal.checkpoint import SignedCheckpoint
     from dovetail.receipt.consistency import View
+    from dovetail.receipt.proof import Proof
     from dovetail.receipt.source import Source
     from dovetail.signing import Verifier
 
@@ -90,31 +91,64 @@ def build(
 
 @app.command()
 def complete(
-    since: Annotated[str, typer.Option("--from", help="From this time on.", metavar="TIME")],
-    until: Annotated[str, typer.Option("--until", help="Up to and without this time.", metavar="TIME")],
+    since: Annotated[str | None, typer.Option("--from", help="From this time on.", metavar="TIME")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Up to and without this time.", metavar="TIME")] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option("--conversation", help="All of the conversation that this message is in.", metavar="ADDRESS"),
+    ] = None,
     journal: Journals = None,
     lake: Lake = None,
     server: Annotated[
         str | None, typer.Option("--server", help="Which server, where there are several.", metavar="URI")
     ] = None,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option("--trust", help="Keys of servers whose journals are not here.", metavar="KEYS"),
+    ] = None,
+    search: Annotated[
+        int, typer.Option("--search", help="How many hops behind the message to search for more.", min=0)
+    ] = 100_000,
     checkpoint: Cosigned = None,
     witness: Witnesses = None,
     out: Out = None,
 ) -> None:
-    """State that these are all hops of one server in a stretch of time (TIME: 2026-11-15T20:00:00Z)."""
-    from dovetail.errors import UsageError
-    from dovetail.receipt.completeness import build_completeness
+    """State that these are all: the hops of one server in a stretch of time, or the messages of one conversation.
 
+    Give either --from and --until (TIME: 2026-11-15T20:00:00Z) or --conversation with any message of it.
+    """
+    from dovetail.errors import UsageError
+
+    if (conversation is None) == (since is None) or (since is None) != (until is None):
+        raise UsageError("give either --from and --until, or --conversation")
     witnesses = _load_keys(witness or ())
     with _sources(journal, lake, None) as sources:
         chosen = [source for source in sources if server is None or source.server == server]
-        if len(chosen) != 1:
-            raise UsageError(f"found {len(chosen)} servers, expected one; choose with --server")
-        (source,) = chosen
-        notes = _merge_notes(checkpoint or (), [*witnesses, source.verifier])
-        signed = next((note for note in notes if note.checkpoint.origin == source.server), None)
-        data = build_completeness(source, _parse_time(since), _parse_time(until), signed=signed, witnesses=witnesses)
+        notes = _merge_notes(checkpoint or (), [*witnesses, *(source.verifier for source in chosen)])
+        if conversation is not None:
+            from dovetail.receipt.build import BuildOptions, find_address
+            from dovetail.receipt.transcript import build_conversation
+
+            options = BuildOptions(search_hops=search, notes=notes, witnesses=witnesses)
+            address = find_address(chosen, _parse_prefix(conversation))
+            data = build_conversation(chosen, address, _load_keys(trust or ()), options)
+        else:
+            data = _complete_stretch(chosen, since or "", until or "", notes, witnesses)
     _write(data, out)
+
+
+def _complete_stretch(
+    sources: Sequence[Source], since: str, until: str, notes: Sequence[SignedCheckpoint], witnesses: Sequence[Verifier]
+) -> bytes:
+    """All hops of the one server in a stretch of time."""
+    from dovetail.errors import UsageError
+    from dovetail.receipt.completeness import build_completeness
+
+    if len(sources) != 1:
+        raise UsageError(f"found {len(sources)} servers, expected one; choose with --server")
+    (source,) = sources
+    signed = next((note for note in notes if note.checkpoint.origin == source.server), None)
+    return build_completeness(source, _parse_time(since), _parse_time(until), signed=signed, witnesses=witnesses)
 
 
 @app.command()
@@ -141,11 +175,11 @@ def verify(
 
     trusted = _load_keys(trust)
     policy = Policy(now_us=_now_us(), witnesses=witnesses, max_age_s=max_age)
-    views = [view for path in against or () for view in _read_views(path, trusted)]
+    others = [_read_other(path, trusted) for path in against or ()]
     is_any_broken = False
     for path in files:
         try:
-            proof = verify_receipt(_read(path), trusted, policy, views)
+            proof = verify_receipt(_read(path), trusted, policy, others)
         except ReceiptError as error:
             is_any_broken = True
             print_broken(path, error, as_json=as_json)
@@ -315,7 +349,7 @@ def _read_checkpoints(path: Path) -> list[SignedCheckpoint]:
         raise ReceiptError(f"{path}: {error}") from None
 
 
-def _read_views(path: Path, trusted: Sequence[Verifier]) -> list[View]:
+def _read_other(path: Path, trusted: Sequence[Verifier]) -> View | Proof:
     """What a file shows of journals: a receipt, which must itself be valid, or a note that a trusted key has signed."""
     from dovetail.errors import CheckpointError, ReceiptError
     from dovetail.journal.checkpoint import verify_checkpoint
@@ -325,8 +359,8 @@ def _read_views(path: Path, trusted: Sequence[Verifier]) -> list[View]:
     data = _read(path)
     try:
         if data.startswith(b"{"):
-            return list(verify_receipt(data, trusted).views)
-        return [View(verify_checkpoint(data.decode(errors="replace"), trusted).checkpoint)]
+            return verify_receipt(data, trusted)
+        return View(verify_checkpoint(data.decode(errors="replace"), trusted).checkpoint)
     except (CheckpointError, ReceiptError) as error:
         raise ReceiptError(f"{path}: {error}") from None
 
