@@ -17,10 +17,12 @@ from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, merge_notes
 from dovetail.signing import Verifier
+from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
-from receipt.conversation_samples import NODE_KEYS, speak
+from receipt.conversation_samples import NODE_KEYS, forge, speak
 from receipt.independent_checker import check
+from receipt.independent_conversation_checker import check_conversation
 from receipt.tampering import alterations
 
 ALICE = Verifier(samples.ALICE, SigningKey(address_of(samples.ALICE.encode())).public.raw)
@@ -72,7 +74,7 @@ def is_accepted(data: bytes) -> bool:
     return True
 
 
-def is_accepted_independently(data: bytes) -> bool:
+def is_accepted_independently(data: bytes, check=check) -> bool:
     try:
         check(data, PAIRS)
     except Exception:
@@ -136,3 +138,25 @@ def test_the_independent_checker_agrees_on_thousands_of_receipts(receipts):
             assert is_accepted(changed) == is_accepted_independently(changed) == (changed == data)
             checked += 1
     assert checked == 3003
+
+
+def test_the_independent_checker_of_conversations_agrees(tmp_path):
+    chance = random.Random(20251116)
+    spoken = speak(tmp_path, rounds=1)
+    data, other = spoken.build(), spoken.build(spoken.elsewhere.address)
+    assert check_conversation(data, PAIRS) == list(verify_receipt(data, TRUSTED).claims)
+    messages = [decode_message(message.raw) for message in verify_receipt(data, TRUSTED).messages]
+    strangers = [decode_message(message.raw) for message in verify_receipt(other, TRUSTED).messages]
+    damaged = [changed for _, changed in alterations(data, other)]
+    tried = chance.sample(damaged, 150)
+    for _ in range(100):
+        flipped = bytearray(data)
+        flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+        tried.append(bytes(flipped))
+    # proofs and words that fit, of the wrong messages; some of the shorter ones are whole conversations
+    tried += [forge(spoken, [m for m in messages if m is not left_out]) for left_out in messages]
+    tried += [forge(spoken, [*messages, stranger]) for stranger in strangers]
+    tried += [forge(spoken, [m for m in messages if said.uri not in (m.uri, m.responding_to)]) for said in spoken.said]
+    verdicts = [is_accepted(changed) for changed in tried]
+    assert [is_accepted_independently(changed, check_conversation) for changed in tried] == verdicts
+    assert 0 < sum(verdicts) < 6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from dovetail.keys import load_verifier_keys
 from dovetail.receipt.verify import verify_receipt
 from dovetail.signing import Verifier
 from receipt import receipt_samples as samples
+from receipt.conversation_samples import TRUSTED, speak
 from receipt.independent_checker import check
+from receipt.independent_conversation_checker import check_conversation
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -22,3 +26,19 @@ def test_kept_receipts_are_valid_and_can_be_made_again(tmp_path, fabric):
     claims = list(verify_receipt(data, keys).claims)
     assert check(data, {(key.name, key.public_key) for key in keys}) == claims
     assert samples.CASES[fabric](tmp_path).build() == data
+
+
+def test_the_kept_conversation_is_valid_and_can_be_made_again(tmp_path):
+    data = (VECTORS / "receipt-conversation.json").read_bytes()
+    claims = list(verify_receipt(data, TRUSTED).claims)
+    assert check_conversation(data, {(key.name, key.public_key) for key in TRUSTED}) == claims
+    assert speak(tmp_path, rounds=1).build() == data
+
+
+def test_the_independent_checkers_are_short_and_share_no_code():
+    folder = Path(__file__).parent
+    texts = [(folder / f"independent_{name}.py").read_text() for name in ("checker", "conversation_checker")]
+    assert len(texts[0].splitlines()) < 150
+    for text in texts:
+        imports = {line.split()[1].partition(".")[0] for line in text.splitlines() if re.match("import |from ", line)}
+        assert imports <= {*sys.stdlib_module_names, "cryptography", "receipt"}
