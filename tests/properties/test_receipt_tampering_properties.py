@@ -13,6 +13,7 @@ from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.completeness import build_completeness
 from dovetail.receipt.evidence import build_fork, build_split_view, root_of_first
+from dovetail.receipt.exchange import build_exchange
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, merge_notes
@@ -21,6 +22,7 @@ from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
 from receipt.conversation_samples import NODE_KEYS, forge, speak
+from receipt.exchange_samples import exchange
 from receipt.independent_checker import check
 from receipt.independent_conversation_checker import check_conversation
 from receipt.tampering import alterations
@@ -38,17 +40,19 @@ def receipts(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """A cosigned receipt that also proves growth, a completeness statement, a split view, a fork and a conversation."""
+    """A cosigned receipt that also proves growth, and one of each of the other kinds."""
     folder = tmp_path_factory.mktemp("others")
     case = samples.pcp_case(folder / "1")
     liar = samples.pcp_case(folder / "2", before=9)
     messages = [samples.create("chat"), samples.create("other")]
     seen = [Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=m.address, raw=m.raw) for m in messages]
+    said = exchange(folder / "4")
     forked = samples.write(folder / "a.journal", samples.NODE_A, seen)
     with (
         JournalSource.open(case.journals[0]) as source,
         JournalSource.open(liar.journals[0]) as other,
         JournalSource.open(forked) as node,
+        JournalSource.open(said.journal) as broker,
     ):
         signed = source.latest_checkpoint()
         note = Witness(WITNESS, TRUSTED).cosign(CosignRequest(0, (), signed.note), samples.T0 // 1_000_000)
@@ -63,6 +67,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
             build_split_view(signed, other.latest_checkpoint(), TRUSTED, other),
             build_fork([node], (messages[0].address, messages[1].address), TRUSTED),
             speak(folder / "3", rounds=1).build(),
+            build_exchange(broker, said.address("request")),
         ]
 
 
@@ -95,7 +100,7 @@ def test_the_other_kinds_are_valid_untouched(others):
 
 
 @settings(max_examples=600, deadline=None)
-@given(which=st.integers(0, 4), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@given(which=st.integers(0, 5), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_any_flipped_bit_makes_the_other_kinds_invalid(others, which, place, bit):
     data = bytearray(others[which])
     data[int(place * len(data))] ^= 1 << bit

@@ -16,6 +16,7 @@ from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
 from receipt.conversation_samples import TRUSTED, forge, speak
+from receipt.exchange_samples import exchange
 from receipt.receipt_samples import create
 
 
@@ -240,6 +241,21 @@ def test_completeness_of_a_conversation(receipt, tmp_path):
     shorter.write_bytes(forge(spoken, [m for m in messages if last.uri not in (m.uri, m.responding_to)]))
     ran = receipt("verify", shorter, "--trust", trust, "--against", delivery)
     assert (ran.code, f"against: {last.uri} was left out" in ran.err) == (1, True)
+
+
+def test_completeness_of_an_exchange(receipt, trust, tmp_path):
+    said = exchange(tmp_path)
+    out = tmp_path / "all.json"
+    wanted = ("--journal", said.journal, "--conversation", said.address("request").hex()[:12], "-o", out)
+    assert receipt("complete", *wanted, "--until", "2025-11-15T20:00:00.008500Z").code == 0
+    assert "saw 5 messages of the exchange" in receipt("verify", out, "--trust", trust).out
+    assert receipt("complete", *wanted).code == 0
+    ran = receipt("verify", out, "--trust", trust)
+    assert (ran.code, "saw 6 messages of the exchange" in ran.out) == (0, True)
+    assert receipt("show", out).code == 0
+    swarm = samples.swarm_case(tmp_path / "swarm")
+    ran = receipt("complete", "--journal", swarm.journals[0], "--conversation", swarm.address.hex())
+    assert (ran.code, "a swarm has none" in ran.err) == (2, True)
 
 
 def grow(path) -> None:

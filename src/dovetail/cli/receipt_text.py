@@ -28,7 +28,7 @@ def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = F
         return
     lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})", "proven:"]
     lines += [f"  {claim}" for claim in (*proof.claims, *proof.witnessed, *proof.growth)]
-    if proof.kind == "completeness":
+    if proof.kind in ("completeness", "exchange"):
         lines.append("the hops:")
         for hop in proof.hops:
             whom = "" if hop.counterpart is None else f" {hop.counterpart}"

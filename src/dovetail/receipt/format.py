@@ -203,7 +203,32 @@ class Conversation(
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-Receipt = Delivery | Fork | SplitView | Completeness | Conversation
+class Exchange(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="exchange/1",
+    rename={"since": "from"},
+):
+    """All messages of one pcp exchange in a stretch of time: the range as in `Completeness`, and bytes to judge it by.
+
+    The first message is the request, all others are in the order of their addresses.
+    """
+
+    claim: Claim
+    journal: NoteRecord
+    first: Position
+    since: Time
+    until: Time
+    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
+    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
+    messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
+
+
+Receipt = Delivery | Fork | SplitView | Completeness | Conversation | Exchange
 
 _decoder: msgspec.json.Decoder[Receipt] = msgspec.json.Decoder(Receipt)
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -234,7 +259,7 @@ def notes_of(receipt: Receipt) -> list[NoteRecord]:
             return list(receipt.journals)
         case SplitView():
             return [receipt.first, receipt.second]
-        case Completeness():
+        case Completeness() | Exchange():
             return [receipt.journal]
         case _:
             assert_never(receipt)

@@ -7,9 +7,8 @@ builds one. The same command stands where nothing can be proven, with the reason
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 from dovetail.errors import DovetailError, ReceiptError
 from dovetail.hop import Address
 from dovetail.receipt.build import BuildOptions, build_receipt
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.source import Source
+from dovetail.receipt.sources import open_sources
 from dovetail.report.text import show
 
 MAX_RECEIPTS = 500
@@ -39,19 +38,6 @@ class Origins:
 
     def __bool__(self) -> bool:
         return bool(self.journals) or self.lake is not None
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[list[Source]]:
-        """All sources, open as long as the block."""
-        with contextlib.ExitStack() as stack:
-            opened = [stack.enter_context(JournalSource.open(path)) for path in self.journals]
-            sources: dict[str, Source] = {source.server: source for source in opened}
-            if self.lake is not None:
-                from dovetail.receipt.lake_source import open_lake
-
-                for source in open_lake(self.lake):
-                    sources.setdefault(source.server, source)
-            yield list(sources.values())
 
 
 @dataclass(slots=True)
@@ -85,7 +71,7 @@ def build_shelf(
     shelf = Shelf()
     ends = time.monotonic() + max_seconds
     try:
-        with origins.open() as sources:
+        with open_sources(origins.journals, origins.lake) as sources:
             # no more reasons than receipts
             for number, address in enumerate(addresses[: 2 * max_receipts]):
                 if len(shelf.receipts) >= max_receipts or shelf.bytes >= max_bytes or time.monotonic() > ends:
