@@ -25,6 +25,7 @@ from receipt.conversation_samples import NODE_KEYS, forge, speak
 from receipt.exchange_samples import exchange
 from receipt.independent_checker import check
 from receipt.independent_conversation_checker import check_conversation
+from receipt.independent_exchange_checker import check_exchange
 from receipt.tampering import alterations
 
 ALICE = Verifier(samples.ALICE, SigningKey(address_of(samples.ALICE.encode())).public.raw)
@@ -165,3 +166,25 @@ def test_the_independent_checker_of_conversations_agrees(tmp_path):
     verdicts = [is_accepted(changed) for changed in tried]
     assert [is_accepted_independently(changed, check_conversation) for changed in tried] == verdicts
     assert 0 < sum(verdicts) < 6
+
+
+def test_the_independent_checker_of_exchanges_agrees(tmp_path):
+    chance = random.Random(20251117)
+    said = exchange(tmp_path)
+    with JournalSource.open(said.journal) as source:
+        valid = [
+            build_exchange(source, said.address(name), until_us)
+            for name in ("request", "reply", "earlier", "other talk")
+            for until_us in (None, samples.T0 + 9600)
+        ]
+    tried = list(valid)
+    for number, data in enumerate(valid):
+        tried += chance.sample([changed for _, changed in alterations(data, valid[number - 1])], 120)
+        for _ in range(100):
+            flipped = bytearray(data)
+            flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+            tried.append(bytes(flipped))
+    verdicts = [is_accepted(changed) for changed in tried]
+    assert [is_accepted_independently(changed, check_exchange) for changed in tried] == verdicts
+    assert sum(verdicts) == len(valid)
+    assert [check_exchange(data, PAIRS) for data in valid] == [list(verify_receipt(d, TRUSTED).claims) for d in valid]

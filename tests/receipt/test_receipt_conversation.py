@@ -60,12 +60,14 @@ def test_a_liar_with_true_proofs_makes_the_same_of_all_messages(spoken, statemen
     assert forge(spoken, messages) == statement
 
 
+@pytest.mark.exhaustive
 def test_a_chain_left_out_is_missing(spoken, messages):
     for said in spoken.said[:-1]:
         rest = [m for m in messages if said.uri not in (m.uri, m.responding_to)]
         assert_refused(forge(spoken, rest), r"^completeness: wm:/\S+ is missing, which wm:/\S+ names")
 
 
+@pytest.mark.exhaustive
 def test_any_single_message_left_out_is_missing(spoken, messages):
     named = {uri for m in messages for uri in (m.responding_to, *m.previous)}
     assert len(named & {m.uri for m in messages}) > 25
@@ -117,6 +119,7 @@ def test_one_node_alone_states_it_with_the_key_of_the_other(spoken):
         verify_receipt(data, [*samples.verifiers(NODE_A, NODE_B), NODE_KEYS[0]])
 
 
+@pytest.mark.exhaustive
 def test_every_altered_field_is_refused(tmp_path):
     small = speak(tmp_path, rounds=1)
     data, other = small.build(only=1), small.build(small.elsewhere.address, only=1)

@@ -116,6 +116,7 @@ def test_swapped_bytes_and_another_request_are_refused(said, statement):
         verify_receipt(encode(value), TRUSTED)
 
 
+@pytest.mark.exhaustive
 def test_every_altered_field_is_refused(said, statement):
     tried = 0
     for what, changed in alterations(statement, build(said, "reply")):
@@ -125,6 +126,7 @@ def test_every_altered_field_is_refused(said, statement):
     assert tried > 500
 
 
+@pytest.mark.exhaustive
 def test_any_flipped_bit_makes_it_invalid(statement):
     for place in range(0, len(statement), 11):
         flipped = bytearray(statement)
