@@ -124,3 +124,18 @@ def test_files_from_before_get_the_same_index_at_the_next_sealing(sealed):
     shutil.rmtree(lake / INDEXES)
     assert seal_journal(path, lake) is None
     assert {file.name: file.read_bytes() for file in lake.glob(f"{INDEXES}/*/*")} == before
+
+
+def test_indexes_of_an_interrupted_sealing_are_removed(sealed):
+    path, lake = sealed
+    (folder,) = lake.glob(f"{INDEXES}/*")
+    before = sorted(file.name for file in folder.iterdir())
+    end = list(read_manifests(lake))[-1].end
+    for name in (f"{end:019d}-{end + 7:019d}.index", f".{end:019d}-{end + 7:019d}.index.tmp"):
+        (folder / name).write_bytes(b"half")
+    with open_writer(path) as journal:
+        journal.append(random_observations(random.Random(9), START_US + 10**9, 3))
+        journal.checkpoint()
+    manifest = seal_journal(path, lake)
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == sorted([*before, *(index_path(lake, SERVER, f.first_seq, f.end).name for f in manifest.files)])

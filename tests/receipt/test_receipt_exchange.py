@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from dovetail.errors import ReceiptError
-from dovetail.hop import address_of
+from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.seal import seal_journal
 from dovetail.receipt.exchange import build_exchange
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
-from receipt.exchange_samples import exchange
+from receipt.exchange_samples import exchange, frame
 from receipt.tampering import alterations, encode
 
 TRUSTED = samples.verifiers()
@@ -143,3 +144,29 @@ def test_requests_that_cannot_be_shown_are_refused(said):
             build_exchange(source, address_of(b"bytes that the journal never had"))
         with pytest.raises(ReceiptError, match="ends before it begins"):
             build_exchange(source, said.address("request"), samples.T0)
+
+
+@pytest.mark.exhaustive
+def test_a_long_chain_of_replies_in_the_worst_order_is_quick(tmp_path):
+    """Each replies to the one behind it, so that one pass over the stretch finds only one more."""
+    raws = [frame(1, samples.CONTROLLER, samples.AGENT)]
+    raws += [frame(n, samples.AGENT, samples.CONTROLLER, n + 1 if n < 2000 else 1) for n in range(2, 2001)]
+    journal = samples.write(
+        tmp_path / "broker.journal",
+        samples.BROKER,
+        [
+            Observation(
+                at_us=samples.T0 + place,
+                stage=Stage.ACCEPTED,
+                message=address_of(raw),
+                counterparts=(samples.CONTROLLER,),
+                raw=raw,
+            )
+            for place, raw in enumerate(raws)
+        ],
+    )
+    with JournalSource.open(journal) as source:
+        data = build_exchange(source, address_of(raws[0]))
+    start = time.process_time()
+    assert len(verify_receipt(data, TRUSTED).messages) == 2000
+    assert time.process_time() - start < 2

@@ -9,7 +9,7 @@ Beside each file lies an index (`journal.index`), by which receipts find a messa
 indexes get theirs at its next sealing, from the journal.
 
 A crash at any moment leaves at most temporary files, Parquet files that no manifest announces and their indexes; the
-next sealing removes the files and writes the range again.
+next sealing removes them and writes the range again.
 """
 
 from __future__ import annotations
@@ -248,6 +248,9 @@ def _remove_unannounced(lake: Path, server: str, first: int) -> None:
         path.unlink()
     for path in lake.glob(f"fabric=*/date=*/{slug}.*.parquet"):
         if int(path.name.removeprefix(f"{slug}.").partition("-")[0]) >= first:
+            path.unlink()
+    for path in index_directory(lake, server).glob("*.index*"):
+        if path.name.startswith(".") or int(path.name.partition("-")[0]) >= first:
             path.unlink()
 
 

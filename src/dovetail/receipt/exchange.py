@@ -10,8 +10,9 @@ one of its replies; the others are there to show that they do not.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dovetail.errors import ReceiptError, RemoteProtocolError
 from dovetail.hop import Address, Fabric, Hop
@@ -43,6 +44,13 @@ class Traffic:
     digests: set[bytes] = field(default_factory=set)
 
 
+class Ids(NamedTuple):
+    """The id of a message, and the id of the one it replies to."""
+
+    own: str
+    answers: str | None
+
+
 def build_exchange(
     source: Source,
     request: Address,
@@ -68,8 +76,10 @@ def build_exchange(
     if len(wanted) > MAX_CONVERSATION:
         raise ReceiptError(f"{len(wanted)} messages of its participants, expected at most {MAX_CONVERSATION}")
     raws = {address: source.raw(address) for address in wanted}
+    ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
+    members = _find_members(request, traffic, ids)
     receipt = Exchange(
-        claim=_state(part.signed.checkpoint, request, traffic, raws, (since_us, until_us)),
+        claim=_state(part.signed.checkpoint, members, ids, (since_us, until_us)),
         journal=part.journal,
         first=part.first,
         since=since_us,
@@ -105,10 +115,11 @@ def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Poli
             raise ReceiptError(f"completeness: {address.hex()} was added: none of the request's participants had it")
     for address, raw in raws.items():
         _check_bytes(address, raw, traffic[address])
-    claims = _state(part.checkpoint, request, traffic, raws, (receipt.since, receipt.until))
+    ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
+    members = _find_members(request, traffic, ids)
+    claims = _state(part.checkpoint, members, ids, (receipt.since, receipt.until))
     if receipt.claim != claims:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
-    members = _members(request, traffic, raws)
     return Proof(
         kind="exchange",
         fabric=Fabric.PCP,
@@ -151,29 +162,30 @@ def _check_bytes(address: Address, raw: bytes | None, seen: Traffic) -> None:
         raise ReceiptError(f"address: the journal did not keep these bytes of {address.hex()}")
 
 
-def _members(
-    request: Address, traffic: Mapping[Address, Traffic], raws: Mapping[Address, bytes | None]
+def _find_members(
+    request: Address, traffic: Iterable[Address], ids: Mapping[Address, Ids | None]
 ) -> dict[Address, str]:
     """The request, then all that reply to it or to a reply, in the order of their hops; each with the id it has."""
-    ids = {address: _read_ids(address, raws.get(address)) for address in traffic}
     first = ids[request]
     if first is None:
         raise ReceiptError("completeness: the bytes of the request are not here, or are no message")
-    members = {request: first[0]}
-    known = {first[0]}
-    is_growing = True
-    while is_growing:
-        is_growing = False
-        for address, pair in ids.items():
-            if pair is not None and pair[1] in known and address not in members:
-                members[address] = pair[0]
-                known.add(pair[0])
-                is_growing = True
-    return {request: first[0]} | {address: members[address] for address in traffic if address in members}
+    replies: dict[str, list[Address]] = {}
+    for address, read in ids.items():
+        if read is not None and read.answers is not None:
+            replies.setdefault(read.answers, []).append(address)
+    members = {request: first.own}
+    pending = [first.own]
+    while pending:
+        for address in replies.pop(pending.pop(), ()):
+            read = ids[address]
+            if read is not None and address not in members:
+                members[address] = read.own
+                pending.append(read.own)
+    return {request: first.own} | {address: members[address] for address in traffic if address in members}
 
 
-def _read_ids(address: Address, raw: bytes | None) -> tuple[str, str | None] | None:
-    """The id of a message and the id it replies to; None where its whole bytes are not here or are no message."""
+def _read_ids(address: Address, raw: bytes | None) -> Ids | None:
+    """None where the whole bytes of the message are not here or are no message."""
     from msgspec import UNSET
 
     from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
@@ -185,7 +197,7 @@ def _read_ids(address: Address, raw: bytes | None) -> tuple[str, str | None] | N
         message = decode_frame(raw).envelope if raw[:1] == bytes([VERSION_1]) else decode_message(raw)
     except RemoteProtocolError:
         return None
-    return message.id.lower(), None if message.in_reply_to is UNSET else message.in_reply_to.lower()
+    return Ids(message.id.lower(), None if message.in_reply_to is UNSET else message.in_reply_to.lower())
 
 
 def _names(members: Collection[Address]) -> list[str]:
@@ -194,22 +206,19 @@ def _names(members: Collection[Address]) -> list[str]:
 
 def _state(
     checkpoint: Checkpoint,
-    request: Address,
-    traffic: Mapping[Address, Traffic],
-    raws: Mapping[Address, bytes | None],
+    members: Mapping[Address, str],
+    ids: Mapping[Address, Ids | None],
     stretch: tuple[int, int],
 ) -> list[str]:
     """The claim: how many, in which time, each of them, and what else was looked at."""
-    members = _members(request, traffic, raws)
+    request = next(iter(members))
     saw = f"{checkpoint.origin} saw {len(members)} messages of the exchange that {request.hex()} begins"
     sentences = [f"{saw} {describe_stretch(*stretch)}, and these are all"]
     sentences += [
-        f"{name} is {address.hex()} with the id {own_id}"
-        for (address, own_id), name in zip(members.items(), _names(members), strict=True)
+        f"{name} is {address.hex()} with the id {own}"
+        for (address, own), name in zip(members.items(), _names(members), strict=True)
     ]
-    others = [address for address in raws if address not in members]
-    unknown = sum(raws[address] is None or _read_ids(address, raws[address]) is None for address in others)
-    sentences.append(
-        f"{len(others)} other messages of its participants are here, {unknown} of them without whole bytes of a message"
-    )
+    others = [read for address, read in ids.items() if address not in members]
+    looked_at = f"{len(others)} other messages of its participants are here"
+    sentences.append(f"{looked_at}, {others.count(None)} of them without whole bytes of a message")
     return [*sentences, describe_commitment(View(checkpoint))]
