@@ -232,6 +232,9 @@ def test_completeness_of_a_conversation(receipt, tmp_path):
     assert (shown.code, "is not signed with a trusted key" in shown.err) == (1, True)
     assert receipt("complete", *journals, *wanted, "--from", "2025-11-15").code == 2
     assert receipt("complete", *journals).code == 2
+    grown = tmp_path / "grown.json"
+    assert receipt("complete", *journals, *wanted[:-1], grown, "--since", out).code == 0
+    assert ", and begins with its journal of " in receipt("verify", grown, "--trust", trust, "--against", out).out
 
     delivery, shorter = tmp_path / "delivery.json", tmp_path / "shorter.json"
     last = spoken.said[-1]
@@ -253,6 +256,7 @@ def test_completeness_of_an_exchange(receipt, trust, tmp_path):
     ran = receipt("verify", out, "--trust", trust)
     assert (ran.code, "saw 6 messages of the exchange" in ran.out) == (0, True)
     assert receipt("show", out).code == 0
+    assert receipt("complete", *wanted, "--since", out).code == 2
     swarm = samples.swarm_case(tmp_path / "swarm")
     ran = receipt("complete", "--journal", swarm.journals[0], "--conversation", swarm.address.hex())
     assert (ran.code, "a swarm has none" in ran.err) == (2, True)

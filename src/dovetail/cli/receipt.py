@@ -116,8 +116,12 @@ def complete(
         typer.Option("--trust", help="Keys of servers whose journals are not here.", metavar="KEYS"),
     ] = None,
     search: Annotated[
-        int, typer.Option("--search", help="How many hops behind the message to search for more.", min=0)
+        int, typer.Option("--search", help="How many hops behind the message to search for more (won).", min=0)
     ] = 100_000,
+    older: Annotated[
+        list[Path] | None,
+        typer.Option("--since", help="An older receipt or checkpoint to prove growth from (won).", metavar="FILE"),
+    ] = None,
     checkpoint: Cosigned = None,
     witness: Witnesses = None,
     out: Out = None,
@@ -131,6 +135,8 @@ def complete(
 
     if (conversation is None) == (since is None) or (conversation is None and until is None):
         raise UsageError("give either --from and --until, or --conversation")
+    if conversation is None and older:
+        raise UsageError("--since goes with --conversation")
     witnesses = load_keys(witness or ())
     with open_sources(journal, lake, None) as sources:
         chosen = [source for source in sources if server is None or source.server == server]
@@ -138,7 +144,12 @@ def complete(
         if conversation is not None:
             from dovetail.receipt.build import BuildOptions
 
-            options = BuildOptions(search_hops=search, notes=notes, witnesses=witnesses)
+            options = BuildOptions(
+                search_hops=search,
+                notes=notes,
+                witnesses=witnesses,
+                since=[signed.checkpoint for path in older or () for signed in read_checkpoints(path)],
+            )
             data = _complete_conversation(chosen, conversation, until, load_keys(trust or ()), options)
         else:
             data = _complete_stretch(chosen, since or "", until or "", notes, witnesses)
@@ -159,6 +170,8 @@ def _complete_conversation(
     if fabrics == {Fabric.PCP}:
         from dovetail.receipt.exchange import build_exchange
 
+        if options.since:
+            raise UsageError("--since goes with a won conversation")
         if len(holders) != 1:
             raise UsageError(f"{len(holders)} brokers had the request, expected one; choose with --server")
         (source,) = holders
