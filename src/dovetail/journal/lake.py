@@ -2,6 +2,7 @@
 
     LAKE/fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.parquet
     LAKE/_manifests/<server>/<first seq>-<last seq>.json
+    LAKE/_index/<server>/<first seq>-<last seq>.index        an aid to find messages: see `index`
 
 `<server>` is readable text of the server's URI and 8 hex digits of its SHA-256. A Parquet file counts only when a
 manifest announces it; a manifest is written last, whole, and never again. Readers that list files skip names with a

@@ -5,8 +5,11 @@ roots can be recomputed file by file, in parallel. A sealing covers everything f
 latest signed checkpoint. Before anything is announced, the roots of the files are folded up to that checkpoint: a
 journal that was tampered with is never sealed.
 
-A crash at any moment leaves at most temporary files and Parquet files that no manifest announces; the next sealing
-removes both and writes the range again.
+Beside each file lies an index (`journal.index`), by which receipts find a message. A server's files from a time before
+indexes get theirs at its next sealing, from the journal.
+
+A crash at any moment leaves at most temporary files, Parquet files that no manifest announces and their indexes; the
+next sealing removes them and writes the range again.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import pyarrow.parquet as pq
 from dovetail.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.hop import Hop
 from dovetail.journal.database import CHECK_BYTES
+from dovetail.journal.index import RunCollector, fold_blocks, index_directory, index_path
 from dovetail.journal.lake import (
     MANIFEST_FORMAT,
     Manifest,
@@ -34,6 +38,7 @@ from dovetail.journal.lake import (
     publish,
     publish_written,
     range_name,
+    read_manifests,
     server_slug,
 )
 from dovetail.journal.layout import NO_DIGEST
@@ -83,6 +88,8 @@ def seal_journal(
     with JournalReader.open(path) as reader, _sole_sealer(lake, reader.identity.server) as directory:
         before = latest_manifest(lake, reader.identity.server)
         first = before.end if before is not None else 0
+        if not index_directory(lake, reader.identity.server).is_dir():
+            _index_earlier(reader, lake)
         checkpoint = reader.latest_checkpoint()
         if before is not None and before.key != reader.identity.verifier.text():
             raise JournalError(f"{path} has another key than what was sealed of {reader.identity.server} before")
@@ -168,13 +175,15 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     temporary = path.with_name(f".{name}.tmp")
     leaves: list[bytes] = []
     times: list[int] = []
+    runs = RunCollector()
     columns = _Columns()
     with pq.ParquetWriter(
         temporary, LAKE_SCHEMA, compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS
     ) as file:
-        for hop, leaf, digest in _rows(reader, segment):
+        for hop, leaf, digest in _rows(reader, segment.first_seq, segment.end):
             leaves.append(leaf)
             times = [times[0] if times else hop.at_us, hop.at_us]
+            runs.add(hop.message)
             columns.add(hop, leaf, digest)
             if columns.is_full:
                 file.write_table(columns.take())
@@ -182,6 +191,11 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     if len(leaves) != 1 << segment.level:
         raise JournalDamaged(f"{reader.path}: hops {segment.first_seq} to {segment.end - 1} are not all there")
     publish_written(temporary, path)
+    sha256 = _sha256_of(path)
+    blocks = fold_blocks(leaves)
+    publish(
+        index_path(lake, identity.server, segment.first_seq, segment.end), runs.encode(bytes.fromhex(sha256), blocks)
+    )
     return SealedFile(
         path=str(path.relative_to(lake)),
         first_seq=segment.first_seq,
@@ -189,20 +203,36 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
         first_at_us=times[0],
         last_at_us=times[-1],
         bytes=path.stat().st_size,
-        sha256=_sha256_of(path),
-        root=fold_perfect(leaves).hex(),
+        sha256=sha256,
+        root=fold_perfect(blocks or leaves).hex(),
     )
 
 
-def _rows(reader: JournalReader, segment: Segment) -> Iterator[tuple[Hop, bytes, bytes]]:
-    """Hops of a segment with their leaf hashes and digests."""
+def _index_earlier(reader: JournalReader, lake: Path) -> None:
+    """Indexes of the files that were sealed without them, as far as the journal's hops are those of the files."""
+    directory = index_directory(lake, reader.identity.server)
+    directory.mkdir(parents=True)
+    for manifest in read_manifests(lake, reader.identity.server):
+        for file in manifest.files:
+            runs, leaves = RunCollector(), []
+            for hop, leaf, _ in _rows(reader, file.first_seq, file.end):
+                runs.add(hop.message)
+                leaves.append(leaf)
+            blocks = fold_blocks(leaves)
+            if len(leaves) == file.rows and fold_perfect(blocks or leaves).hex() == file.root:
+                path = index_path(lake, manifest.server, file.first_seq, file.end)
+                publish(path, runs.encode(bytes.fromhex(file.sha256), blocks))
+
+
+def _rows(reader: JournalReader, first: int, end: int) -> Iterator[tuple[Hop, bytes, bytes]]:
+    """Hops from `first` up to and without `end` with their leaf hashes and digests."""
     tree = JournalTree(reader)
-    for commit in reader.commits(segment.first_seq, segment.end):
+    for commit in reader.commits(first, end):
         messages = reader.messages_by_id({run.message_id for run in commit.runs}, commit.first_seq, commit.end)
         by_address = {message.address: message for message in messages.values()}
         hops = reader.hops_of_commit(commit, messages)
         for hop, leaf in zip(hops, tree.hash_commit(commit, messages), strict=True):
-            if segment.first_seq <= hop.seq < segment.end:
+            if first <= hop.seq < end:
                 yield hop, leaf, by_address[hop.message].digest_on(hop.seq)
 
 
@@ -218,6 +248,9 @@ def _remove_unannounced(lake: Path, server: str, first: int) -> None:
         path.unlink()
     for path in lake.glob(f"fabric=*/date=*/{slug}.*.parquet"):
         if int(path.name.removeprefix(f"{slug}.").partition("-")[0]) >= first:
+            path.unlink()
+    for path in index_directory(lake, server).glob("*.index*"):
+        if path.name.startswith(".") or int(path.name.partition("-")[0]) >= first:
             path.unlink()
 
 
