@@ -353,8 +353,11 @@ class Oracle:
                 if child.fabric == "pcp":
                     continue
                 having = self.holders(child.fabric, owners[0].address)
+                refusing = {
+                    hop.server for hop in self.of[child.fabric, owners[0].address] if hop.stage is Stage.REJECTED
+                }
                 for server in holding if having else ():
-                    if server not in having:
+                    if server not in having and server not in refusing:
                         expires = owners[0].expires_us if owners[0].expires_us is not None else parent_expires
                         unexpired = None if expires is None else expires > self.as_of_us
                         rows.add((child.fabric, child.address, parent, relation, server, len(having), unexpired))
