@@ -30,6 +30,8 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool
     error: str | None = None
     part: Part | None = None
+    kept_error: str | None = None
+    """What is wrong with what a compaction kept beside it."""
 
     @property
     def fabric(self) -> str:
