@@ -76,9 +76,16 @@ class Follower:
                 self.audit.spark.stop()
 
     def _process(self, rows: DataFrame, number: int) -> None:
-        with self._turn, reading(self.audit.lake, self.audit.progress.step):
-            self.audit.process(rows, number)
-            self._conclude()
+        try:
+            with self._turn, reading(self.audit.lake, self.audit.progress.step):
+                self.audit.process(rows, number)
+                self._conclude()
+        except Exception:
+            if self.stop.is_set():
+                # a short text: Spark looks through the whole trace of what comes here, with a regular expression that
+                # runs out of stack on that of a cancelled job
+                raise Stopped from None
+            raise
 
     def _look_on(self) -> None:
         """Look at the lake at the stream's pace; a batch that is under way looks itself."""
