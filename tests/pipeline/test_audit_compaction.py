@@ -346,3 +346,16 @@ def test_dates_that_cannot_be_meant(text):
 
 def test_a_date_is_the_beginning_of_its_day_in_utc():
     assert parse_before("2025-11-15", T0) == dt.datetime(2025, 11, 15, tzinfo=dt.UTC)
+
+
+def test_a_reader_waits_for_a_compaction_and_can_be_called_off(tmp_path):
+    lake = quiet_lake(tmp_path)
+    told = []
+
+    def call_off(text):
+        told.append(text)
+        raise Crashed
+
+    with changing(lake, 0), pytest.raises(Crashed), reading(lake, call_off):
+        pass
+    assert told == ["wait for a compaction to end"]

@@ -17,16 +17,17 @@ from dovetail.errors import PipelineError
 from dovetail.journal.lake import MANIFESTS
 
 _POLL_S = 0.1
+_TELL_S = 0.5
 
 
 @contextlib.contextmanager
 def reading(lake: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Keep compactions away; waits for one that is under way, and tells so."""
+    """Keep compactions away; waits for one that is under way, and tells so, now and then, to `waiting`."""
     with _opened(lake) as lock:
-        if not _is_taken(lock, fcntl.LOCK_SH):
+        while not _is_taken(lock, fcntl.LOCK_SH):
             if waiting is not None:
                 waiting("wait for a compaction to end")
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            time.sleep(_TELL_S)
         yield
 
 
