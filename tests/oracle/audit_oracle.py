@@ -211,7 +211,10 @@ class Oracle:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
         echoed = next((hop for hop in hops if hop.stage is Stage.ECHOED), None)
         if echoed:
-            took = echoed.at_us - taken.at_us if taken else None
+            took = None
+            if taken:
+                same = echoed.server == taken.server
+                took = echoed.at_us - taken.at_us - (0 if same else self.offset(taken.server, echoed.server))
             return {("won", address, recipient, "echoed", None, None, None, took, 0)}
         return {("won", address, recipient, "in_flight", None, None, None, None, 0)}
 
