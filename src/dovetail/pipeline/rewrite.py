@@ -34,9 +34,9 @@ from dovetail.journal.seal import GROUP_BYTES, GROUP_ROWS, LAKE_SCHEMA, open_wri
 from dovetail.pipeline.compaction import Target
 from dovetail.pipeline.decode import DECODED, DECODER_INPUT, Batches, Decoder
 from dovetail.pipeline.decode_pcp import decode_pcp
-from dovetail.pipeline.decode_swarm import HEAD_BYTES, SwarmDecoder
+from dovetail.pipeline.decode_swarm import HEAD_BYTES, MESSAGE_TYPE, SwarmDecoder
 from dovetail.pipeline.settings import SwarmRules
-from dovetail.swarm.content import work_of
+from dovetail.swarm.content import HASH_BYTES, VERSION, work_of
 
 NEVER_US = (1 << 63) - 1
 """As `bytes_until_us`: nothing in the file expires."""
@@ -47,6 +47,7 @@ TEMPORARY = ".compact."
 """How names of unfinished files begin; a sealing clears away its own, which begin in another way."""
 
 _READ_ROWS = 8192
+_SAID_BY_SWARM = ("digest", "size", "work_valid", "created_us", "expires_us", "links", "reject")
 _SWARM_NAME = re.compile(r"swarm://([^/]+)/")
 
 
@@ -135,7 +136,9 @@ class Rewriter:
             "work_valid": pa.nulls(len(chosen), pa.bool_()),
         }
         given = pa.table({name: columns[name] for name in DECODER_INPUT}).combine_chunks().to_batches()
-        decoded = pa.Table.from_batches(decoder(given), schema=DECODED)
+        decoded = pa.Table.from_batches(decoder(given))
+        if target.fabric == Fabric.SWARM.value:
+            decoded = _widen_swarm(decoded)
         believed = pc.and_(pc.is_null(decoded.column("reject")), pc.fill_null(decoded.column("address_valid"), False))
         return pa.chunked_array([chosen], pa.int64()).filter(believed), decoded.filter(believed)
 
@@ -195,6 +198,23 @@ def _committed(rows: pa.Table) -> list[int]:
         and digests[index] == messages[index]
         and hashlib.sha256(raw).digest() == messages[index]
     ]
+
+
+def _widen_swarm(decoded: pa.Table) -> pa.Table:
+    """All columns of `DECODED`, from what the bytes of a swarm message say and what follows from its address."""
+    rows, digest = decoded.num_rows, decoded.column("digest")
+    key = pc.binary_slice(digest, 0, HASH_BYTES)
+    columns = {name: decoded.column(name) for name in _SAID_BY_SWARM} | {
+        "fabric": pa.repeat(pa.scalar(Fabric.SWARM.value), rows),
+        "message": digest,
+        "key": key,
+        "id": pa.array([item.hex() for item in key.to_pylist()], pa.string()),
+        "type": pa.repeat(pa.scalar(MESSAGE_TYPE), rows),
+        "version": pa.repeat(pa.scalar(str(VERSION)), rows),
+        "address_valid": pa.repeat(pa.scalar(True), rows),
+    }
+    filled = [columns.get(field.name, pa.nulls(rows, field.type)) for field in DECODED]
+    return pa.Table.from_arrays(filled, schema=DECODED)
 
 
 def _without_bytes(rows: pa.Table, gone: pa.ChunkedArray) -> pa.Table:

@@ -98,7 +98,8 @@ class Batch:
         ]
         if kept:
             recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*kept)
-            decoded.append(message_transforms.unread(recorded, before, waiting))
+            ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
+            decoded.append(message_transforms.unread(recorded, ever, waiting))
         nothing = self.spark.createDataFrame([], DECODED_SCHEMA)
         self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded, nothing))
         new = self._own(DECODED_TABLE)
