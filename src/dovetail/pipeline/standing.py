@@ -52,11 +52,9 @@ def _join(ranges: list[Range]) -> list[Range]:
 
 def without(rows: DataFrame, again: Mapping[str, Sequence[Range]]) -> DataFrame:
     """Rows of the lake that were not read before."""
-    if not again:
-        return rows
     seen = [
         (F.col("server") == server) & (F.col("seq") >= first) & (F.col("seq") < end)
         for server, ranges in again.items()
         for first, end in ranges
     ]
-    return rows.where(~reduce(or_, seen))
+    return rows.where(~reduce(or_, seen)) if seen else rows
