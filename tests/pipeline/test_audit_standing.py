@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import msgspec
 
 from dovetail.journal.lake import (
@@ -13,8 +16,8 @@ from dovetail.journal.lake import (
     manifest_paths,
     read_manifests,
 )
-from dovetail.pipeline.facts import BatchFacts, FileFact, learn_manifest
-from dovetail.pipeline.standing import hops_read_again, standing_facts, without
+from dovetail.pipeline.facts import BatchFacts, FileFact, changed_manifests, learn_manifest, unannounced_files
+from dovetail.pipeline.standing import hops_read_again, lying_manifests, standing_facts, without
 from dovetail.pipeline.walk import Part
 from pipeline.audit_worlds import BROKER, T0_US, quiet_pcp, write_lake
 
@@ -61,6 +64,29 @@ def test_replaced_manifests_do_not_count_whether_they_are_there_or_not(tmp_path)
         (OTHER, 0, 0),
     }
     assert standing_facts(BatchFacts(manifests=old, files=[])).manifests == old
+
+
+def test_a_manifest_need_not_lie_any_more_once_another_has_replaced_it(tmp_path):
+    lake, old, manifests = make(tmp_path)
+    compacted(lake, *manifests[:2])
+    for path in sorted(lake.glob(f"_manifests/{manifest_directory(lake, BROKER).name}/*.json")):
+        if ".g" not in path.name:
+            path.unlink()
+    lying = lying_manifests(lake, old)
+    assert [(fact.manifest.server, fact.manifest.first_seq) for fact in lying] == [(BROKER, 10), (OTHER, 0)]
+    # the third was not covered, so that it is missed
+    assert [what for _, what in changed_manifests(lake, lying)] == ["is gone"]
+
+
+def test_files_of_a_sealing_under_way_are_passed_over_for_a_while(tmp_path):
+    lake, old, manifests = make(tmp_path)
+    (stray,) = [file.path for file in manifests[2].files]
+    known = [fact.manifest for fact in old if fact.manifest != manifests[2]]
+    assert unannounced_files(lake, known) == [stray]
+    assert unannounced_files(lake, known, min_age_s=600) == []
+    long_ago = time.time() - 700
+    os.utime(lake / stray, (long_ago, long_ago))
+    assert unannounced_files(lake, known, min_age_s=600) == [stray]
 
 
 def test_only_hops_of_files_that_were_read_are_taken_as_read(tmp_path):

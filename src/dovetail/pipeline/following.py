@@ -24,6 +24,9 @@ from dovetail.pipeline.jobs.run import Audit, wait
 from dovetail.pipeline.lock import reading
 from dovetail.pipeline.progress import Progress
 
+SETTLING_S = 600
+"""Servers seal while the follower looks: their files are there for a while before a manifest announces them."""
+
 _LOOK_S = 0.2
 
 
@@ -57,7 +60,8 @@ class Follower:
 
     def run(self) -> None:
         """Follow; returns when told to stop, PipelineError where the audit cannot go on."""
-        self.audit = replace(self.audit, progress=_StoppingProgress(self.audit.progress, self.stop))
+        progress = _StoppingProgress(self.audit.progress, self.stop)
+        self.audit = replace(self.audit, progress=progress, settling_s=SETTLING_S)
         query = self.audit.stream(self._process).trigger(processingTime=f"{self.every_s} seconds").start()
         looker = threading.Thread(target=self._look_on, name="follow", daemon=True)
         looker.start()

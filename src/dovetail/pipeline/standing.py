@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.journal.lake import standing_paths
+from dovetail.journal.lake import MANIFESTS, standing_paths
 from dovetail.pipeline.facts import BatchFacts, ManifestFact
 
 Range = tuple[int, int]
@@ -25,6 +25,13 @@ def standing_facts(facts: BatchFacts) -> BatchFacts:
     """Without manifests that others among them replace."""
     paths = {str(path) for path in standing_paths(Path(fact.path) for fact in facts.manifests)}
     return BatchFacts(manifests=[fact for fact in facts.manifests if fact.path in paths], files=facts.files)
+
+
+def lying_manifests(lake: Path, manifests: Sequence[ManifestFact]) -> list[ManifestFact]:
+    """Those that must still lie in the lake: a follower may look before the stream brings what replaced the others."""
+    lying = {path.relative_to(lake) for path in (lake / MANIFESTS).glob("*/[0-9]*.json")}
+    standing = set(standing_paths({*lying, *(Path(fact.path) for fact in manifests)}))
+    return [fact for fact in manifests if Path(fact.path) in standing]
 
 
 def hops_read_again(known: BatchFacts, manifests: Sequence[ManifestFact]) -> dict[str, list[Range]]:

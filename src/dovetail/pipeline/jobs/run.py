@@ -21,10 +21,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import PipelineError
-from dovetail.journal.lake import MANIFESTS
+from dovetail.journal.lake import MANIFESTS, Manifest
 from dovetail.pipeline import schemas
 from dovetail.pipeline.checks import findings
-from dovetail.pipeline.facts import BatchFacts, announced_rows, changed_manifests, missing_files, unannounced_files
+from dovetail.pipeline.facts import (
+    BatchFacts,
+    ManifestFact,
+    announced_rows,
+    changed_manifests,
+    missing_files,
+    unannounced_files,
+)
 from dovetail.pipeline.integrity import Verdict, judge_servers
 from dovetail.pipeline.jobs.batch import DECODED_TABLE, VERDICTS_TABLE, Batch, known_keys, node_keys
 from dovetail.pipeline.lock import reading
@@ -32,7 +39,7 @@ from dovetail.pipeline.progress import Progress, silent
 from dovetail.pipeline.session import SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, load_settings
 from dovetail.pipeline.sources import check_lake
-from dovetail.pipeline.standing import standing_facts
+from dovetail.pipeline.standing import lying_manifests, standing_facts
 from dovetail.pipeline.steps import gold_steps
 from dovetail.pipeline.store import RunRecord, Store
 from dovetail.pipeline.summary import Summary, summarize
@@ -52,6 +59,8 @@ class Audit:
     settings: AuditSettings
     as_of: dt.datetime | None = None
     progress: Progress = silent
+    settling_s: float = 0
+    """A file that no manifest announces is a finding only when it is so old."""
 
     def run(self) -> Summary:
         """Do what is new and return what a person wants to know first."""
@@ -98,15 +107,14 @@ class Audit:
         Batch(self.spark, self.lake, self.store, self.settings, number, self.progress.step).process(paths)
 
     def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
-        manifests = [fact.manifest for fact in facts.manifests if fact.manifest is not None]
-        ever = [fact.manifest for fact in everything.manifests if fact.manifest is not None]
+        lying = lying_manifests(self.lake, facts.manifests)
         return judge_servers(
             facts.manifests,
             facts.files,
             trusted=self.settings.trusted,
-            changed=changed_manifests(self.lake, facts.manifests),
-            unannounced=unannounced_files(self.lake, ever),
-            missing=missing_files(self.lake, manifests),
+            changed=changed_manifests(self.lake, lying),
+            unannounced=unannounced_files(self.lake, _believed(everything.manifests), self.settling_s),
+            missing=missing_files(self.lake, _believed(lying)),
         )
 
     def _record(self, facts: BatchFacts, verdicts: list[Verdict]) -> RunRecord:
@@ -162,6 +170,10 @@ def wait(query: StreamingQuery) -> None:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         cause = next((line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0])
         raise PipelineError(f"the audit stopped: {cause[:400]}") from error
+
+
+def _believed(facts: Sequence[ManifestFact]) -> list[Manifest]:
+    return [fact.manifest for fact in facts if fact.manifest is not None]
 
 
 def _local(path: str) -> Path:
