@@ -20,8 +20,8 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,8 +33,10 @@ from dovetail.journal.lake import (
     MANIFEST_FORMAT,
     Manifest,
     SealedFile,
+    encode_manifest,
     latest_manifest,
     manifest_directory,
+    manifest_name,
     publish,
     publish_written,
     range_name,
@@ -49,8 +51,10 @@ from dovetail.journal.tree import JournalTree
 from dovetail.journal.verify import no_progress
 
 DEFAULT_TARGET_BYTES = 128 << 20
-_BATCH_ROWS = 65_536
-_BATCH_BYTES = 32 << 20
+GROUP_ROWS = 65_536
+GROUP_BYTES = 32 << 20
+"""A row group of a file ends at the first of these."""
+
 _DICTIONARY = ["server", "stage", "message", "counterpart", "reason"]
 _STATISTICS = ["seq", "at", "message"]
 
@@ -85,7 +89,7 @@ def seal_journal(
 
     Raises JournalDamaged, and announces nothing, where the hops are not those that were signed.
     """
-    with JournalReader.open(path) as reader, _sole_sealer(lake, reader.identity.server) as directory:
+    with JournalReader.open(path) as reader, sole_sealer(lake, reader.identity.server) as directory:
         before = latest_manifest(lake, reader.identity.server)
         first = before.end if before is not None else 0
         if not index_directory(lake, reader.identity.server).is_dir():
@@ -117,8 +121,7 @@ def seal_journal(
             frontier=[peak.hex() for peak in tree.peaks()],
             files=files,
         )
-        name = f"{range_name(first, checkpoint.size)}.json"
-        publish(directory / name, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        publish(directory / manifest_name(first, checkpoint.size), encode_manifest(manifest))
         return manifest
 
 
@@ -136,7 +139,7 @@ class _Columns:
 
     @property
     def is_full(self) -> bool:
-        return len(self._hops) >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES
+        return len(self._hops) >= GROUP_ROWS or self._bytes >= GROUP_BYTES
 
     def add(self, hop: Hop, leaf: bytes, digest: bytes) -> None:
         self._hops.append(hop)
@@ -177,9 +180,7 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     times: list[int] = []
     runs = RunCollector()
     columns = _Columns()
-    with pq.ParquetWriter(
-        temporary, LAKE_SCHEMA, compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS
-    ) as file:
+    with open_writer(temporary) as file:
         for hop, leaf, digest in _rows(reader, segment.first_seq, segment.end):
             leaves.append(leaf)
             times = [times[0] if times else hop.at_us, hop.at_us]
@@ -191,7 +192,7 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     if len(leaves) != 1 << segment.level:
         raise JournalDamaged(f"{reader.path}: hops {segment.first_seq} to {segment.end - 1} are not all there")
     publish_written(temporary, path)
-    sha256 = _sha256_of(path)
+    sha256 = sha256_of(path)
     blocks = fold_blocks(leaves)
     publish(
         index_path(lake, identity.server, segment.first_seq, segment.end), runs.encode(bytes.fromhex(sha256), blocks)
@@ -236,7 +237,15 @@ def _rows(reader: JournalReader, first: int, end: int) -> Iterator[tuple[Hop, by
                 yield hop, leaf, by_address[hop.message].digest_on(hop.seq)
 
 
-def _sha256_of(path: Path) -> str:
+def open_writer(path: Path) -> Any:
+    """A Parquet file of the lake, to be written."""
+    return pq.ParquetWriter(
+        path, LAKE_SCHEMA, compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file, as manifests have it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -255,7 +264,7 @@ def _remove_unannounced(lake: Path, server: str, first: int) -> None:
 
 
 @contextlib.contextmanager
-def _sole_sealer(lake: Path, server: str) -> Iterator[Path]:
+def sole_sealer(lake: Path, server: str) -> Iterator[Path]:
     """The server's manifest directory, held by one sealing at a time."""
     directory = manifest_directory(lake, server)
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """Links whose parent nobody has, or that a server lacks though others have it.
 
 A server holds what it took in or made. Most messages are held by everybody who should hold them, so the second question
-is asked only about parents that at least one server of their fabric lacks.
+is asked only about parents that at least one server of their fabric lacks. One that refused a message does not lack it:
+it has seen it and decided, which `deliveries` tells.
 """
 
 from __future__ import annotations
@@ -52,13 +53,16 @@ def gaps(
     )
     if set(fabrics) == {"pcp"}:
         return nobody.select(*nobody.columns)
-    return nobody.unionByName(_lacking(held.where("fabric != 'pcp'"), messages, links, as_of)).select(
+    refused = hops.where((F.col("stage") == Stage.REJECTED.value) & (F.col("fabric") != "pcp"))
+    return nobody.unionByName(_lacking(held.where("fabric != 'pcp'"), refused, messages, links, as_of)).select(
         "fabric", "child", "parent", "relation", "server", "scope", "holders", "since", "unexpired"
     )
 
 
-def _lacking(held: DataFrame, messages: DataFrame, links: DataFrame, as_of: dt.datetime) -> DataFrame:
-    """Servers that hold a child and lack its parent, which others hold."""
+def _lacking(
+    held: DataFrame, refused: DataFrame, messages: DataFrame, links: DataFrame, as_of: dt.datetime
+) -> DataFrame:
+    """Servers that hold a child and lack its parent, which others hold, and which they did not refuse."""
     servers = held.groupBy("fabric").agg(F.count_distinct("server").alias("servers"))
     partial = (
         held.groupBy("fabric", "message")
@@ -72,6 +76,11 @@ def _lacking(held: DataFrame, messages: DataFrame, links: DataFrame, as_of: dt.d
         links.join(partial, on=["fabric", "parent"], how="inner")
         .join(held.withColumnRenamed("message", "child"), on=["fabric", "child"], how="inner")
         .where(~F.array_contains(F.col("holding"), F.col("server")))
+        .join(
+            refused.select("fabric", key_of_address().alias("parent"), "server"),
+            on=["fabric", "parent", "server"],
+            how="left_anti",
+        )
     )
     return asked.select(
         "fabric",
