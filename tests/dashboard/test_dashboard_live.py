@@ -60,3 +60,17 @@ def test_journals_come_go_and_break(tmp_path):
     assert broker_in(snapshot)["counted"] == 7
     assert sum(broker_in(snapshot)["stages"].values()) == 6
     assert {each["file"] for each in snapshot["damaged"]} == {"junk.journal", "moved.journal"}
+
+
+def test_journals_of_peers_are_found_by_their_folder_and_too_many_are_told(tmp_path, monkeypatch):
+    for number in range(3):
+        with world.open_writer(tmp_path / f"peer-{number}" / "journal.db", f"swarm://s/{number}") as writer:
+            writer.append([world.noise(number)])
+    site = Site((tmp_path,))
+    watch = live.Live(site)
+    assert [each["file"] for each in watch.look()["servers"]] == [f"peer-{n}/journal.db" for n in range(3)]
+    watch.close()
+    monkeypatch.setattr("dovetail.dashboard.places.MAX_PLACES", 2)
+    with site.open() as (places, damages):
+        assert len(places) == 2
+        assert [damage.text for damage in damages] == ["there are 3; only 2 are shown"]

@@ -3,9 +3,10 @@ import pytest
 
 from dovetail.config import load_config
 from dovetail.errors import ConfigError, UsageError
+from dovetail.journal.folder import PEER_JOURNAL
 from dovetail.pipeline.settings import load_settings
 from dovetail.shells import swarm_node
-from dovetail.shells.site import SWARM_JOURNAL, Site, Wave, write_agreements
+from dovetail.shells.site import Site, Wave, write_agreements
 from dovetail.swarm.settings import load_swarm_settings
 
 SITE = """
@@ -103,7 +104,7 @@ def test_only_journals_of_this_machine_are_sealed(load, tmp_path):
 
 
 def test_the_journal_of_a_peer_has_the_name_that_the_peer_gives_it():
-    assert SWARM_JOURNAL == swarm_node.JOURNAL_FILE
+    assert PEER_JOURNAL == swarm_node.JOURNAL_FILE
 
 
 def test_a_broker_gets_its_files_from_the_keys_directory(load, tmp_path):

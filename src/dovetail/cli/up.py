@@ -84,8 +84,8 @@ def _print_list(site: Site, *, as_json: bool) -> None:
         rows.append(
             {
                 "process": member.name,
-                "role": table.role if table is not None else "",
-                "listens": [f"{kind}:{address}" for kind, address in table.listens()] if table is not None else [],
+                "role": site.role_of(member),
+                "listens": [f"{kind}:{address}" for kind, address in site.listens_of(member)],
                 "journal": str(site.journal_of(table)) if table is not None else None,
             }
         )

@@ -15,11 +15,11 @@ from typing import Protocol
 
 from dovetail.errors import DovetailError, JournalDamaged, JournalError
 from dovetail.hop import Address, Fabric, Hop
+from dovetail.journal.folder import PEER_JOURNAL, find_journals
 from dovetail.journal.reader import JournalReader
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.source import Source
 
-SUFFIX = ".journal"
 MAX_PLACES = 200
 LAKE_STRETCH_HOPS = 2_048
 
@@ -142,11 +142,7 @@ class Site:
 
     def files(self) -> list[Path]:
         """The journals there are now."""
-        found: dict[Path, None] = {}
-        for path in self.journals:
-            for file in sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]:
-                found.setdefault(file)
-        return list(found)[:MAX_PLACES]
+        return list(dict.fromkeys(file for path in self.journals for file in find_journals(path)))
 
     @contextlib.contextmanager
     def open(self) -> Iterator[tuple[list[Place], list[Damage]]]:
@@ -154,16 +150,25 @@ class Site:
         damages: list[Damage] = []
         with contextlib.ExitStack() as stack:
             places: dict[str, Place] = {}
-            for path in self.files():
-                for place in attempt(path.name, damages, partial(_open_journal, stack, path)):
+            files = self.files()
+            if len(files) > MAX_PLACES:
+                damages.append(Damage("journals", f"there are {len(files)}; only {MAX_PLACES} are shown"))
+            for path in files[:MAX_PLACES]:
+                name = name_of(path)
+                for place in attempt(name, damages, partial(_open_journal, stack, path)):
                     if place.server in places:
-                        damages.append(Damage(path.name, f"a second journal of {place.server}; not shown"))
+                        damages.append(Damage(name, f"a second journal of {place.server}; not shown"))
                     else:
                         places[place.server] = place
             if self.lake is not None:
                 for place in attempt(self.lake.name, damages, partial(_open_lake, self.lake)):
                     places.setdefault(place.server, place)
             yield [places[server] for server in sorted(places)], damages
+
+
+def name_of(journal: Path) -> str:
+    """What a journal is called on the page; a peer's by its directory too, since all of them have one name."""
+    return f"{journal.parent.name}/{journal.name}" if journal.name == PEER_JOURNAL else journal.name
 
 
 def attempt(where: str, damages: list[Damage], act: Callable[[], list[Place]]) -> list[Place]:

@@ -18,6 +18,7 @@ from dovetail.config import Config, parse_listen
 from dovetail.config.schema import toml_value
 from dovetail.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection, join_host
 from dovetail.errors import ConfigError, UsageError
+from dovetail.journal.folder import PEER_JOURNAL, SUFFIX
 from dovetail.keys.signing import SIGNING_SUFFIX, file_stem
 from dovetail.pcp.settings import PcpSettings
 from dovetail.swarm.settings import SwarmSettings
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 SEAL = "seal"
 AUDIT = "audit"
 DASHBOARD = "dashboard"
-JOURNAL_SUFFIX = ".journal"
-SWARM_JOURNAL = "journal.db"
-"""What `swarm_node` calls a peer's journal; repeated here, since asking it means to load the fabric."""
 
 
 class Wave(enum.IntEnum):
@@ -105,6 +103,18 @@ class Site:
             raise UsageError(f"--only {name}: no such process; there are: {', '.join(members)}")
         return members[name]
 
+    def role_of(self, member: Member) -> str:
+        """The role that a process belongs to; sealing has none, it runs wherever a server does."""
+        if member.section is not None:
+            return member.section.role
+        return {AUDIT: self.config.audit.role, DASHBOARD: self.config.dashboard.role}.get(member.name, "")
+
+    def listens_of(self, member: Member) -> list[tuple[str, str]]:
+        """Kind and address of everything that a process listens on."""
+        if member.section is not None:
+            return member.section.listens()
+        return [("tcp", self.config.dashboard.listen)] if member.name == DASHBOARD else []
+
     def journals(self) -> list[Path]:
         """The journals that are written here."""
         return [self.journal_of(each) for each in self.servers()]
@@ -117,7 +127,7 @@ class Site:
             case WonServerSection():
                 return Path(table.journal or self._journal_file(table.uri))
             case SwarmServerSection():
-                return self.swarm_directory(table) / SWARM_JOURNAL
+                return self.swarm_directory(table) / PEER_JOURNAL
 
     def journal_options(self, table: ServerSection) -> JournalOptions:
         """How a server's journal behaves."""
@@ -218,7 +228,7 @@ class Site:
         return not self.roles or role in self.roles
 
     def _journal_file(self, uri: str) -> Path:
-        return self.config.journal.directory / (file_stem(uri) + JOURNAL_SUFFIX)
+        return self.config.journal.directory / (file_stem(uri) + SUFFIX)
 
 
 def write_agreements(config: Config) -> list[Path]:
