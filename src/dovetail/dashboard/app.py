@@ -183,7 +183,7 @@ class Dashboard:
         with self._sources.site.open() as (places, _):
             for place in places:
                 with contextlib.suppress(DovetailError, OSError):
-                    raw = place.source.raw(address)
+                    raw = place.raw(address)
                     if raw is not None:
                         return raw
         return None
