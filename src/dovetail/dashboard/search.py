@@ -26,7 +26,7 @@ SECONDS_PER_REQUEST = 0.4
 MAX_RESULTS = 100
 MAX_DAMAGES = 50
 MAX_TOKEN_CHARS = 16_384
-_MIN_INDEXED_BYTES = 4
+MIN_INDEXED_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ def _look_up(places: Sequence[Place], query: Query, text: str, answer: Answer) -
         prefix = parse_address_prefix(text)
     except ValueError:
         return False
-    if len(prefix) < _MIN_INDEXED_BYTES:
+    if len(prefix) < MIN_INDEXED_BYTES:
         return False
     matcher = Matcher(query)
     is_all = True
