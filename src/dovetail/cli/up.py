@@ -185,8 +185,12 @@ def _show(site: Site) -> None:
 
 def _interrupt_on_sigterm() -> None:
     """SIGTERM ends the audit as Ctrl-C does, so that Spark is stopped too."""
+    import logging
     import signal
 
+    # Spark's gateway shows a traceback, under either name, for the call that the signal breaks off.
+    for name in ("root", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 

@@ -72,7 +72,8 @@ def _checks(overview: Overview, chosen: str) -> Html:
         for row in overview.checks
     )
     everything = h("p", h("a", "all checks", href="/audit#findings")) if chosen else None
-    body = table(("severity", "check", "findings", "meaning"), rows, "stack") if overview.checks else h("p", "nothing was found")
+    columns = ("severity", "check", "findings", "meaning")
+    body = table(columns, rows, "stack") if overview.checks else h("p", "nothing was found")
     return h("section", h("h2", "Findings by check"), body, everything)
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SEAL = "seal"
 AUDIT = "audit"
 DASHBOARD = "dashboard"
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 
 
 class Wave(enum.IntEnum):
@@ -69,6 +70,7 @@ class Site:
         if not site.servers() and not site.runs_audit and not site.runs_dashboard:
             raise UsageError("nothing to run: the configuration has no [[pcp]], [[won]] or [[swarm]] table")
         _check_apart(site)
+        _check_ports(site)
         return site
 
     @property
@@ -266,3 +268,19 @@ def _check_apart(site: Site) -> None:
         if journal in journals:
             raise ConfigError(f"{journals[journal]} and {table.label} have one journal, {journal}: name two")
         journals[journal] = table.label
+
+
+def _check_ports(site: Site) -> None:
+    """No two processes of one machine may listen on one port; raises ConfigError."""
+    listens = [(member.name, kind, address) for member in site.members() for kind, address in site.listens_of(member)]
+    if site.config.supervisor.metrics is not None:
+        listens.append(("the supervisor", "tcp", site.config.supervisor.metrics))
+    taken: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for name, kind, address in listens:
+        host, port = parse_listen(address)
+        for other, other_host in taken.setdefault((kind, port), []):
+            is_one_family = (":" in host) == (":" in other_host)
+            if port and is_one_family and (host == other_host or {host, other_host} & _EVERYWHERE):
+                who = f"{other} and {name} both listen" if other != name else f"{name} listens twice"
+                raise ConfigError(f"{who} on {kind} port {port}: give one of them another port, or another role")
+        taken[kind, port].append((name, host))
