@@ -9,6 +9,7 @@ import pytest
 from dovetail.config import load_config
 from dovetail.doctor.site import MIN_FREE_BYTES
 from dovetail.java import Java
+from dovetail.keys import create_signing_key
 from dovetail.shells import swarm_control
 from dovetail.shells.preflight import CONTROL_FILE, find_problems
 from dovetail.shells.site import Site
@@ -18,7 +19,7 @@ SITE = """
 [[pcp]]
 port = 0
 insecure_plain = true
-signing_key = "site.toml"
+signing_key = "keys/broker.skey"
 [[swarm]]
 name = "a"
 listen = ["127.0.0.1:0"]
@@ -40,6 +41,8 @@ def problems(directory):
     def run(text: str = SITE, java: Java | None = None) -> list[str]:
         path = directory / "site.toml"
         path.write_text(text)
+        if not (directory / "keys" / "broker.skey").exists():
+            create_signing_key(directory / "keys", "pcp://broker/server")[0].rename(directory / "keys" / "broker.skey")
         site = Site.choose(load_config(path, {}).config)
         return [line.replace(f"{directory}/", "") for line in find_problems(site, lambda: (java, []))]
 
@@ -61,6 +64,13 @@ def test_every_missing_file_is_named_with_what_makes_it(problems):
         f"pcp/broker: {name}: No such file or directory"
         for name in ("keys/broker.pem", "keys/broker.key", "r.pem", "keys/ca.pem", "keys/pcp_broker_server.skey")
     ]
+
+
+def test_a_signing_key_that_is_none_is_told_before_anything_starts(problems, directory):
+    assert problems() == []
+    (directory / "keys" / "broker.skey").write_text("garbage")
+    (problem,) = problems()
+    assert problem.startswith("pcp/broker: keys/broker.skey is not an unencrypted private key in PEM: put its own key")
 
 
 def test_a_full_disk(problems, monkeypatch):

@@ -12,7 +12,9 @@ from dovetail.config.servers import SwarmServerSection
 from dovetail.doctor.finding import Finding, Status, fail, ok
 from dovetail.doctor.machine import check_java, check_spark
 from dovetail.doctor.site import check_directory, check_file_system, check_port, check_room
+from dovetail.errors import KeyFileError
 from dovetail.java import Java, Rejected, find_java
+from dovetail.keys.signing import load_signing_key
 from dovetail.shells.site import Site
 
 CONTROL_FILE = "control.sock"
@@ -28,6 +30,8 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
             problem = _why_unreadable(path)
             if problem is not None:
                 yield f"{table.label}: {path}: {problem}: {advice}"
+        if not isinstance(table, SwarmServerSection):
+            yield from _find_bad_key(table.label, site.signing_key_of(table))
         if isinstance(table, SwarmServerSection):
             size = len(os.fsencode(site.swarm_directory(table) / CONTROL_FILE))
             if size > MAX_SOCKET_PATH_BYTES:
@@ -80,6 +84,15 @@ def check_exposure(dashboard: DashboardSection) -> Finding:
         detail = f"{dashboard.listen} can be reached from outside"
         return fail("dashboard", detail, "name a dashboard.token_file, or listen on 127.0.0.1")
     return ok("dashboard", f"{dashboard.listen} is safe to listen on")
+
+
+def _find_bad_key(label: str, path: Path) -> Iterator[str]:
+    """A signing key that is there and cannot be used."""
+    if _why_unreadable(path) is None:
+        try:
+            load_signing_key(path, label)
+        except KeyFileError as error:
+            yield f"{label}: {error}: put its own key back from the backup; a new key needs a new journal"
 
 
 def _why_unreadable(path: Path) -> str | None:
