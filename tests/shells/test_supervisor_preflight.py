@@ -8,11 +8,15 @@ import pytest
 
 from dovetail.config import load_config
 from dovetail.doctor.site import MIN_FREE_BYTES
+from dovetail.hop import Observation, Stage, address_of
 from dovetail.java import Java
-from dovetail.keys import create_signing_key
+from dovetail.journal.seal import seal_journal
+from dovetail.journal.writer import JournalWriter
+from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.shells import swarm_control
 from dovetail.shells.preflight import CONTROL_FILE, find_problems
 from dovetail.shells.site import Site
+from dovetail.signing import Signer
 
 Usage = namedtuple("Usage", "total used free")
 SITE = """
@@ -107,3 +111,27 @@ def test_a_dashboard_that_others_can_reach_needs_a_token(problems, directory):
     assert problem.startswith("dashboard: token: No such file or directory: write a token into it")
     (directory / "token").write_text("0" * 64)
     assert problems(dashboard + 'token_file = "token"\n') == []
+
+
+def test_a_journal_from_an_old_backup_is_not_started_on(problems, directory):
+    assert problems() == []
+    journal, copy = directory / "journals" / "pcp_broker_server.journal", directory / "copy.journal"
+    key = load_signing_key(directory / "keys" / "broker.skey", "pcp://broker/server")
+    signer = Signer(key.name, key.private_key)
+
+    def write(text: bytes) -> None:
+        with JournalWriter.open(journal, server=key.name, signer=signer) as writer:
+            writer.append([Observation(at_us=0, stage=Stage.ACCEPTED, message=address_of(text), raw=text)])
+            writer.checkpoint()
+
+    write(b"one")
+    shutil.copy(journal, copy)
+    write(b"two")
+    assert seal_journal(journal, directory / "lake") is not None
+    assert problems() == []
+    shutil.copy(copy, journal)
+    (problem,) = problems()
+    assert "pcp_broker_server.journal has 1 hops, and the lake has 2 of pcp://broker/server: bring back" in problem
+    journal.unlink()
+    (problem,) = problems()
+    assert "has 0 hops, and the lake has 2" in problem

@@ -189,7 +189,7 @@ class Site:
         """The file of the key that signs a server's checkpoints."""
         if table.signing_key is not None:
             return Path(table.signing_key)
-        return self.config.keys.directory / (file_stem(_uri_of(table)) + SIGNING_SUFFIX)
+        return self.config.keys.directory / (file_stem(server_uri(table)) + SIGNING_SUFFIX)
 
     def swarm_directory(self, table: SwarmServerSection) -> Path:
         """Where a peer keeps its key, journal and control socket."""
@@ -211,7 +211,7 @@ class Site:
         directory = self.config.keys.directory
         if isinstance(table, SwarmServerSection):
             return
-        uri = _uri_of(table)
+        uri = server_uri(table)
         if isinstance(table, WonServerSection):
             options = self.node_options(table)
             issue = f"dovetail keys issue {table.host} --kind peer --dir {directory}"
@@ -251,7 +251,8 @@ def _tables(config: Config) -> list[ServerSection]:
     return [*config.pcp, *config.won, *config.swarm]
 
 
-def _uri_of(table: PcpServerSection | WonServerSection) -> str:
+def server_uri(table: PcpServerSection | WonServerSection) -> str:
+    """The name of a server in journals, checkpoints and receipts."""
     return table.server_uri if isinstance(table, PcpServerSection) else table.uri
 
 
