@@ -74,3 +74,18 @@ def test_journals_of_peers_are_found_by_their_folder_and_too_many_are_told(tmp_p
     with site.open() as (places, damages):
         assert len(places) == 2
         assert [damage.text for damage in damages] == ["there are 3; only 2 are shown"]
+
+
+def test_a_journal_that_another_file_has_replaced_is_followed_anew(tmp_path):
+    path = tmp_path / "a.journal"
+    with world.open_writer(path, world.BROKER) as writer:
+        writer.append([world.noise(number) for number in range(5)])
+    watch = live.Live(Site((tmp_path,)))
+    assert watch.look()["hops"] == 5
+    with world.open_writer(tmp_path / "other", world.BROKER) as writer:
+        writer.append([world.noise(number) for number in range(2)])
+    for leftover in tmp_path.glob("a.journal-*"):
+        leftover.unlink()
+    (tmp_path / "other").replace(path)
+    assert watch.look()["hops"] == 2
+    watch.close()

@@ -28,6 +28,7 @@ class Follower:
 
     path: Path
     reader: JournalReader
+    inode: int
     counted: int = 0
     size: int = 0
     last_at_us: int | None = None
@@ -130,17 +131,25 @@ class Live:
         self._followers.clear()
 
     def _meet(self) -> None:
-        """Open journals that are new, and let go of those that are gone."""
+        """Open journals that are new, and let go of those that are gone or that another file has replaced."""
         files = self._site.files()[:MAX_PLACES]
         self._unreadable = {}
-        for path in set(self._followers) - set(files):
-            self._followers.pop(path).reader.close()
+        for path, follower in list(self._followers.items()):
+            if path not in files or _inode_of(path) != follower.inode:
+                self._followers.pop(path).reader.close()
         for path in files:
             if path not in self._followers:
                 try:
-                    self._followers[path] = Follower(path, JournalReader.open(path))
+                    self._followers[path] = Follower(path, JournalReader.open(path), path.stat().st_ino)
                 except (DovetailError, OSError) as error:
                     self._unreadable[path] = str(error)
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _describe(follower: Follower, now_s: float) -> dict[str, Any]:
