@@ -84,8 +84,8 @@ def _print_list(site: Site, *, as_json: bool) -> None:
         rows.append(
             {
                 "process": member.name,
-                "role": table.role if table is not None else "",
-                "listens": [f"{kind}:{address}" for kind, address in table.listens()] if table is not None else [],
+                "role": site.role_of(member),
+                "listens": [f"{kind}:{address}" for kind, address in site.listens_of(member)],
                 "journal": str(site.journal_of(table)) if table is not None else None,
             }
         )
@@ -186,8 +186,12 @@ def _show(site: Site) -> None:
 
 def _interrupt_on_sigterm() -> None:
     """SIGTERM ends the audit as Ctrl-C does, so that Spark is stopped too."""
+    import logging
     import signal
 
+    # Spark's gateway shows a traceback, under either name, for the call that the signal breaks off.
+    for name in ("root", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 

@@ -186,7 +186,9 @@ GUIDES: dict[str, Guide] = {
         "Refers to the future", "A message refers to one that is not older.", "One of the two clocks is wrong."
     ),
     "fork.cycle": Guide(
-        "Cycle", "Two messages refer to each other.", "At least one address was known before its content was fixed."
+        "Cycle",
+        "Two messages refer to each other.",
+        "In pcp their senders chose the ids beforehand; elsewhere an address was known before its content was fixed.",
     ),
 }
 

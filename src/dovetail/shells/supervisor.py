@@ -76,10 +76,13 @@ class Rules:
 
 
 class Listener:
-    """What the supervisor tells: changes of state, and lines of processes. Both may be overridden."""
+    """What the supervisor tells: changes of state, and lines of processes. All may be overridden."""
 
     def changed(self, name: str, state: State, detail: str) -> None:
         """A process is now in this state."""
+
+    def became_well(self, count: int) -> None:
+        """All `count` processes work now, and a moment ago not all did."""
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
         """A process wrote a line to standard output, or to standard error."""
@@ -305,6 +308,8 @@ class Supervisor:
     def _change(self, child: _Child, state: State, detail: str) -> None:
         child.state, child.detail = state, detail
         self._listener.changed(child.plan.name, state, detail)
+        if all(each.state is State.RUNNING for each in self._children.values()):
+            self._listener.became_well(len(self._children))
 
 
 async def _finish(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -29,6 +29,8 @@ def forks(hops: DataFrame, messages: DataFrame, links: DataFrame, *, fabrics: Se
     seen = hops.where(F.col("stage").isin(*_TAKEN)).groupBy("fabric", "message").agg(F.min("at").alias("seen"))
     taken = messages.join(seen, on=["fabric", "message"], how="inner")
     parts = [shared_keys(taken)]
+    if "pcp" in fabrics:
+        parts += [circular_replies(taken, links)]
     if "won" in fabrics:
         parts += [conflicting_responses(taken, links), forked_logs(taken, links), two_creates(taken)]
     if set(fabrics) - {"pcp"}:
@@ -136,6 +138,32 @@ def cycles(edges: DataFrame) -> DataFrame:
         F.col("child").alias("subject"),
         F.array("child", "parent_message").alias("evidence"),
         F.greatest("seen", "back_seen").alias("first_seen"),
+    )
+
+
+def circular_replies(taken: DataFrame, links: DataFrame) -> DataFrame:
+    """pcp: a message that answers itself, and two that answer each other. Senders choose their ids, so both are easy.
+
+    Nothing in a message says when it was made, so a longer circle has no edge against time and is not looked for.
+    """
+    answers = links.where((F.col("fabric") == "pcp") & (F.col("relation") == Relation.IN_REPLY_TO.value))
+    replies = answers.select(F.col("child").alias("message"), "parent").join(
+        taken.where("fabric = 'pcp'").select("message", "key", "sender", "seen"), on="message", how="inner"
+    )
+    back = replies.select(
+        F.col("message").alias("other"),
+        F.col("key").alias("parent"),
+        F.col("parent").alias("key"),
+        F.col("seen").alias("other_seen"),
+    )
+    both = replies.join(back, on=["key", "parent"], how="inner").where(F.col("message") <= F.col("other"))
+    return both.select(
+        F.lit("pcp").alias("fabric"),
+        F.when(F.col("key") == F.col("parent"), SELF_REFERENCE).otherwise(CYCLE).alias("kind"),
+        F.col("sender").alias("author"),
+        F.col("message").alias("subject"),
+        F.array_distinct(F.array("message", "other")).alias("evidence"),
+        F.greatest("seen", "other_seen").alias("first_seen"),
     )
 
 
