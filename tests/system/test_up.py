@@ -135,6 +135,26 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
             assert sealed[reader.identity.server] == reader.size, "the last sealing has everything"
 
 
+def test_sighup_makes_the_broker_read_its_rules_again_and_keeps_them_where_the_file_is_bad(site):
+    file = site.directory / "site.toml"
+    allowing = file.read_text()
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" pcp/broker: running: ")
+        up.await_line(" swarm/test/peer: running: ")
+        file.write_text(allowing.replace("allow = true", "allow = maybe"))
+        up.process.send_signal(signal.SIGHUP)
+        up.await_line("rules not read, the old ones stay")
+        site.send("pcp://*/agent")
+        file.write_text(allowing.replace("allow = true", "allow = false"))
+        up.process.send_signal(signal.SIGHUP)
+        up.await_line("rules changed: 1 rules decide now")
+        url = f"ws://127.0.0.1:{site.broker}/pcp"
+        message = ["http://example.com/x", "pcp://*/agent", "--url", url, "--as", "pcp://a/agent", "--report"]
+        assert dovetail("pcp", "send", *message, cwd=site.directory).returncode != 0
+        assert len(up.find(" pcp/broker: starting")) == 1
+        assert health(site.metrics) == (200, "well\n")
+
+
 def test_when_the_supervisor_is_killed_nothing_stays_behind(site):
     with running(site.directory, "site.toml", "--role", "edge") as up:
         up.await_line(" swarm/test/peer: running: ")

@@ -57,11 +57,12 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A process to look after. Lower waves stop first."""
+    """A process to look after. Lower waves stop first. One that `reloads` reads its settings again at SIGHUP."""
 
     name: str
     command: Sequence[str]
     wave: int
+    reloads: bool = False
     environment: Mapping[str, str] | None = None
 
 
@@ -194,6 +195,13 @@ class Supervisor:
         if self._stopping.is_set():
             self._killing.set()
         self._stopping.set()
+
+    def reload(self) -> None:
+        """Tell the processes that can to read their settings again. Safe in a signal handler of the event loop."""
+        for child in self._children.values():
+            # the signal would end one that is still starting, and that reads them anyway
+            if child.plan.reloads and child.state is State.RUNNING:
+                _signal(child, signal.SIGHUP)
 
     async def run(self) -> bool:
         """Look after the processes until stopped, or until all are given up; whether none was given up."""
