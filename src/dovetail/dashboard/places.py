@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from dovetail.errors import DovetailError, JournalError
 from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.folder import PEER_JOURNAL, find_journals
-from dovetail.journal.lake import MANIFESTS, SealedFile, manifest_paths, read_manifest
+from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, manifest_paths, read_manifest, standing_paths
 from dovetail.journal.reader import JournalReader
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.source import Source
@@ -27,6 +27,7 @@ MAX_PLACES = 200
 LAKE_STRETCH_HOPS = 2_048
 SEALED_WINDOW_HOPS = 512
 MAX_FOUND_BY_INDEX = 100
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +241,22 @@ def _open_lake(lake: Path | None, damages: list[Damage]) -> list[LakePlace]:
         return []
     if not (lake / MANIFESTS).is_dir() and lake.is_dir() and any(lake.iterdir()):
         damages.append(Damage(lake.name, "has no manifests: it is not a lake"))
-    by_server: dict[Path, list[Path]] = {}
-    for path in manifest_paths(lake):
-        by_server.setdefault(path.parent, []).append(path)
-    acts = {folder.name: partial(_open_sealed, lake, paths) for folder, paths in by_server.items()}
-    return [place for name, act in acts.items() for place in attempt(f"{lake.name}/{name}", damages, act)]
+    places: list[LakePlace] = []
+    for folder in sorted({path.parent for path in manifest_paths(lake)}):
+        places += attempt(f"{lake.name}/{folder.name}", damages, partial(_open_sealed, lake, folder))
+    return places
 
 
-def _open_sealed(lake: Path, paths: Sequence[Path]) -> LakePlace:
+def _open_sealed(lake: Path, folder: Path) -> LakePlace:
     from dovetail.receipt.lake_source import LakeSource
 
-    manifests = [read_manifest(path) for path in paths]
+    manifests: list[Manifest] = []
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):  # a compaction has replaced one since they were listed
+            manifests = [read_manifest(path) for path in standing_paths(folder.glob("[0-9]*.json"))]
+            break
+    if not manifests:
+        raise JournalError(f"the manifests in {folder} are being replaced; look again")
     return LakePlace(LakeSource(lake, manifests), [file for manifest in manifests for file in manifest.files])
 
 
