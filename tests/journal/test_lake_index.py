@@ -20,11 +20,11 @@ def write_index(lake, messages, leaves):
     runs = RunCollector()
     for message in messages:
         runs.add(message)
-    path = index_path(lake, SERVER, 0, len(messages))
+    path = index_path(lake, SERVER, "x.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(runs.encode(PARQUET, fold_blocks(leaves)))
     return path, SealedFile(
-        path="x",
+        path="x.parquet",
         first_seq=0,
         rows=len(messages),
         first_at_us=0,
@@ -138,4 +138,4 @@ def test_indexes_of_an_interrupted_sealing_are_removed(sealed):
         journal.checkpoint()
     manifest = seal_journal(path, lake)
     names = sorted(file.name for file in folder.iterdir())
-    assert names == sorted([*before, *(index_path(lake, SERVER, f.first_seq, f.end).name for f in manifest.files)])
+    assert names == sorted([*before, *(index_path(lake, SERVER, f.path).name for f in manifest.files)])

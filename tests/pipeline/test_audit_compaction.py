@@ -279,7 +279,7 @@ def test_killed_at_any_step_readers_have_the_old_or_the_new(spark, tmp_path, ste
     lying = {str(path.relative_to(lake)) for path in lake.rglob("*.*") if path.is_file()}
     indexes = {path for path in lying if path.endswith(".index")}
     lying -= indexes
-    assert indexes <= {str(index_path(Path(), BROKER, file.first_seq, file.end)) for file in manifest.files}
+    assert indexes == {str(index_path(Path(), BROKER, file.path)) for file in manifest.files}
     own = {str(path.relative_to(lake)) for path in manifest_paths(lake)}
     own |= {file.path for file in manifest.files} | {file.kept.path for file in manifest.files if file.kept}
     assert {path for path in lying if not path.endswith(".lock")} == own

@@ -11,6 +11,7 @@ import pytest
 
 from dovetail.hop import Reason, Stage, address_of
 from dovetail.journal.checkpoint import parse_checkpoint
+from dovetail.journal.index import BLOCK_LEVEL, FileIndex
 from dovetail.journal.lake import Manifest, read_manifests
 from dovetail.journal.merkle import fold_perfect, verify_consistency
 from dovetail.pipeline.compaction import plan_groups
@@ -229,3 +230,19 @@ def test_a_file_that_is_not_whole_gives_an_error_and_leaves_nothing(tmp_path, da
     assert done.error
     assert not (lake / target.path).exists()
     assert not list(lake.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("count", [3, 130])
+def test_a_rewritten_file_has_an_index_that_leads_to_its_root(tmp_path, count):
+    lake, manifests = sealed(tmp_path, quiet_pcp(count), quiet_pcp(count, T0_US + SECOND))
+    targets = [target for group in plan(manifests) for target in group.targets if target.is_merge]
+    target = max(targets, key=lambda target: target.bytes)
+    file = announce(target, Rewriter(str(lake), 0).rewrite(target))
+    index = FileIndex.open(lake, BROKER, file)
+    messages = table_of(lake, file.path).column("message").to_pylist()
+    for message in set(messages):
+        rows = [row for first, rows in index.runs_of(message) for row in range(first, first + rows)]
+        assert rows == [row for row, other in enumerate(messages) if other == message]
+    assert len(index.block_roots()) == file.rows >> BLOCK_LEVEL
+    if index.block_roots():
+        assert fold_perfect(index.block_roots()).hex() == file.root

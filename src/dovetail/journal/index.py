@@ -4,7 +4,7 @@ With it one message is found, and proven, without reading a file's columns. It i
 truth: what it points to is compared with the rows, block roots must fold to the root that the manifest announces, and a
 reader does without it where it is missing or not that of the file.
 
-    LAKE/_index/<server>/<first seq>-<last seq>.index, all integers little-endian:
+    LAKE/_index/<server>/<first seq>-<last seq>.index, named after its file, all integers little-endian:
 
     offset   bytes   field
     0        8       "DOVEIDX1"
@@ -25,18 +25,19 @@ import mmap
 import struct
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from sys import byteorder
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.journal.lake import SealedFile, range_name, server_slug
+from dovetail.journal.lake import SealedFile, server_slug
 from dovetail.journal.merkle import HASH_BYTES, fold_perfect
 
 INDEXES = "_index"
 BLOCK_LEVEL = 8
+BLOCK_LEAVES = 1 << BLOCK_LEVEL
 MAX_RUNS = 1 << 26
 _MAGIC = b"DOVEIDX1"
 _HEAD = struct.Struct("<8s32s32sQQ")
@@ -49,9 +50,10 @@ def index_directory(lake: Path, server: str) -> Path:
     return lake / INDEXES / server_slug(server)
 
 
-def index_path(lake: Path, server: str, first_seq: int, end: int) -> Path:
-    """The index of the file with these hops."""
-    return index_directory(lake, server) / f"{range_name(first_seq, end)}.index"
+def index_path(lake: Path, server: str, file: str) -> Path:
+    """The index of the Parquet file at this path."""
+    name = PurePosixPath(file).stem.removeprefix(f"{server_slug(server)}.")
+    return index_directory(lake, server) / f"{name}.index"
 
 
 class RunCollector:
@@ -88,10 +90,9 @@ class RunCollector:
 
 def fold_blocks(leaves: Sequence[bytes]) -> list[bytes]:
     """The roots of a file's blocks; none where it has fewer rows than a block."""
-    size = 1 << BLOCK_LEVEL
-    if len(leaves) < size:
+    if len(leaves) < BLOCK_LEAVES:
         return []
-    return [fold_perfect(leaves[start : start + size]) for start in range(0, len(leaves), size)]
+    return [fold_perfect(leaves[start : start + BLOCK_LEAVES]) for start in range(0, len(leaves), BLOCK_LEAVES)]
 
 
 class FileIndex:
@@ -108,7 +109,7 @@ class FileIndex:
     def open(cls, lake: Path, server: str, file: SealedFile) -> FileIndex | None:
         """The index of a file; None where it is missing, damaged or that of other bytes."""
         try:
-            with index_path(lake, server, file.first_seq, file.end).open("rb") as handle:
+            with index_path(lake, server, file.path).open("rb") as handle:
                 data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             return None

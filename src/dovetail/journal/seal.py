@@ -194,9 +194,7 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     publish_written(temporary, path)
     sha256 = sha256_of(path)
     blocks = fold_blocks(leaves)
-    publish(
-        index_path(lake, identity.server, segment.first_seq, segment.end), runs.encode(bytes.fromhex(sha256), blocks)
-    )
+    publish(index_path(lake, identity.server, name), runs.encode(bytes.fromhex(sha256), blocks))
     return SealedFile(
         path=str(path.relative_to(lake)),
         first_seq=segment.first_seq,
@@ -221,7 +219,7 @@ def _index_earlier(reader: JournalReader, lake: Path) -> None:
                 leaves.append(leaf)
             blocks = fold_blocks(leaves)
             if len(leaves) == file.rows and fold_perfect(blocks or leaves).hex() == file.root:
-                path = index_path(lake, manifest.server, file.first_seq, file.end)
+                path = index_path(lake, manifest.server, file.path)
                 publish(path, runs.encode(bytes.fromhex(file.sha256), blocks))
 
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from dovetail.journal.index import index_path
 from dovetail.journal.lake import (
     COMPACTED_FORMAT,
     EarlierCheckpoint,
@@ -48,6 +49,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def kept_path(self) -> str:
         """Where that which is kept of removed bytes goes."""
         return f"{KEPT}/{self.path}"
+
+    @property
+    def written(self) -> list[str]:
+        """Everything that rewriting it may write."""
+        return [self.path, self.kept_path, str(index_path(Path(), self.server, self.path))]
 
     @property
     def bytes(self) -> int:

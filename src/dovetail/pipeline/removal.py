@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dovetail.errors import JournalDamaged
-from dovetail.journal.index import index_path
+from dovetail.journal.index import INDEXES, index_path
 from dovetail.journal.lake import Manifest, manifest_name, read_manifest, server_slug, standing_paths
 from dovetail.pipeline.compaction import KEPT
 from dovetail.pipeline.rewrite import TEMPORARY
@@ -20,7 +20,11 @@ def sweep(lake: Path, directory: Path, standing: Sequence[Manifest]) -> None:
             path.unlink()
     slug = server_slug(standing[0].server)
     announced = announced_paths(standing)
-    written = [*lake.glob(f"fabric=*/date=*/{slug}.*.g[0-9]*.parquet"), *lake.glob(f"{KEPT}/*/*/{slug}.*.parquet")]
+    written = [
+        *lake.glob(f"fabric=*/date=*/{slug}.*.g[0-9]*.parquet"),
+        *lake.glob(f"{KEPT}/*/*/{slug}.*.parquet"),
+        *lake.glob(f"{INDEXES}/{slug}/*.g[0-9]*.index"),
+    ]
     remove_files(lake, [name for path in written if (name := str(path.relative_to(lake))) not in announced])
     for pattern in (f"fabric=*/date=*/{TEMPORARY}{slug}.*.tmp", f"{KEPT}/*/*/{TEMPORARY}{slug}.*.tmp"):
         for path in lake.glob(pattern):
@@ -42,7 +46,7 @@ def announced_paths(manifests: Sequence[Manifest]) -> set[str]:
     paths: set[str] = set()
     for manifest in manifests:
         for file in manifest.files:
-            paths |= {file.path, str(index_path(Path(), manifest.server, file.first_seq, file.end))}
+            paths |= {file.path, str(index_path(Path(), manifest.server, file.path))}
             if file.kept is not None:
                 paths.add(file.kept.path)
     return paths

@@ -29,7 +29,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from dovetail.errors import JournalDamaged
 from dovetail.hop import Fabric
+from dovetail.journal.index import BLOCK_LEAVES, RunCollector, fold_blocks, index_path
 from dovetail.journal.lake import KeptFile, SealedFile, publish_written
+from dovetail.journal.rows import hash_rows
 from dovetail.journal.seal import GROUP_BYTES, GROUP_ROWS, LAKE_SCHEMA, open_writer, sha256_of
 from dovetail.pipeline.compaction import Target
 from dovetail.pipeline.decode import DECODED, DECODER_INPUT, Batches, Decoder
@@ -226,7 +228,7 @@ def _without_bytes(rows: pa.Table, gone: pa.ChunkedArray) -> pa.Table:
 
 
 class _Output:
-    """A file that is being written, and the file of what is kept beside it; both get their names at the end."""
+    """A file that is being written, what is kept beside it, and its index; all get their names at the end."""
 
     def __init__(self, lake: Path, target: Target, *, is_dry: bool) -> None:
         self._is_dry = is_dry
@@ -236,6 +238,11 @@ class _Output:
         mark = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._temporary = self._path.with_name(f"{TEMPORARY}{self._path.name}.{mark}.tmp")
         self._kept_temporary = self._kept_path.with_name(f"{TEMPORARY}{self._kept_path.name}.{mark}.tmp")
+        self._index_path = index_path(lake, target.server, target.path)
+        self._index_temporary = self._path.with_name(f"{TEMPORARY}{self._path.name}.{mark}.index.tmp")
+        self._runs = RunCollector()
+        self._leaves: list[bytes] = []
+        self._blocks: list[bytes] = []
         self._writer: Any = None
         self._kept_writer: Any = None
         self._group: list[pa.Table] = []
@@ -251,7 +258,7 @@ class _Output:
                 # what is left behind by an error need not be whole
                 with contextlib.suppress(OSError, pa.ArrowException):
                     writer.close()
-        for path in (self._temporary, self._kept_temporary):
+        for path in (self._temporary, self._kept_temporary, self._index_temporary):
             path.unlink(missing_ok=True)
 
     def add(self, rows: pa.Table) -> None:
@@ -260,6 +267,12 @@ class _Output:
         if self._is_dry:
             return
         self._group.append(rows)
+        for message in rows.column("message").to_pylist():
+            self._runs.add(message)
+        self._leaves += hash_rows(self._target.path, rows)
+        whole = len(self._leaves) & -BLOCK_LEAVES
+        self._blocks += fold_blocks(self._leaves[:whole])
+        del self._leaves[:whole]
         rows_waiting = sum(part.num_rows for part in self._group)
         if rows_waiting >= GROUP_ROWS or sum(part.nbytes for part in self._group) >= GROUP_BYTES:
             self._flush()
@@ -275,7 +288,7 @@ class _Output:
         self._kept_writer.write_table(decoded)
 
     def finish(self, bytes_until_us: int) -> Rewritten:
-        """Give both files their names, if anything is different from the one input there is."""
+        """Give the files their names, if anything is different from the one input there is."""
         announced = sum(file.rows for file in self._target.inputs)
         if self._rows != announced:
             raise JournalDamaged(f"{self._rows} rows where {announced} were sealed")
@@ -302,7 +315,11 @@ class _Output:
                 bytes=self._kept_path.stat().st_size,
                 sha256=sha256_of(self._kept_path),
             )
-        return msgspec.structs.replace(done, bytes=self._path.stat().st_size, sha256=sha256_of(self._path), kept=kept)
+        sha256 = sha256_of(self._path)
+        self._index_temporary.write_bytes(self._runs.encode(bytes.fromhex(sha256), self._blocks))
+        self._index_path.parent.mkdir(parents=True, exist_ok=True)
+        publish_written(self._index_temporary, self._index_path)
+        return msgspec.structs.replace(done, bytes=self._path.stat().st_size, sha256=sha256, kept=kept)
 
     def _flush(self) -> None:
         if self._writer is None:

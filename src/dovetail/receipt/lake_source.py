@@ -19,20 +19,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dovetail.errors import CheckpointError, JournalDamaged
-from dovetail.hop import Address, Fabric, Hop, Reason, Stage
+from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.index import BLOCK_LEVEL, FileIndex, fold_blocks
 from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifests
-from dovetail.journal.layout import NO_DIGEST, encode_tail, hash_run
+from dovetail.journal.layout import NO_DIGEST
 from dovetail.journal.merkle import Frontier, fold_perfect
+from dovetail.journal.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
 from dovetail.receipt.source import KeptHop
 from dovetail.signing import Verifier, parse_verifier
 
 _MAX_BLOCKS_KEPT = 256
 _MAX_FILES_OPEN = 16
-_HOP_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size", "digest"]
-_STAGES = {str(stage): stage for stage in Stage}
-_REASONS = {str(reason): reason for reason in Reason}
 
 TimeRange = tuple[int, int]
 """From, and up to without, in microseconds."""
@@ -57,6 +55,10 @@ class LakeSource:
             if file.first_seq != position:
                 raise JournalDamaged(f"{lake}: hops {position} to {file.first_seq - 1} of {self.server} are missing")
             position = file.end
+
+    @property
+    def _where(self) -> str:
+        return f"{self._lake}: {self.server}"
 
     @property
     def server(self) -> str:
@@ -96,7 +98,7 @@ class LakeSource:
             self._found[address] = [
                 kept
                 for file in self._searched
-                for rows in self._rows_of(file, address, _HOP_COLUMNS)
+                for rows in self._rows_of(file, address, LEAF_COLUMNS)
                 for kept in self._hops_in(rows)
             ]
         return self._found[address]
@@ -144,7 +146,7 @@ class LakeSource:
 
     def hops_between(self, first: int, end: int) -> list[KeptHop]:
         """Hops from `first` up to and without `end`."""
-        return [kept for part in self._rows_between(first, end, _HOP_COLUMNS) for kept in self._hops_in(part)]
+        return [kept for part in self._rows_between(first, end, LEAF_COLUMNS) for kept in self._hops_in(part)]
 
     def seq_at(self, at_us: int) -> int:
         """The position of the first hop whose time is `at_us` or later."""
@@ -198,37 +200,13 @@ class LakeSource:
         return fold_blocks(list(self._leaves(file.first_seq, file.end)))
 
     def _leaves(self, first: int, end: int) -> Iterator[bytes]:
-        """Leaf hashes of hops; rows that differ only in their counterpart are hashed as the run they were."""
-        for part in self._rows_between(first, end, _HOP_COLUMNS):
-            seqs, times, stages, messages, counterparts, reasons, sizes, digests = _lists(part)
-            start, rows = 0, len(seqs)
-            while start < rows:
-                stop = start + 1
-                while (
-                    stop < rows
-                    and messages[stop] == messages[start]
-                    and times[stop] == times[start]
-                    and stages[stop] == stages[start]
-                    and reasons[stop] == reasons[start]
-                    and digests[stop] is None
-                    and sizes[stop] is None
-                ):
-                    stop += 1
-                stage, reason = self._words(seqs[start], stages[start], reasons[start])
-                tails = [encode_tail(stage, reason, name) for name in counterparts[start:stop]]
-                digest = NO_DIGEST if digests[start] is None else digests[start]
-                yield from hash_run(seqs[start], times[start], messages[start], tails, digest, sizes[start] or 0)
-                start = stop
-
-    def _words(self, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
-        try:
-            return _STAGES[stage], None if reason is None else _REASONS[reason]
-        except KeyError as unknown:
-            raise JournalDamaged(f"{self._lake}: hop {seq} of {self.server}: {unknown} is unknown") from None
+        """Leaf hashes of hops."""
+        for part in self._rows_between(first, end, LEAF_COLUMNS):
+            yield from hash_rows(self._where, part)
 
     def _hops_in(self, table: Any) -> Iterator[KeptHop]:
-        for seq, at_us, stage, message, counterpart, reason, size, digest in zip(*_lists(table), strict=True):
-            known_stage, known_reason = self._words(seq, stage, reason)
+        for seq, at_us, stage, message, counterpart, reason, size, digest in zip(*list_columns(table), strict=True):
+            known_stage, known_reason = read_words(self._where, seq, stage, reason)
             hop = Hop(
                 server=self.server,
                 seq=seq,
@@ -282,13 +260,6 @@ def open_lake(lake: Path, searched: TimeRange | None = None) -> list[LakeSource]
     for manifest in read_manifests(lake):
         by_server.setdefault(manifest.server, []).append(manifest)
     return [LakeSource(lake, manifests, searched) for _, manifests in sorted(by_server.items())]
-
-
-def _lists(table: Any) -> list[list[Any]]:
-    """The columns of `_HOP_COLUMNS` as lists, times in microseconds."""
-    columns = [table.column(name) for name in _HOP_COLUMNS]
-    columns[1] = columns[1].cast(pa.int64())
-    return [column.to_pylist() for column in columns]
 
 
 def _overlaps(file: SealedFile, searched: TimeRange) -> bool:

@@ -176,7 +176,7 @@ class Compaction:
                 hops = f"{group.manifests[0].first_seq} to {group.manifests[-1].end - 1}"
                 summary.left_alone.append(LeftAlone(server=group.server, hops=hops, why=why))
                 for target in group.targets:
-                    remove_files(self.lake, [target.path, target.kept_path] if target.path in done else [])
+                    remove_files(self.lake, target.written if target.path in done else [])
                 continue
             summary.removed_messages += sum(item.removed for item in own.values())
             summary.removed_bytes += sum(item.removed_bytes for item in own.values())
