@@ -274,10 +274,11 @@ async def measure_processes(directory: Path, chains: int, conversations: int) ->
     return chains / spent
 
 
-def measure_growth(length: int, state: Path | None, seconds: float) -> dict[int, float]:
-    """CPU per chain in floors, where one conversation has 100 messages, ten times as many, and so on up to `length`.
+def measure_growth(length: int, state: Path | None, seconds: float) -> dict[int, tuple[float, float]]:
+    """CPU per chain where one conversation has 100 messages, ten times as many, and so on up to `length`.
 
-    After so many seconds it stops; with a `state` file the next call goes on with the same conversation.
+    In floors, and beside a conversation of 100 to 300 messages that takes turns with it on the same machine. After so
+    many seconds it stops; with a `state` file the next call goes on with the same conversation.
     """
     started = time.monotonic()
     trio, said, costs = Trio(), 0, {}
@@ -290,17 +291,24 @@ def measure_growth(length: int, state: Path | None, seconds: float) -> dict[int,
             said += 1
         if time.monotonic() - started >= seconds:
             break
-        ratios = []
+        short = Trio()
+        measure_core(short, 100)
+        rounds = []
         for _ in range(GROWTH_WINDOW // GROWTH_STEP):
-            floor = measure_floor(GROWTH_STEP)
-            ratios.append(measure_core(trio, GROWTH_STEP) / floor)
+            floor, brief = measure_floor(GROWTH_STEP), measure_core(short, GROWTH_STEP)
+            cost = measure_core(trio, GROWTH_STEP)
+            rounds.append((cost / floor, cost / brief))
             said += GROWTH_STEP
-        costs[mark] = statistics.median(ratios)
-        print(f"growth     {costs[mark]:.2f} x floor at {mark} messages", file=sys.stderr)
+        costs[mark] = statistics.median(one for one, _ in rounds), statistics.median(two for _, two in rounds)
+        print(describe_growth(mark, *costs[mark]), file=sys.stderr)
     if state is not None:
         state.write_bytes(pickle.dumps((trio, said, costs)))
     print(f"growth     the conversation has {said} messages", file=sys.stderr)
     return costs
+
+
+def describe_growth(length: int, floors: float, shorts: float) -> str:
+    return f"growth     {floors:8.2f} x floor at {length} messages of one conversation, {shorts:.2f} x a short one"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -357,8 +365,8 @@ def print_table(result: dict[str, object]) -> None:
         print(f"processes  {result['chains_per_second']:8.0f} chains per second")
     growth = result.get("growth")
     if isinstance(growth, dict):
-        for length, ratio in growth.items():
-            print(f"growth     {ratio:8.2f} x floor at {length} messages of one conversation")
+        for length, ratios in growth.items():
+            print(describe_growth(length, *ratios))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_frames_with_a_position_are_read_quickly():
 
 
 @given(st.lists(st.tuples(st.integers(0, len(FRAME)), st.integers(0, 12), st.sampled_from(PIECES)), max_size=3))
-@settings(max_examples=1500)
+@settings(max_examples=1500, deadline=None)
 @example([(len(FRAME), 0, b"<https://a.example/x> {\n}\n")])
 def test_altered_frame_is_read_alike_or_left_to_the_parser(edits):
     data = FRAME
@@ -60,7 +60,7 @@ def test_altered_frame_is_read_alike_or_left_to_the_parser(edits):
 
 
 @given(st.lists(st.integers(0, FRAME.count(b"\n") - 1), min_size=1, max_size=4), st.integers(0, FRAME.count(b"\n")))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_frame_with_lines_moved_is_read_alike_or_left_to_the_parser(moved, to):
     lines = FRAME.split(b"\n")
     taken = [lines[number] for number in moved]
@@ -77,13 +77,14 @@ iris = st.builds("<{}{}>".format, st.sampled_from(["https://", "http://h", "wm:/
 
 
 @given(st.lists(st.tuples(iris, iris, iris | typed), min_size=1, max_size=4), iris)
-@settings(max_examples=1500)
+@settings(max_examples=1500, deadline=None)
 def test_any_terms_are_read_alike_or_left_to_the_parser(statements, graph):
     data = (HEADER + encode_block(graph, statements)).encode()
     assert_read_alike(data)
 
 
 @given(texts)
+@settings(deadline=None)
 def test_ordinary_text_is_read_quickly(text):
     plain = all(c == " " or (c.isprintable() and c not in '"\\') for c in text)
     taken = assert_read_alike((HEADER + encode_block("<wm:/Qm1#c>", [("<wm:/Qm1>", v.P_TEXT, f'"{text}"')])).encode())
