@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from dovetail.errors import UsageError
 from dovetail.pcp.client import ClientOptions
 from dovetail.pcp.client_events import FailureKind
 from dovetail.pcp.settings import ALLOW_ALL, Rule
@@ -122,3 +123,8 @@ def test_v2_over_tls(tmp_path):
                 serving.cancel()
 
     asyncio.run(scenario())
+
+
+def test_an_address_that_is_none_is_refused_at_once():
+    with pytest.raises(UsageError, match="expected ws://HOST:PORT/pcp"):
+        PcpClient("nonsense", BOSS)

@@ -375,8 +375,13 @@ def _run_action(
         print_json(record)
     else:
         for name, value in record.items():
-            sys.stdout.write(escape(f"{name + ':':24}{value}") + "\n")
+            text = ", ".join(value) if isinstance(value, list) else value
+            sys.stdout.write(escape(f"{name + ':':24}{text}") + "\n")
     if not is_done:
+        if "failed" not in record:
+            say(
+                f"dovetail: {home.file.atom.partition('/atom/')[0]} did not answer within {timeout:g} s: is it running?"
+            )
         raise typer.Exit(1)
 
 

@@ -76,11 +76,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     def _certainty(self) -> str:
         proven = [state for state in self.servers if state.verdict == "proven"]
         pinned = sum(state.key_source == "pinned" for state in self.servers)
-        keys = (
-            "keys pinned"
-            if self.servers and pinned == len(self.servers)
-            else "keys as the lake states them (--trust pins them)"
-        )
+        if pinned == 0:
+            keys = "keys as the lake states them (--trust pins them)"
+        elif pinned == len(self.servers):
+            keys = "keys pinned"
+        else:
+            keys = f"keys of {pinned} pinned (--trust names none of the others)"
         broken = [state.server for state in self.servers if state.verdict != "proven"]
         text = f"{len(proven)} of {len(self.servers)} servers proven to their signed checkpoints, {keys}"
         return text + (f"; not proven: {', '.join(broken)}" if broken else "")

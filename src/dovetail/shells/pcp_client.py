@@ -23,7 +23,7 @@ from typing import Any, Self, assert_never, cast
 import msgspec
 import picows
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, UsageError
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import (
     Associated,
@@ -114,6 +114,8 @@ class PcpClient:
         server_hostname: str | None = None,
         options: ClientOptions | None = None,
     ) -> None:
+        if not url.startswith(("ws://", "wss://")):
+            raise UsageError(f"{url[:80]!r} is not the address of a broker, expected ws://HOST:PORT/pcp or wss://...")
         self._url = url
         self._context = context
         self._server_hostname = server_hostname
