@@ -42,6 +42,9 @@ _SPEED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.filterPushdown": "true",
+    # a hash table per partition instead of sorting both sides of a join, or all rows of an aggregation
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "128m",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
 }
 
