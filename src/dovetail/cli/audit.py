@@ -44,7 +44,7 @@ def run(
     """Audit what is new in LAKE into --out and say what is wrong."""
     from dovetail.cli.output import print_json, print_text
 
-    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of)
+    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
     if sys.stderr.isatty():
         from dovetail.pipeline.progress import TerminalProgress
 
@@ -191,7 +191,11 @@ def _open_audit(
     trust: list[Path] | None,
     patience: float,
     as_of: dt.datetime | None,
+    *,
+    is_once: bool = False,
 ) -> Any:
+    from dovetail.journal.lake import manifest_paths
+    from dovetail.pipeline.facts import announced_rows
     from dovetail.pipeline.jobs.run import Audit
     from dovetail.pipeline.session import SessionOptions, open_session
     from dovetail.pipeline.settings import load_settings
@@ -200,7 +204,8 @@ def _open_audit(
 
     lake = check_lake(lake)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
-    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"))
+    rows = announced_rows(manifest_paths(lake)) if is_once else None
+    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"), rows=rows)
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
     return Audit(spark=open_session(options), lake=lake, store=Store.open(out), settings=settings, as_of=moment)
 
