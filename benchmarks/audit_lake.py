@@ -356,7 +356,11 @@ def won_hops(messages: int, first_a: int, first_b: int) -> tuple[list[Hop], list
                 envelope=[(compose.v.P_ATOM, f"<{atom}>")],
                 content=compose.atom_content(atom, [f"{atom}#chat"], keys[atom].public),
             )
+            answer = compose.respond(
+                create, success=True, signer=node, key=keys[node], timestamp_ms=start_ms + 1, atom=atom
+            )
             see(node, start_ms * 1000, Stage.ACCEPTED, create, atom, keep=True)
+            see(node, start_ms * 1000 + 10, Stage.CREATED, answer, None, keep=True)
     chats = [f"{atom}#chat" for atom in atoms.values()]
     for number in range(messages // 3):
         ms = start_ms + number * 500

@@ -76,7 +76,7 @@ class Audit:
             gold = Gold(self.spark, self.store, self.settings, facts, record, self.progress.step, self.whole_below)
             gold.make(verdicts, previous)
         self.progress.step("summary")
-        return summarize(self.spark, self.store, record)
+        return summarize(self.store, record)
 
     def _stream(self, process: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         manifests = (
