@@ -1,9 +1,9 @@
 """How fast the audit is: end to end and per step, beside DuckDB doing the core of the work on the same lake.
 
-    python -m benchmarks.audit [--messages N ...] [--won N] [--dir DIR] [--threads T] [--json FILE]
+    python -m benchmarks.audit [--messages N ...] [--won N] [--cold] [--no-core] [--json FILE]
 
 For each size a lake is written (`audit_lake`): N swarm messages of about 200 bytes with up to four references, and
-shares of pcp and won. Then, in one session whose start is not counted:
+shares of pcp and won. Then, in one session that has done all of it once over a small lake (`--cold` leaves that out):
 
 - `duckdb` and `core`: hash, work, references and missing parents, by DuckDB's script and by the pipeline's functions;
 - `first`: the whole audit from nothing; `second`: after 1 % more; `third`: with nothing new.
@@ -26,6 +26,7 @@ from benchmarks.audit_lake import POW_TARGET, LakeWriter, Shares
 from benchmarks.audit_spark import run_audit, run_core, signature_floor
 
 DEFAULT_SIZES = (1_000_000, 10_000_000)
+WARM_MESSAGES = 250_000
 
 
 def measure_size(spark: Any, root: Path, messages: int, threads: int, *, is_core: bool) -> dict[str, Any]:
@@ -73,6 +74,13 @@ def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str
     return result
 
 
+def warm_up(spark: Any, root: Path, threads: int) -> None:
+    """Everything once over a small lake, so that what is measured is compiled already."""
+    LakeWriter(root / "lake", threads).seal(Shares.of(WARM_MESSAGES))
+    run_core(spark, root / "lake", root / "core")
+    say_run("warm", run_audit(spark, root / "lake", root / "out"))
+
+
 def say_run(name: str, run: dict[str, Any]) -> None:
     """One run in a few lines."""
     speed = f"{run['seconds']:>7.1f} s {run['hops_per_s']:>9,} hops/s"
@@ -93,6 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--won", type=int, default=20_000)
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cold", action="store_true", help="measure in a session that has done nothing before")
     parser.add_argument("--no-core", action="store_true", help="leave out DuckDB, which keeps all in memory")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args(argv)
@@ -101,6 +110,9 @@ def main(argv: list[str] | None = None) -> int:
     spark = open_session(SessionOptions(master=f"local[{arguments.threads}]"))
     spark.range(10).count()
     results: dict[str, Any] = {"threads": arguments.threads, "sizes": []}
+    if not arguments.cold:
+        with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
+            warm_up(spark, Path(root), arguments.threads)
     for messages in arguments.messages:
         with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
             results["sizes"].append(
