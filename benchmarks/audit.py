@@ -1,6 +1,6 @@
 """How fast the audit is: end to end and per step, beside DuckDB doing the core of the work on the same lake.
 
-    python -m benchmarks.audit [--messages N ...] [--won N] [--cold] [--no-core] [--json FILE]
+    python -m benchmarks.audit [--messages N ...] [--won N] [--cold] [--no-core|--only-core] [--json FILE]
 
 For each size a lake is written (`audit_lake`): N swarm messages of about 200 bytes with up to four references, and
 shares of pcp and won. Then, in one session that has done all of it once over a small lake (`--cold` leaves that out):
@@ -29,7 +29,9 @@ DEFAULT_SIZES = (1_000_000, 10_000_000)
 WARM_MESSAGES = 250_000
 
 
-def measure_size(spark: Any, root: Path, messages: int, threads: int, *, is_core: bool) -> dict[str, Any]:
+def measure_size(
+    spark: Any, root: Path, messages: int, threads: int, *, is_core: bool, is_core_only: bool
+) -> dict[str, Any]:
     """All measurements over one lake."""
     lake, out = root / "lake", root / "out"
     writer = LakeWriter(lake, threads)
@@ -38,12 +40,16 @@ def measure_size(spark: Any, root: Path, messages: int, threads: int, *, is_core
     result: dict[str, Any] = {"messages": messages, "written_s": round(time.perf_counter() - begun, 1)}
     say(f"{messages:,} messages: lake written in {result['written_s']} s")
     if is_core:
-        core, spark_found = run_core(spark, lake, root / "core")
-        duckdb, duckdb_found = run_duckdb(lake, threads, POW_TARGET)
+        core, core_cpu, spark_found = run_core(spark, lake, root / "core")
+        duckdb, duckdb_cpu, duckdb_found = run_duckdb(lake, threads, POW_TARGET)
         if spark_found != duckdb_found:
             raise SystemExit(f"spark found {spark_found}, DuckDB {duckdb_found}")
         result |= {"core_s": round(core, 1), "duckdb_s": round(duckdb, 1), "core_ratio": round(core / duckdb, 2)}
+        result |= {"core_cpu_s": round(core_cpu, 1), "duckdb_cpu_s": round(duckdb_cpu, 1)}
         say(f"  core {core:.1f} s, DuckDB {duckdb:.1f} s: {core / duckdb:.2f} times")
+        say(f"  of processor time: core {core_cpu:.1f} s, DuckDB {duckdb_cpu:.1f} s: {core_cpu / duckdb_cpu:.2f} times")
+    if is_core_only:
+        return result
     for name, more in (("first", 0), ("second", messages // 100), ("third", 0)):
         if more:
             writer.seal(Shares.of(more))
@@ -74,11 +80,12 @@ def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str
     return result
 
 
-def warm_up(spark: Any, root: Path, threads: int) -> None:
+def warm_up(spark: Any, root: Path, threads: int, *, is_core_only: bool) -> None:
     """Everything once over a small lake, so that what is measured is compiled already."""
     LakeWriter(root / "lake", threads).seal(Shares.of(WARM_MESSAGES))
     run_core(spark, root / "lake", root / "core")
-    say_run("warm", run_audit(spark, root / "lake", root / "out"))
+    if not is_core_only:
+        say_run("warm", run_audit(spark, root / "lake", root / "out"))
 
 
 def say_run(name: str, run: dict[str, Any]) -> None:
@@ -103,6 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cold", action="store_true", help="measure in a session that has done nothing before")
     parser.add_argument("--no-core", action="store_true", help="leave out DuckDB, which keeps all in memory")
+    parser.add_argument("--only-core", action="store_true", help="nothing but the core and DuckDB")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args(argv)
     from dovetail.pipeline.session import SessionOptions, open_session
@@ -112,13 +120,20 @@ def main(argv: list[str] | None = None) -> int:
     results: dict[str, Any] = {"threads": arguments.threads, "sizes": []}
     if not arguments.cold:
         with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
-            warm_up(spark, Path(root), arguments.threads)
+            warm_up(spark, Path(root), arguments.threads, is_core_only=arguments.only_core)
     for messages in arguments.messages:
         with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
             results["sizes"].append(
-                measure_size(spark, Path(root), messages, arguments.threads, is_core=not arguments.no_core)
+                measure_size(
+                    spark,
+                    Path(root),
+                    messages,
+                    arguments.threads,
+                    is_core=not arguments.no_core,
+                    is_core_only=arguments.only_core,
+                )
             )
-    if arguments.won:
+    if arguments.won and not arguments.only_core:
         with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
             results["won"] = measure_won(spark, Path(root), arguments.won, arguments.threads)
     if arguments.json:

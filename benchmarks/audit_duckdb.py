@@ -24,15 +24,15 @@ FROM read_parquet('{files}', hive_partitioning = false)
 )
 
 
-def run_duckdb(lake: Path, threads: int, target: int) -> tuple[float, dict[str, int]]:
-    """Seconds, and what it found."""
+def run_duckdb(lake: Path, threads: int, target: int) -> tuple[float, float, dict[str, int]]:
+    """Seconds, seconds of processor time, and what it found."""
     import duckdb
 
     connection = duckdb.connect(config={"threads": threads})
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     for statement in SCRIPT:
         connection.execute(statement.format(files=lake / "fabric=swarm/*/*.parquet", target=f"{target:064x}"))
-    seconds = time.perf_counter() - begun
+    seconds, used = time.perf_counter() - begun, time.process_time() - cpu
     counts = {
         "messages": "decoded",
         "valid": "decoded WHERE address_valid",
@@ -42,4 +42,4 @@ def run_duckdb(lake: Path, threads: int, target: int) -> tuple[float, dict[str, 
     }
     found = {name: connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0] for name, rows in counts.items()}
     connection.close()
-    return seconds, found
+    return seconds, used, found

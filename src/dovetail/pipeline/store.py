@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import BinaryType, StructType
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import publish
@@ -209,8 +210,15 @@ class Store:
 
     def _write(self, table: Table, rows: DataFrame, name: str) -> Path:
         target = self.root / STATE / "next" / name
-        rows.select(*table.schema.names).write.mode("overwrite").parquet(str(target))
+        writer = rows.select(*table.schema.names).write.mode("overwrite")
+        writer.options(**plain_columns(table.schema)).parquet(str(target))
         return target
+
+
+def plain_columns(schema: StructType) -> dict[str, str]:
+    """Options of a Parquet writer: addresses hardly repeat, so that a dictionary of them is built for nothing."""
+    names = [field.name for field in schema if isinstance(field.dataType, BinaryType)]
+    return {f"parquet.enable.dictionary#{name}": "false" for name in names}
 
 
 def _replace(source: Path, target: Path) -> None:
