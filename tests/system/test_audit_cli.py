@@ -198,6 +198,30 @@ def test_a_compaction_that_is_killed_and_run_again(tmp_path):
         assert refused.returncode == 2
 
 
+@pytest.mark.soak
+def test_a_follower_says_nothing_about_a_compaction_beside_it(tmp_path):
+    lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
+    out = tmp_path / "out"
+    with (tmp_path / "told").open("w") as told:
+        process = start("follow", lake, "--out", out, "--every", "0.5", *SMALL, stdout=told)
+        try:
+            wait_for((out / "_state" / "alerts.json").exists, process, 240)
+            run("compact", lake, "--before", "2025-11-20", "--wait", "120", *SMALL)
+            wait_for((out / "_state" / "batches" / "000000001.json").exists, process, 240)
+            before = (out / "_state" / "run.json").stat().st_mtime_ns
+            append_and_seal(tmp_path, lake, BROKER, quiet_pcp(1, T0_US + 86_400 * SECOND, 50))
+            wait_for((out / "_state" / "batches" / "000000002.json").exists, process, 240)
+            wait_for(lambda: is_newer(out / "_state" / "run.json", before), process, 240)
+        finally:
+            kill(process)
+    assert (tmp_path / "told").read_text() == ""
+    assert json.loads((out / "_state" / "alerts.json").read_bytes()) == []
+
+
+def is_newer(path: Path, than_ns: int) -> bool:
+    return path.is_file() and path.stat().st_mtime_ns > than_ns
+
+
 def count_hops(lake: Path) -> int:
     files = [file for manifest in read_manifests(lake) for file in manifest.files]
     return sum(pq.ParquetFile(lake / file.path).metadata.num_rows for file in files)
