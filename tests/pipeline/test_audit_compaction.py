@@ -14,6 +14,7 @@ import pytest
 
 from dovetail.errors import PipelineError, UsageError
 from dovetail.hop import Address
+from dovetail.journal.index import index_path
 from dovetail.journal.lake import manifest_paths, read_manifests
 from dovetail.pipeline import schemas
 from dovetail.pipeline.facts import BatchFacts, learn_manifest
@@ -276,6 +277,9 @@ def test_killed_at_any_step_readers_have_the_old_or_the_new(spark, tmp_path, ste
     assert {row["raw"] for row in rows_of(lake).values()} == {None}
     (manifest,) = read_manifests(lake)
     lying = {str(path.relative_to(lake)) for path in lake.rglob("*.*") if path.is_file()}
+    indexes = {path for path in lying if path.endswith(".index")}
+    lying -= indexes
+    assert indexes <= {str(index_path(Path(), BROKER, file.first_seq, file.end)) for file in manifest.files}
     own = {str(path.relative_to(lake)) for path in manifest_paths(lake)}
     own |= {file.path for file in manifest.files} | {file.kept.path for file in manifest.files if file.kept}
     assert {path for path in lying if not path.endswith(".lock")} == own

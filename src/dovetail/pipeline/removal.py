@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dovetail.errors import JournalDamaged
+from dovetail.journal.index import index_path
 from dovetail.journal.lake import Manifest, manifest_name, read_manifest, server_slug, standing_paths
 from dovetail.pipeline.compaction import KEPT
 from dovetail.pipeline.rewrite import TEMPORARY
@@ -37,9 +38,14 @@ def remove_replaced(
 
 
 def announced_paths(manifests: Sequence[Manifest]) -> set[str]:
-    """All files that these manifests announce."""
-    files = [file for manifest in manifests for file in manifest.files]
-    return {file.path for file in files} | {file.kept.path for file in files if file.kept is not None}
+    """All files that these manifests announce, with what lies beside them."""
+    paths: set[str] = set()
+    for manifest in manifests:
+        for file in manifest.files:
+            paths |= {file.path, str(index_path(Path(), manifest.server, file.first_seq, file.end))}
+            if file.kept is not None:
+                paths.add(file.kept.path)
+    return paths
 
 
 def remove_files(lake: Path, paths: Sequence[str]) -> None:
