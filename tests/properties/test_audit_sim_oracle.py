@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from won.won_scenario import build as build_won
 
 from dovetail.hop import Hop, Observation
 from dovetail.journal.journal import Journal, JournalOptions
