@@ -15,8 +15,8 @@ demo: setup ## run every fabric with injected faults, audit the journals, compar
 test: setup ## everything that must be green: lint, types and all tests but the soak
 	@$(VENV)/bin/python tools/check.py
 
-unit: setup ## the quick tests: no processes, no sockets
-	@$(PYTEST) -n auto -m "not system and not soak"
+unit: setup ## the quick tests: half a minute
+	@$(PYTEST) -n auto -m "not system and not soak and not spark and not exhaustive"
 
 lint: setup ## style and likely mistakes
 	@$(VENV)/bin/python tools/check.py lint format

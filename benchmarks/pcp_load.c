@@ -7,10 +7,15 @@
  * hold:  COUNT connections that say nothing.
  *
  * After "ready" on stdout every line "go SECONDS" on stdin runs the load that long, waits for what is under way, and
- * prints "DELIVERIES SECONDS". Ends at the end of stdin. Setting up is sequential and blocking, the load
- * itself is one epoll loop. The masking key is zero, so that the generator's own cost stays small.
+ * prints "DELIVERIES SECONDS LOST". A run ends early where nothing arrives for STALL_SECONDS: what is under way then is
+ * lost. Ends at the end of stdin. Connections are set up in groups, step by step, because some brokers let each step
+ * wait for their next turn; the load itself is one epoll loop. The masking key is zero, so that the generator's own
+ * cost stays small.
  */
 #define _GNU_SOURCE
+#define STALL_SECONDS 2
+#define SETUP_SECONDS 30
+#define GROUP 200
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -142,20 +147,28 @@ static size_t pcp_message(unsigned char *out, const char *id, const char *type, 
     return at;
 }
 
-static void connect_one(struct connection *c, const struct sockaddr_in *address) {
-    unsigned char buffer[8192];
+/* Setting up: each step is done for a whole group of connections before the next one, and ends by itself. */
+
+static const char *kind_of(const struct connection *c) { return c->is_receiver ? "agent" : "controller"; }
+
+static void open_one(struct connection *c, const struct sockaddr_in *address) {
+    char request[512], path[64];
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (c->fd < 0 || connect(c->fd, (const struct sockaddr *)address, sizeof *address)) die("connect");
+    struct timeval limit = {SETUP_SECONDS, 0};
+    if (c->fd < 0 || setsockopt(c->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit)) die("socket");
+    if (connect(c->fd, (const struct sockaddr *)address, sizeof *address)) die("connect");
     int one = 1;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    const char *kind = c->is_receiver ? "agent" : "controller";
-    char path[64];
-    snprintf(path, sizeof path, protocol == PCP ? "/pcp/%s" : "/", kind);
-    int n = snprintf((char *)buffer, sizeof buffer,
+    snprintf(path, sizeof path, protocol == PCP ? "/pcp/%s" : "/", kind_of(c));
+    int n = snprintf(request, sizeof request,
                      "GET %s HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n%s\r\n",
                      path, protocol == MQTT ? "Sec-WebSocket-Protocol: mqtt\r\n" : "");
-    send_all(c->fd, buffer, (size_t)n);
+    send_all(c->fd, (unsigned char *)request, (size_t)n);
+}
+
+static void await_upgrade(struct connection *c) {
+    unsigned char buffer[8192];
     size_t have = 0;
     while (have < 4 || memcmp(buffer + have - 4, "\r\n\r\n", 4)) {
         if (have >= sizeof buffer || recv(c->fd, buffer + have, 1, 0) != 1) die("upgrade");
@@ -163,43 +176,70 @@ static void connect_one(struct connection *c, const struct sockaddr_in *address)
     }
     errno = 0;
     if (!memmem(buffer, have, " 101 ", 5)) die("upgrade");
+}
+
+static void introduce(struct connection *c) {
+    unsigned char buffer[1024];
     if (protocol == PCP) {
         char id[37], uri[64];
         snprintf(id, sizeof id, "00000000-0000-4000-8000-%012x", (unsigned)c->number);
-        snprintf(uri, sizeof uri, "pcp://host%06d.example.com/%s", c->number, kind);
+        snprintf(uri, sizeof uri, "pcp://host%06d.example.com/%s", c->number, kind_of(c));
         size_t size = pcp_message(buffer, id, "http://puppetlabs.com/associate_request", "pcp:///server", uri, 0);
         send_frame(c->fd, buffer, size);
-        size = read_frame(c->fd, buffer, sizeof buffer);
-        if (!memmem(buffer, size, "\"success\":true", 14)) die("association");
     } else if (protocol == MQTT) {
         unsigned char hello[64] = {0x10, 0, 0, 4, 'M', 'Q', 'T', 'T', 4, 2, 0, 0};
         int length = snprintf((char *)hello + 14, 32, "c%d", c->number);
-        hello[12] = 0;
         hello[13] = (unsigned char)length;
         hello[1] = (unsigned char)(12 + length);
         send_frame(c->fd, hello, (size_t)(14 + length));
-        read_frame(c->fd, buffer, sizeof buffer);
-        if (c->is_receiver) {
-            unsigned char subscribe[64] = {0x82, 0, 0, 1, 0};
-            int topic = snprintf((char *)subscribe + 6, 40, mode == FAN ? "all" : "t%d", c->number);
-            subscribe[5] = (unsigned char)topic;
-            subscribe[6 + topic] = 0;
-            subscribe[1] = (unsigned char)(5 + topic);
-            send_frame(c->fd, subscribe, (size_t)(7 + topic));
-            read_frame(c->fd, buffer, sizeof buffer);
-        }
     } else {
-        read_frame(c->fd, buffer, sizeof buffer);
+        send_frame(c->fd, (const unsigned char *)"CONNECT {\"verbose\":false}\r\n", 27);
+    }
+}
+
+static void await_welcome(struct connection *c) {
+    unsigned char buffer[8192];
+    size_t size = read_frame(c->fd, buffer, sizeof buffer);
+    errno = 0;
+    if (protocol == PCP && !memmem(buffer, size, "\"success\":true", 14)) die("association");
+}
+
+static void subscribe(struct connection *c) {
+    if (protocol == MQTT && c->is_receiver) {
+        unsigned char packet[64] = {0x82, 0, 0, 1, 0};
+        int topic = snprintf((char *)packet + 6, 40, mode == FAN ? "all" : "t%d", c->number);
+        packet[5] = (unsigned char)topic;
+        packet[6 + topic] = 0;
+        packet[1] = (unsigned char)(5 + topic);
+        send_frame(c->fd, packet, (size_t)(7 + topic));
+    } else if (protocol == NATS) {
         char text[128];
-        int length = snprintf(text, sizeof text, "CONNECT {\"verbose\":false}\r\n");
-        send_frame(c->fd, (unsigned char *)text, (size_t)length);
-        length = c->is_receiver ? snprintf(text, sizeof text, mode == FAN ? "SUB all 1\r\n" : "SUB t%d 1\r\n", c->number)
-                                : 0;
+        int length = 0;
+        if (c->is_receiver)
+            length = snprintf(text, sizeof text, mode == FAN ? "SUB all 1\r\n" : "SUB t%d 1\r\n", c->number);
         length += snprintf(text + length, sizeof text - (size_t)length, "PING\r\n");
         send_frame(c->fd, (unsigned char *)text, (size_t)length);
+    }
+}
+
+static void await_subscribed(struct connection *c) {
+    unsigned char buffer[8192];
+    if (protocol == MQTT && c->is_receiver) {
+        read_frame(c->fd, buffer, sizeof buffer);
+    } else if (protocol == NATS) {
         size_t size;
         do size = read_frame(c->fd, buffer, sizeof buffer);
         while (!memmem(buffer, size, "PONG", 4));
+    }
+}
+
+static void connect_all(const struct sockaddr_in *address) {
+    void (*steps[])(struct connection *) = {await_upgrade, introduce, await_welcome, subscribe, await_subscribed};
+    for (int first = 0; first < total; first += GROUP) {
+        int end = first + GROUP < total ? first + GROUP : total;
+        for (int i = first; i < end; i++) open_one(&connections[i], address);
+        for (size_t step = 0; step < sizeof steps / sizeof *steps; step++)
+            for (int i = first; i < end; i++) steps[step](&connections[i]);
     }
 }
 
@@ -363,27 +403,28 @@ static void take_frames(struct connection *c, int is_sending) {
 static void run(int epoll, double seconds) {
     struct epoll_event events[512];
     double start = now(), end = start + seconds, last_progress = start;
-    long before = deliveries;
+    deliveries = sent = 0; /* what an earlier run lost is not waited for again */
+    for (int i = 0; i < total; i++) connections[i].under_way = 0;
     if (mode == PAIRS) {
         for (int i = 0; i < total; i += 2)
             while (connections[i].under_way < window) send_next(&connections[i]);
     } else if (mode == FAN) {
         while (deliveries > (sent - window) * count) send_next(&connections[0]);
     }
+    long expected;
     for (;;) {
         double t = now();
         int is_sending = t < end;
-        if (!is_sending && (mode == HOLD || deliveries >= (mode == FAN ? sent * count : sent))) break;
-        if (t - last_progress > 20) {
-            errno = 0;
-            die("messages went missing");
-        }
+        expected = mode == FAN ? sent * count : sent;
+        if (!is_sending && deliveries >= expected) break;
+        if (mode != HOLD && t - last_progress > STALL_SECONDS) break;
         long had = deliveries;
         int n = epoll_wait(epoll, events, 512, 100);
         for (int i = 0; i < n; i++) take_frames(events[i].data.ptr, is_sending);
-        if (deliveries != had || mode == HOLD) last_progress = now();
+        if (deliveries != had) last_progress = now();
     }
-    printf("%ld %.6f\n", deliveries - before, now() - start);
+    long lost = expected > deliveries ? expected - deliveries : 0;
+    printf("%ld %.6f %ld\n", deliveries, (lost ? last_progress : now()) - start, lost);
     fflush(stdout);
 }
 
@@ -406,15 +447,13 @@ int main(int argc, char **argv) {
         struct connection *c = &connections[i];
         c->number = i;
         c->is_receiver = mode == PAIRS ? i % 2 : mode == FAN ? i > 0 : 1;
-        connect_one(c, &address);
-        if (mode != HOLD) {
-            c->rest = malloc(BUFFER);
-            c->stream = malloc(BUFFER);
-        } else {
-            c->rest = malloc(4096);
-            c->stream = c->rest;
-        }
+    }
+    connect_all(&address);
+    for (int i = 0; i < total; i++) {
+        struct connection *c = &connections[i];
         if (mode == HOLD) continue;
+        c->rest = malloc(BUFFER);
+        c->stream = malloc(BUFFER);
         if (!c->is_receiver) prepare_sender(c, i + 1);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event);

@@ -14,9 +14,14 @@ def main() -> None:
     print("proof of work: thousand hashes per second on one core, beside openssl")
     swarm_pow.main()
     print("\none peer on one core: received over UDP, decoded, verified, journaled, relayed")
-    for links, durability in ((1, "full"), (4, "full"), (4, "relaxed")):
-        result = swarm_peer.measure(links, 40_000, 300, durability)
-        print(json.dumps({"links": links, "durability": durability} | result), flush=True)
+    for links, durability, is_mixed in (
+        (1, "full", False),
+        (4, "full", False),
+        (4, "full", True),
+        (4, "relaxed", False),
+    ):
+        result = swarm_peer.measure(links, 40_000, 300, durability, is_mixed)
+        print(json.dumps({"links": links, "durability": durability, "mixed": is_mixed} | result), flush=True)
     print("\nsimulated swarms at 30 % loss: bytes are multiples of the ideal")
     for peers in (50, 100, 200, 500, 1000):
         print(json.dumps(swarm_growth.measure(0, peers, 0.3, 30)), flush=True)

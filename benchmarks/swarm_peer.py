@@ -1,11 +1,14 @@
 """One peer on one core: messages per second that it receives over UDP, decodes, verifies, journals and relays.
 
-    python -m benchmarks.swarm_peer [--links 4] [--messages 40000] [--size 300] [--durability full]
+    python -m benchmarks.swarm_peer [--links 4] [--messages 40000] [--size 300] [--mixed] [--durability full]
 
 The peer is a process of its own, bound to one core with its journal's threads. This process plays its neighbours: one
 that sends, `links` that are relayed to. The sender keeps a bounded number of messages under way and counts what comes
 back at every link, so nothing is lost unseen. The work target is the easiest, since checking is one hash whatever
 the target; solving 40,000 messages at the real one would only make the preparation longer.
+
+Messages of one size are the best case for sending: many go out by one system call. With `--mixed` the sizes are spread
+evenly from 100 bytes to as far above `--size`, and few neighbouring messages are of one size.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import select
 import socket
 import subprocess
@@ -88,12 +92,13 @@ class Neighbour:
             pass
 
 
-def make_datagrams(count: int, size: int) -> list[bytes]:
+def make_datagrams(count: int, size: int, is_mixed: bool = False) -> list[bytes]:
+    chance = random.Random(1)
     signer, now_ms = SwarmSigner(SETTINGS.key), int(time.time() * 1000)
     references: list[Reference] = []
     datagrams = []
     for number in range(count):
-        room = size - 20 - 10 * len(references)
+        room = (chance.randint(100, 2 * size - 100) if is_mixed else size) - 20 - 10 * len(references)
         payload = number.to_bytes(4) + bytes(room - 4)
         content = Content(
             timestamp_ms=now_ms - 2000 + number // 20, ttl_epochs=60, references=tuple(references), payload=payload
@@ -104,7 +109,7 @@ def make_datagrams(count: int, size: int) -> list[bytes]:
     return datagrams
 
 
-def measure(links: int, messages: int, size: int, durability: str) -> dict[str, float]:
+def measure(links: int, messages: int, size: int, durability: str, is_mixed: bool = False) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "benchmarks.swarm_peer", "--child", directory]
         command += ["--durability", durability, "--links", str(links)]
@@ -121,7 +126,7 @@ def measure(links: int, messages: int, size: int, durability: str) -> dict[str, 
             child.stdin.flush()
             return json.loads(child.stdout.readline())
 
-        datagrams = make_datagrams(messages, size)
+        datagrams = make_datagrams(messages, size, is_mixed)
         os.sched_setaffinity(0, {os.cpu_count() - 1})
         before, start = ask(), time.perf_counter()
         sent, lost, progress = 0, 0, start
@@ -161,14 +166,16 @@ def main() -> None:
     parser.add_argument("--links", type=int, default=4)
     parser.add_argument("--messages", type=int, default=40_000)
     parser.add_argument("--size", type=int, default=300)
+    parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--durability", choices=["full", "relaxed"], default="full")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         run_peer(arguments.child, arguments.durability, arguments.links)
         return
-    result = measure(arguments.links, arguments.messages, arguments.size, arguments.durability)
-    shown = {"links": arguments.links, "size": arguments.size, "durability": arguments.durability}
+    result = measure(arguments.links, arguments.messages, arguments.size, arguments.durability, arguments.mixed)
+    shown = {"links": arguments.links, "size": arguments.size, "mixed": arguments.mixed}
+    shown["durability"] = arguments.durability
     print(json.dumps(shown | result))
 
 

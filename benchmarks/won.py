@@ -4,7 +4,7 @@
     core       the same chain through two nodes and two owners without sockets and journal
     loopback   with WebSocket over TLS, and all four journals with fsync; CPU of all parties and their threads
     processes  chains per second with two nodes as processes of their own
-    growth     CPU per chain at the beginning and at the end of one long conversation
+    growth     CPU per chain after 100, 1,000, ... messages of one long conversation, without sockets and journal
 
 Floor and chain take turns in every round, and CPU time is counted, so that a noisy machine is noisy for both.
 """
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copyreg
 import json
+import pickle
 import random
 import statistics
 import sys
@@ -24,7 +26,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Observation
+from dovetail.hop import Address, Observation
 from dovetail.keys import CertificateKind, Names, create_authority
 from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
 from dovetail.shells.won_server import NodeOptions, NodeServer
@@ -41,6 +43,7 @@ from dovetail.won.vocabulary import MessageType
 
 SIGNATURES, VERIFICATIONS = 3, 9
 TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind."
+GROWTH_WINDOW, GROWTH_STEP = 200, 10
 SETTINGS = WonSettings(retry_ms=50, max_retry_ms=500)
 
 
@@ -57,6 +60,13 @@ def measure_floor(rounds: int) -> float:
     return (time.process_time() - started) * 1e6 / rounds
 
 
+def find_nothing(_: Address) -> None:
+    """An archive behind the recent messages that has nothing."""
+
+
+copyreg.pickle(SigningKey, lambda key: (SigningKey, (key._key.private_bytes_raw(),)))
+
+
 class Trio:
     """Two nodes and two owners in one process; frames are handed over directly."""
 
@@ -65,7 +75,7 @@ class Trio:
         self.now = time.time_ns() // 1000
         self.nodes = {f"https://{n}.example/won/resource": bytes([i]) * 32 for i, n in enumerate("ab", 1)}
         self.cores: list[Node | Owner] = [
-            Node(uri, SigningKey(seed), chance, settings=SETTINGS, archive=RecentArchive(lambda _: None, 4096))
+            Node(uri, SigningKey(seed), chance, settings=SETTINGS, archive=RecentArchive(find_nothing, 4096))
             for uri, seed in self.nodes.items()
         ]
         self.by_uri = dict(zip(self.nodes, self.cores, strict=True))
@@ -74,7 +84,7 @@ class Trio:
             for i, uri in enumerate(self.nodes, 8)
         ]
         self.cores += self.owners
-        self.peers: dict[tuple[int, str], tuple[Node | Owner, str]] = {}
+        self.peers: dict[tuple[int, str], tuple[int, str]] = {}
         for owner in self.owners:
             owner.create([f"{owner.atom}#chat"], self.now)
             owner.start(self.now)
@@ -113,15 +123,16 @@ class Trio:
     def _carry(self, core: Node | Owner, item: object) -> None:
         if isinstance(item, OpenLink):
             target, name = self.by_uri[item.node], f"in {len(self.peers)}"
-            self.peers[id(core), item.link] = (target, name)
-            self.peers[id(target), name] = (core, item.link)
+            here, there = self.cores.index(core), self.cores.index(target)
+            self.peers[here, item.link] = (there, name)
+            self.peers[there, name] = (here, item.link)
             assert isinstance(target, Node)
             kind = LinkKind.OWNER if isinstance(core, Owner) else LinkKind.NODE
             target.receive_accepted(name, kind, self.now)
             core.receive_opened(item.link, self.now)
         elif isinstance(item, SendFrame):
-            target, name = self.peers[id(core), item.link]
-            target.receive_frame(item.data, name, self.now)
+            number, name = self.peers[self.cores.index(core), item.link]
+            self.cores[number].receive_frame(item.data, name, self.now)
 
 
 def measure_core(trio: Trio, chains: int) -> float:
@@ -263,14 +274,32 @@ async def measure_processes(directory: Path, chains: int, conversations: int) ->
     return chains / spent
 
 
-def measure_growth(length: int, window: int) -> dict[str, float]:
-    """CPU per chain over the first and the last `window` chains of one conversation of `length` messages."""
-    trio = Trio()
-    measure_core(trio, 200)
-    costs = {"first": measure_core(trio, window) / measure_floor(200)}
-    while sum(len(c.uris) for c in trio.owners[0].conversations.by_sockets.values()) // 3 < length - window:
-        measure_core(trio, window)
-    costs["last"] = measure_core(trio, window) / measure_floor(200)
+def measure_growth(length: int, state: Path | None, seconds: float) -> dict[int, float]:
+    """CPU per chain in floors, where one conversation has 100 messages, ten times as many, and so on up to `length`.
+
+    After so many seconds it stops; with a `state` file the next call goes on with the same conversation.
+    """
+    started = time.monotonic()
+    trio, said, costs = Trio(), 0, {}
+    if state is not None and state.exists():
+        trio, said, costs = pickle.loads(state.read_bytes())
+    marks = [100 * 10**power for power in range(10) if 100 * 10**power < length] + [length]
+    for mark in [mark for mark in marks if mark not in costs]:
+        while said < mark - GROWTH_WINDOW // 2 and time.monotonic() - started < seconds:
+            trio.chain()
+            said += 1
+        if time.monotonic() - started >= seconds:
+            break
+        ratios = []
+        for _ in range(GROWTH_WINDOW // GROWTH_STEP):
+            floor = measure_floor(GROWTH_STEP)
+            ratios.append(measure_core(trio, GROWTH_STEP) / floor)
+            said += GROWTH_STEP
+        costs[mark] = statistics.median(ratios)
+        print(f"growth     {costs[mark]:.2f} x floor at {mark} messages", file=sys.stderr)
+    if state is not None:
+        state.write_bytes(pickle.dumps((trio, said, costs)))
+    print(f"growth     the conversation has {said} messages", file=sys.stderr)
     return costs
 
 
@@ -279,9 +308,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--chains", type=int, default=400, help="chains per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--conversations", type=int, default=32, help="connections that talk at a time")
-    parser.add_argument("--length", type=int, default=5_000, help="length of the long conversation, 0 for none")
+    parser.add_argument("--length", type=int, default=10_000, help="length of the long conversation, 0 for none")
+    parser.add_argument("--state", type=Path, help="file that keeps the long conversation from one run to the next")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop the long conversation after so long")
+    parser.add_argument("--only-growth", action="store_true", help="nothing but the long conversation")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    show: Callable[[dict[str, object]], None] = print_json if options.json else print_table
+    result: dict[str, object] = {} if options.only_growth else measure_all(options)
+    if options.length:
+        result["growth"] = measure_growth(options.length, options.state, options.seconds)
+    show(result)
+    return 0
+
+
+def measure_all(options: argparse.Namespace) -> dict[str, object]:
+    """Everything but the growth."""
     trio = Trio()
     measure_core(trio, options.chains // 4)
     pairs = [(measure_floor(options.chains // 2), measure_core(trio, options.chains)) for _ in range(options.rounds)]
@@ -298,12 +340,7 @@ def main(arguments: list[str] | None = None) -> int:
         result["chains_per_second"] = asyncio.run(
             measure_processes(Path(name), options.chains * 2, options.conversations)
         )
-    if options.length:
-        growth = measure_growth(options.length, 500)
-        result["growth"] = {"length": options.length, **growth}
-    show: Callable[[dict[str, object]], None] = print_json if options.json else print_table
-    show(result)
-    return 0
+    return result
 
 
 def print_json(result: dict[str, object]) -> None:
@@ -311,17 +348,17 @@ def print_json(result: dict[str, object]) -> None:
 
 
 def print_table(result: dict[str, object]) -> None:
-    print(
-        f"floor      {result['floor_us']:8.0f} us CPU per chain, {SIGNATURES} signatures, {VERIFICATIONS} verifications"
-    )
-    print(f"core       {result['core_us']:8.0f} us CPU per chain, {result['core_ratio']:.2f} x floor (aim: 3)")
-    print(f"loopback   {result['loopback_us']:8.0f} us CPU per chain, {result['loopback_ratio']:.2f} x floor (aim: 4)")
-    print(f"processes  {result['chains_per_second']:8.0f} chains per second")
+    if "floor_us" in result:
+        print(f"floor      {result['floor_us']:8.0f} us CPU per chain, {SIGNATURES} signatures, {VERIFICATIONS} checks")
+        print(f"core       {result['core_us']:8.0f} us CPU per chain, {result['core_ratio']:.2f} x floor (aim: 3)")
+        print(
+            f"loopback   {result['loopback_us']:8.0f} us CPU per chain, {result['loopback_ratio']:.2f} x floor (aim: 4)"
+        )
+        print(f"processes  {result['chains_per_second']:8.0f} chains per second")
     growth = result.get("growth")
     if isinstance(growth, dict):
-        print(
-            f"growth     {growth['first']:.2f} x floor at first, {growth['last']:.2f} after {growth['length']} messages"
-        )
+        for length, ratio in growth.items():
+            print(f"growth     {ratio:8.2f} x floor at {length} messages of one conversation")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ def test_parts_are_bounded_and_lose_nothing(site):
     assert len(found) == 2800
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 def test_agrees_with_a_plain_look_at_every_hop(tmp_path, seed):
     rng = random.Random(seed)

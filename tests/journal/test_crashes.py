@@ -12,6 +12,8 @@ from dovetail.journal.verify import verify_journal
 from journal.fault_vfs import Disk
 from journal.worlds import START_US, Model, open_writer, random_observations
 
+pytestmark = pytest.mark.exhaustive
+
 LIMITS = Limits(messages_kept=8, names_kept=8, index_after_messages=10, index_after_runs=40)
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from dovetail.errors import JournalBusy, JournalError, JournalFull
 from dovetail.hop import Address, Observation, Stage, address_of
+from dovetail.journal.checkpointer import HOPS_A_SLICE
 from dovetail.journal.database import connect_writer
 from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.journal.layout import decode_runs
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from journal.worlds import SERVER, SIGNER, observe, open_writer
@@ -230,3 +232,19 @@ def test_a_closed_journal_refuses(tmp_path):
         journal.write([observe(b"1")])
     with pytest.raises(JournalError, match="closed"):
         journal.flush()
+
+
+def test_a_checkpoint_reads_every_commit_once_however_large_it_is(tmp_path, monkeypatch):
+    decoded = []
+
+    def counting(blob, crc, first_seq, count):
+        decoded.append(first_seq)
+        return decode_runs(blob, crc, first_seq, count)
+
+    with open_journal(tmp_path / "a.journal", checkpoint_interval_s=3600) as journal:
+        for number in range(3):
+            journal.append([observe(b"%d %d" % (number, i)) for i in range(5 * HOPS_A_SLICE)])
+        monkeypatch.setattr("dovetail.journal.reader.decode_runs", counting)
+        assert journal.checkpoint().size == 15 * HOPS_A_SLICE
+        assert decoded == sorted(set(decoded))
+        assert len(decoded) == commits_of(journal.path)

@@ -10,9 +10,9 @@ from dovetail.hop import Fabric, Hop, Reason, Stage, address_of
 from dovetail.journal.layout import (
     NO_DIGEST,
     decode_runs,
-    encode_counterpart,
     encode_entry,
     encode_runs,
+    encode_tail,
     hash_run,
     pack_names,
     unpack_names,
@@ -43,18 +43,8 @@ def test_the_example_of_the_reference_page_is_right():
 def test_a_run_hashes_as_its_hops_do_one_by_one():
     names = ["pcp://a/agent", "pcp://ü/agent", "x" * 300]
     for digest, size in ((NO_DIGEST, 0), (b"d" * 32, 7), (NO_DIGEST, 7)):
-        leaves = list(
-            hash_run(
-                41,
-                -5,
-                HOP.message,
-                Stage.REJECTED,
-                Reason.TOO_LARGE,
-                [encode_counterpart(name) for name in names],
-                digest,
-                size,
-            )
-        )
+        tails = [encode_tail(Stage.REJECTED, Reason.TOO_LARGE, name) for name in names]
+        leaves = hash_run(41, -5, HOP.message, tails, digest, size)
         expected = []
         for number, name in enumerate(names):
             hop = Hop(

@@ -28,6 +28,7 @@ TABLES = (
     "blocks",
     "nodes",
     "checkpoints",
+    "address_runs",
     "address_index",
     "hop_index",
     "expiry_index",
@@ -95,7 +96,7 @@ def rows_of(path, table):
     connection = sqlite3.connect(path)
     cursor = connection.execute(f"SELECT * FROM {table}")
     columns = [description[0] for description in cursor.description]
-    keys = columns if table in ("nodes", "address_index", "hop_index", "expiry_index") else columns[:1]
+    keys = columns if table in ("nodes", "hop_index", "expiry_index") else columns[:1]
     rows = [dict(zip(columns, row, strict=True)) for row in cursor]
     connection.close()
     return keys, rows
@@ -126,6 +127,7 @@ def test_every_removed_row_is_found(original, tmp_path, table):
         assert findings(f"DELETE FROM {table} WHERE {condition}", *values), f"removed {row}"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("table", TABLES)
 def test_every_changed_value_is_found(original, tmp_path, table):
     findings = copies(original, tmp_path)
@@ -154,11 +156,13 @@ def test_an_inserted_row_is_found(original, tmp_path):
     )
     assert findings("INSERT INTO blocks VALUES (7, x'00', x'00')")
     assert findings("INSERT INTO nodes VALUES (16, 0, x'00')")
-    assert findings("INSERT INTO address_index VALUES (1, 1)")
+    assert findings("INSERT INTO address_index VALUES (1, x'')")
+    assert findings("INSERT INTO address_runs VALUES (999, 1)")
     assert findings("INSERT INTO hop_index VALUES (1, 2)")
     assert findings("INSERT INTO expiry_index VALUES (1, 1)")
 
 
+@pytest.mark.exhaustive
 def test_every_changed_field_of_a_message_is_found_though_the_checksum_is_right(original, tmp_path):
     findings = copies(original, tmp_path)
     _, rows = rows_of(original, "messages")
@@ -181,6 +185,7 @@ def test_every_changed_field_of_a_message_is_found_though_the_checksum_is_right(
                     ), f"message {number}, field {place}: {value!r} -> {altered!r}"
 
 
+@pytest.mark.exhaustive
 def test_every_changed_field_of_a_hop_is_found_though_the_checksum_is_right(original, tmp_path):
     findings = copies(original, tmp_path)
     _, rows = rows_of(original, "commits")
@@ -255,6 +260,7 @@ def test_a_journal_put_back_to_an_earlier_state_is_found_by_a_checkpoint_kept_el
     assert verify_journal(tmp_path / "a.journal", since=kept).is_intact
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_untouched_journals_give_no_alarm(tmp_path):
     for seed in range(100):
         write_journal(tmp_path / f"{seed}.journal", seed)
@@ -263,6 +269,7 @@ def test_a_hundred_untouched_journals_give_no_alarm(tmp_path):
         assert verdict.committed == verdict.hops
 
 
+@pytest.mark.exhaustive
 def test_every_kind_of_flipped_byte_in_the_file_is_reported_or_changes_nothing(original, tmp_path):
     data = original.read_bytes()
     with JournalReader.open(original) as reader:

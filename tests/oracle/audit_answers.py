@@ -29,7 +29,7 @@ COLUMNS = {
 }
 
 
-def ask_oracle(root: Path) -> dict[str, set[tuple]]:
+def ask_oracle(root: Path, *, epoch_ms: int = EPOCH_MS, node_keys: dict | None = None) -> dict[str, set[tuple]]:
     """What the journals beside a lake say."""
     hops = []
     for path in sorted(root.glob("*.journal")):
@@ -37,9 +37,9 @@ def ask_oracle(root: Path) -> dict[str, set[tuple]]:
             hops += list(reader.hops())
     oracle = Oracle(
         hops,
-        epoch_ms=EPOCH_MS,
+        epoch_ms=epoch_ms,
         patience_us=SETTINGS.patience_us,
-        node_keys={node: KEYS[node].public for node in (NODE_A, NODE_B)},
+        node_keys={node: KEYS[node].public for node in (NODE_A, NODE_B)} if node_keys is None else node_keys,
     )
     answers = {name: getattr(oracle, name)() for name in COLUMNS}
     answers["signatures"] = oracle.signatures()

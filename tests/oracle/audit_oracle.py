@@ -211,7 +211,10 @@ class Oracle:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
         echoed = next((hop for hop in hops if hop.stage is Stage.ECHOED), None)
         if echoed:
-            took = echoed.at_us - taken.at_us if taken else None
+            took = None
+            if taken:
+                same = echoed.server == taken.server
+                took = echoed.at_us - taken.at_us - (0 if same else self.offset(taken.server, echoed.server))
             return {("won", address, recipient, "echoed", None, None, None, took, 0)}
         return {("won", address, recipient, "in_flight", None, None, None, None, 0)}
 
@@ -353,8 +356,11 @@ class Oracle:
                 if child.fabric == "pcp":
                     continue
                 having = self.holders(child.fabric, owners[0].address)
+                refusing = {
+                    hop.server for hop in self.of[child.fabric, owners[0].address] if hop.stage is Stage.REJECTED
+                }
                 for server in holding if having else ():
-                    if server not in having:
+                    if server not in having and server not in refusing:
                         expires = owners[0].expires_us if owners[0].expires_us is not None else parent_expires
                         unexpired = None if expires is None else expires > self.as_of_us
                         rows.add((child.fabric, child.address, parent, relation, server, len(having), unexpired))

@@ -142,6 +142,16 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
     return {BROKER: seen}
 
 
+def quiet_pcp(count: int, start_us: int = T0_US, first: int = 1) -> list[Observation]:
+    """Messages through one broker, a minute apart, that all arrive."""
+    seen = []
+    for number in range(first, first + count):
+        raw = pcp_frame(number, [B])
+        at = start_us + (number - first) * 60 * SECOND
+        seen += [see(at, Stage.ACCEPTED, raw, A), see(at + 100, Stage.DELIVERED, raw, B)]
+    return seen
+
+
 def swarm_message(rng: random.Random, at_us: int, parents: list[bytes], ttl=60) -> bytes:
     references = tuple(Reference(parent[:8], 0) for parent in parents)
     payload = rng.randbytes(rng.randrange(0, 40))
@@ -157,7 +167,8 @@ def swarm_message(rng: random.Random, at_us: int, parents: list[bytes], ttl=60) 
 
 
 def swarm_world(rng: random.Random, count: int, start_us: int = T0_US) -> World:
-    """Messages that spread over three peers; some do not reach all, some refer to what nobody has or is not older."""
+    """Messages that spread over three peers; some do not reach all or are refused by one, some refer to what nobody has
+    or is not older."""
     seen: dict[str, list[Observation]] = {peer: [] for peer in PEERS}
     known: list[bytes] = []
     for number in range(count):
@@ -175,6 +186,9 @@ def swarm_world(rng: random.Random, count: int, start_us: int = T0_US) -> World:
         seen[origin].append(see(at + 5, Stage.FORWARDED, raw, *others))
         for step, peer in enumerate(reached, 1):
             took = at + step * rng.randrange(1000, 90_000) + (40 * SECOND if kind == "late" else 0)
+            if kind == "future" and step == len(reached):
+                seen[peer].append(see(took, Stage.REJECTED, raw, origin, reason=Reason.FROM_FUTURE))
+                continue
             seen[peer].append(see(took, Stage.ACCEPTED, raw, origin))
         known.append(bytes(address))
     for peer in PEERS:

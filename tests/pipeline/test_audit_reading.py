@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail.errors import ConfigError, PipelineError
-from dovetail.pipeline.alerts import Alerts, check_webhook, post
+from dovetail.errors import PipelineError
+from dovetail.pipeline.alerts import Alerts
 from dovetail.pipeline.reading import count_rows, equals, has_prefix, open_table, scan, table_names
 
 T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
@@ -57,6 +57,20 @@ def test_what_is_not_there_is_named(out, tmp_path):
         table_names(tmp_path / "elsewhere")
 
 
+def test_a_batch_that_was_not_finished_does_not_count(out):
+    for number in (0, 1):
+        (out / "links" / f"batch={number:09d}").mkdir(parents=True)
+        rows = pa.Table.from_pylist([{"n": number}])
+        pq.write_table(rows, out / "links" / f"batch={number:09d}" / "part.parquet")
+    (out / "_state" / "batches").mkdir()
+    with pytest.raises(PipelineError, match="'links' has no files yet"):
+        open_table(out, "links")
+    (out / "_state" / "batches" / "000000000.json").touch()
+    assert [row["n"] for row in scan(out, "links")] == [0]
+    (out / "_state" / "batches" / "000000001.json").touch()
+    assert count_rows(out, "links") == 2
+
+
 def finding(check, severity="error", **more):
     row = {"check": check, "severity": severity, "server": "s", "message": None, "seq": 1, "detail": "d"}
     return row | more
@@ -79,7 +93,38 @@ def test_each_finding_is_told_once_and_again_when_it_comes_back(tmp_path):
     assert [item["check"] for item in told] == ["integrity.altered_row", "fork.shared_id", "integrity.altered_row"]
 
 
-def test_a_webhook_that_does_not_answer_stops_nothing():
-    assert post("http://127.0.0.1:1/hook", {"check": "x"})
-    with pytest.raises(ConfigError, match="not an http or https URL"):
-        check_webhook("file:///etc/passwd")
+def chain(message: bytes, state: str, begun: dt.datetime):
+    row = {"fabric": "won", "message": message, "type": "ConnectMessage", "sender": "alice", "state": state}
+    return row | {"begun": begun}
+
+
+def test_a_chain_that_waits_is_told_when_its_time_is_over_though_nothing_new_came(tmp_path):
+    told = []
+    alerts = Alerts(tmp_path, told.append, overdue_us=30_000_000)
+    write_table(tmp_path, "findings", [finding("delivery.rejected", "note")])
+    begun = {b"a": T0, b"b": T0 + dt.timedelta(seconds=20), b"c": T0}
+    states = {b"a": "awaiting_recipient", b"b": "awaiting_sender", b"c": "complete"}
+    write_table(tmp_path, "chains", [chain(name, states[name], begun[name]) for name in begun])
+    (tmp_path / "_state" / "run.json").touch()
+    assert alerts.update(T0 + dt.timedelta(seconds=29)) == 0
+    assert alerts.update(T0 + dt.timedelta(seconds=31)) == 1
+    assert alerts.update(T0 + dt.timedelta(seconds=32)) == 0
+    assert Alerts(tmp_path, told.append, overdue_us=30_000_000).update(T0 + dt.timedelta(seconds=60)) == 1
+    assert [(item["check"], item["message"]) for item in told] == [
+        ("chain.incomplete", b"a".hex()),
+        ("chain.incomplete", b"b".hex()),
+    ]
+
+
+def test_the_finding_of_the_tables_is_the_one_that_was_told(tmp_path):
+    told = []
+    alerts = Alerts(tmp_path, told.append, overdue_us=0)
+    write_table(tmp_path, "findings", [finding("delivery.rejected", "note")])
+    write_table(tmp_path, "chains", [chain(b"a", "awaiting_sender", T0)])
+    (tmp_path / "_state" / "run.json").touch()
+    assert alerts.update(T0 + dt.timedelta(seconds=1)) == 1
+    detail = "awaiting_sender ConnectMessage from alice"
+    same = finding("chain.incomplete", "warning", server=None, message=b"a", seq=None, detail=detail)
+    write_table(tmp_path, "findings", [same])
+    assert alerts.update(T0 + dt.timedelta(seconds=2)) == 0
+    assert told[0]["detail"] == detail

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from dovetail.pipeline.session import SMALL_JAVA, SMALL_ROWS, SessionOptions, machine_memory_mb, settings_of
+import os
+import sys
+
+from dovetail.pipeline.session import (
+    SMALL_JAVA,
+    SMALL_ROWS,
+    SessionOptions,
+    machine_memory_mb,
+    settings_of,
+    use_this_python,
+)
 
 
 def test_a_laptop_gets_a_local_session_in_utc():
@@ -26,6 +36,17 @@ def test_under_spark_submit_the_master_is_left_alone(monkeypatch):
     assert "spark.master" not in settings
     assert "spark.driver.memory" not in settings
     assert settings["spark.sql.ansi.enabled"] == "false"
+
+
+def test_workers_run_our_python_unless_spark_submit_names_another(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    use_this_python()
+    assert os.environ["PYSPARK_PYTHON"] == "/elsewhere/python"
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT")
+    use_this_python()
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
 def test_what_the_user_gives_wins():

@@ -19,6 +19,7 @@ from dovetail.pipeline.steps import gold_steps, graph
 from dovetail.pipeline.transforms.deliveries import latency
 from dovetail.pipeline.transforms.edges import edges
 from dovetail.pipeline.transforms.forks import forks
+from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.hops import servers
 from dovetail.pipeline.transforms.sightings import sightings
 from dovetail.pipeline.transforms.skew import skew
@@ -112,6 +113,22 @@ def test_traffic_counts_hops_messages_and_bytes_by_minute(spark):
         ),
     )
     assertDataFrameEqual(traffic(hops, messages), expected, ignoreNullable=True)
+
+
+def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
+    a, b, c = (f"swarm://s/{name}" for name in "abc")
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "created", M1, server=a, at=at(0)),
+        *(hop(1, "accepted", M2, server=server, at=at(10)) for server in (a, b, c)),
+        hop(0, "rejected", M1, server=b, reason="from_future", at=at(5)),
+    )
+    messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "key": m[:8]} for m in (M1, M2)))
+    links = frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M2, "parent": M1[:8], "relation": "refers"})
+    seen = sightings(hops, messages)
+    (row,) = gaps(edges(links, seen, servers(hops)), seen, as_of=at(100)).collect()
+    assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
 def test_skew_is_half_the_difference_of_the_fastest_legs(spark):

@@ -13,15 +13,15 @@ def test_pcp_and_swarm_addresses_are_hashes_of_bytes():
     for fabric in (Fabric.PCP, Fabric.SWARM):
         reading = READERS[fabric](b"bytes")
         assert reading.address == address_of(b"bytes")
-        assert reading.parents == frozenset()
+        assert reading.names == frozenset()
 
 
 def test_a_won_message_has_the_address_of_its_content_and_names_its_parents():
     message, first, second = samples.won_chain()
     assert READERS[Fabric.WON](message.raw).address == message.address != address_of(message.raw)
-    assert READERS[Fabric.WON](second.raw).parents == {
-        (Relation.RESPONDING_TO, message.address),
-        (Relation.PREVIOUS, first.address),
+    assert READERS[Fabric.WON](second.raw).names == {
+        (Relation.RESPONDING_TO, message.uri),
+        (Relation.PREVIOUS, first.uri),
     }
 
 

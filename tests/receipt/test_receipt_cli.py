@@ -12,8 +12,11 @@ from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
 from dovetail.signing import Verifier
+from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
+from receipt.conversation_samples import TRUSTED, forge, speak
+from receipt.exchange_samples import exchange
 from receipt.receipt_samples import create
 
 
@@ -213,6 +216,50 @@ def test_completeness_of_a_minute(receipt, trust, tmp_path):
     assert receipt("complete", "--journal", case.journals[0], "--from", "x", "--until", "y").code == 2
     ran = receipt("complete", "--journal", case.journals[0], *stretch, "--server", "pcp://other/server")
     assert ran.code == 2
+
+
+def test_completeness_of_a_conversation(receipt, tmp_path):
+    spoken = speak(tmp_path)
+    trust, out = tmp_path / "keys", tmp_path / "all.json"
+    trust.write_text("".join(f"{verifier.text()}\n" for verifier in TRUSTED))
+    journals = [part for path in spoken.journals for part in ("--journal", path)]
+    wanted = ("--conversation", spoken.said[2].uri, "--trust", trust, "-o", out)
+    assert receipt("complete", *journals, *wanted).code == 0
+    assert out.read_bytes() == spoken.build()
+    ran = receipt("verify", out, "--trust", trust)
+    assert (ran.code, "has 33 messages up to its newest responses, and these are all" in ran.out) == (0, True)
+    shown = receipt("show", out)
+    assert (shown.code, "is not signed with a trusted key" in shown.err) == (1, True)
+    assert receipt("complete", *journals, *wanted, "--from", "2025-11-15").code == 2
+    assert receipt("complete", *journals).code == 2
+    grown = tmp_path / "grown.json"
+    assert receipt("complete", *journals, *wanted[:-1], grown, "--since", out).code == 0
+    assert ", and begins with its journal of " in receipt("verify", grown, "--trust", trust, "--against", out).out
+
+    delivery, shorter = tmp_path / "delivery.json", tmp_path / "shorter.json"
+    last = spoken.said[-1]
+    assert receipt("build", last.uri, *journals, "-o", delivery).code == 0
+    assert receipt("verify", out, "--trust", trust, "--against", delivery).code == 0
+    messages = [decode_message(m["text"].encode()) for m in json.loads(out.read_bytes())["messages"]]
+    shorter.write_bytes(forge(spoken, [m for m in messages if last.uri not in (m.uri, m.responding_to)]))
+    ran = receipt("verify", shorter, "--trust", trust, "--against", delivery)
+    assert (ran.code, f"against: {last.uri} was left out" in ran.err) == (1, True)
+
+
+def test_completeness_of_an_exchange(receipt, trust, tmp_path):
+    said = exchange(tmp_path)
+    out = tmp_path / "all.json"
+    wanted = ("--journal", said.journal, "--conversation", said.address("request").hex()[:12], "-o", out)
+    assert receipt("complete", *wanted, "--until", "2025-11-15T20:00:00.008500Z").code == 0
+    assert "saw 5 messages of the exchange" in receipt("verify", out, "--trust", trust).out
+    assert receipt("complete", *wanted).code == 0
+    ran = receipt("verify", out, "--trust", trust)
+    assert (ran.code, "saw 6 messages of the exchange" in ran.out) == (0, True)
+    assert receipt("show", out).code == 0
+    assert receipt("complete", *wanted, "--since", out).code == 2
+    swarm = samples.swarm_case(tmp_path / "swarm")
+    ran = receipt("complete", "--journal", swarm.journals[0], "--conversation", swarm.address.hex())
+    assert (ran.code, "a swarm has none" in ran.err) == (2, True)
 
 
 def grow(path) -> None:

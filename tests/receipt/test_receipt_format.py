@@ -28,6 +28,7 @@ def test_decoding_and_encoding_give_the_same_bytes(receipts):
         assert encode_receipt(decode_receipt(data)) == data
 
 
+@pytest.mark.exhaustive
 @given(st.text())
 def test_our_spelling_of_text_is_that_of_other_encoders(text):
     assert msgspec.json.encode(text) == json.dumps(text, ensure_ascii=False).encode()

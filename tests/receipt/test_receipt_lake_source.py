@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from dovetail.errors import DovetailError, JournalDamaged
@@ -76,6 +78,33 @@ def test_a_changed_file_gives_no_receipt(grown, tmp_path):
     victim.write_bytes(other.read_bytes())
     with pytest.raises(DovetailError):
         build_receipt(open_lake(lake), address)
+
+
+def test_without_or_with_a_wrong_index_the_receipt_is_the_same(grown):
+    path, lake, address = grown
+    with JournalSource.open(path) as journal:
+        expected = build_receipt([journal], address).data
+    indexes = sorted(lake.glob("_index/*/*.index"))
+    assert len(indexes) > 10
+    for number, index in enumerate(indexes):
+        index.write_bytes(b"" if number % 2 else index.read_bytes()[::-1])
+    assert build_receipt(open_lake(lake), address).data == expected
+    shutil.rmtree(lake / "_index")
+    assert build_receipt(open_lake(lake), address).data == expected
+
+
+def test_with_indexes_only_the_file_of_the_message_is_opened(grown):
+    """So it is found although all other files are gone."""
+    _, lake, address = grown
+    seq = open_lake(lake)[0].hops_of(address)[0].hop.seq
+    for path in lake.glob("fabric=*/date=*/*.parquet"):
+        if not _holds(path, seq):
+            path.unlink()
+    (source,) = open_lake(lake)
+    assert source.find(address[:6]) == {address}
+    assert [kept.hop.seq for kept in source.hops_of(address)] == [seq]
+    assert source.find(address_of(b"never seen")) == set()
+    assert source.raw(address) == samples.pcp_message()
 
 
 def test_a_folder_without_manifests_is_no_lake(tmp_path):

@@ -8,6 +8,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+import pytest
+
 from dovetail.cli.main import Noun, load_noun, main, report
 from receipt import receipt_samples as samples
 
@@ -43,6 +45,7 @@ def run(program: str, arguments: list[str]) -> int:
     return 0
 
 
+@pytest.mark.exhaustive
 def test_the_tutorial_runs_as_written(tmp_path, monkeypatch, capsys):
     text = PAGE.read_text()
     monkeypatch.chdir(tmp_path)

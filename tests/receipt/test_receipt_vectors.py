@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from dovetail.keys import load_verifier_keys
+from dovetail.receipt.exchange import build_exchange
+from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.signing import Verifier
 from receipt import receipt_samples as samples
+from receipt.conversation_samples import TRUSTED, speak
+from receipt.exchange_samples import exchange
 from receipt.independent_checker import check
+from receipt.independent_conversation_checker import check_conversation
+from receipt.independent_exchange_checker import check_exchange
 
+NAMES = ("checker", "conversation_checker", "exchange_checker")
 VECTORS = Path(__file__).parent.parent / "vectors"
 
 
@@ -22,3 +31,29 @@ def test_kept_receipts_are_valid_and_can_be_made_again(tmp_path, fabric):
     claims = list(verify_receipt(data, keys).claims)
     assert check(data, {(key.name, key.public_key) for key in keys}) == claims
     assert samples.CASES[fabric](tmp_path).build() == data
+
+
+def test_the_kept_conversation_is_valid_and_can_be_made_again(tmp_path):
+    data = (VECTORS / "receipt-conversation.json").read_bytes()
+    claims = list(verify_receipt(data, TRUSTED).claims)
+    assert check_conversation(data, {(key.name, key.public_key) for key in TRUSTED}) == claims
+    assert speak(tmp_path, rounds=1).build() == data
+
+
+def test_the_kept_exchange_is_valid_and_can_be_made_again(tmp_path):
+    data = (VECTORS / "receipt-exchange.json").read_bytes()
+    trusted = samples.verifiers(samples.BROKER)
+    claims = list(verify_receipt(data, trusted).claims)
+    assert check_exchange(data, {(key.name, key.public_key) for key in trusted}) == claims
+    said = exchange(tmp_path)
+    with JournalSource.open(said.journal) as source:
+        assert build_exchange(source, said.address("request")) == data
+
+
+def test_the_independent_checkers_are_short_and_share_no_code():
+    folder = Path(__file__).parent
+    texts = [(folder / f"independent_{name}.py").read_text() for name in NAMES]
+    assert all(len(text.splitlines()) < 150 for text in texts)
+    for text in texts:
+        imports = {line.split()[1].partition(".")[0] for line in text.splitlines() if re.match("import |from ", line)}
+        assert imports <= {*sys.stdlib_module_names, "cryptography", "receipt"}

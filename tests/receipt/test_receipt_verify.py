@@ -62,6 +62,7 @@ def test_a_swarm_receipt_shows_who_held_it(receipts):
     assert holders == set(samples.PEERS)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fabric", samples.CASES)
 def test_every_altered_field_is_refused(receipts, fabric):
     other = {"pcp": "swarm", "won": "pcp", "swarm": "won"}[fabric]

@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 
 from dovetail.cli.report import app
 from dovetail.errors import PipelineError
+from dovetail.journal.seal import seal_journal
 from dovetail.report.numbers import Numbers
 from dovetail.report.tables import Tables
+from receipt import receipt_samples as samples
+from report.sample_tables import small_world
 
 
 def test_it_writes_the_page_and_prints_the_summary(tables: Tables, tmp_path: Path) -> None:
@@ -22,6 +25,24 @@ def test_it_writes_the_page_and_prints_the_summary(tables: Tables, tmp_path: Pat
     assert "deliveries arrived" in result.stdout
     assert f"wrote {out}" in result.stderr
     assert out.read_text().lstrip().startswith("<!DOCTYPE html>")
+
+
+def test_receipts_come_from_the_journals_or_the_lake_that_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="the charts' library is not installed")
+    case = samples.pcp_case(tmp_path / "journals")
+    seal_journal(case.journals[0], tmp_path / "lake")
+    world = small_world()
+    world.find("delivery.lost", "pcp", case.address, at=1, detail="x")
+    tables, out = world.write(tmp_path / "out"), tmp_path / "report.html"
+    for options, is_there in (
+        (["--journal", str(case.journals[0])], True),
+        (["--lake", str(tmp_path / "lake")], True),
+        (["--lake", str(tmp_path / "lake"), "--no-receipts"], False),
+        ([], False),
+    ):
+        result = CliRunner().invoke(app, [str(tables), "-o", str(out), *options])
+        assert result.exit_code == 0, result.output
+        assert ("delivery/1" in out.read_text()) == is_there
 
 
 def test_json_has_the_same_numbers(tables: Tables, numbers: Numbers) -> None:

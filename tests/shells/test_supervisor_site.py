@@ -151,6 +151,11 @@ def test_what_tables_listen_on(load):
 
 def test_metrics_for_the_dashboard_are_those_that_are_served(load):
     assert load().metrics_endpoints() == [("swarm/fleet/second", "http://127.0.0.1:9000/metrics")]
+    node = load('[[won]]\nuri = "https://localhost:8443/won/resource"\nmetrics = "127.0.0.1:9143"\n')
+    assert node.metrics_endpoints() == [("won/localhost:8443", "http://127.0.0.1:9143/metrics")]
+    (table,) = node.servers()
+    assert node.node_options(table).metrics == ("127.0.0.1", 9143)
+    assert ("tcp", "127.0.0.1:9143") in table.listens()
     broker = load('[[pcp]]\nmetrics_port = 9142\nmetrics_host = "::1"\n')
     assert broker.metrics_endpoints() == [("pcp/broker", "http://[::1]:9142/metrics")]
 

@@ -52,6 +52,19 @@ def test_out_holds_what_is_needed_to_replay(tmp_path):
     assert sum(verdict.hops for verdict in verdicts) == report["hops"]
 
 
+@pytest.mark.parametrize("scenario", ["pcp", "won", "swarm"])
+def test_every_fabric_plays_into_real_journals(tmp_path, scenario):
+    wanted = ["--scenario", scenario, "--duration", "3", "--faults", "crash,append_crash", "--json"]
+    result = invoke(*wanted, "--out", str(tmp_path))
+    report = msgspec.json.decode(result.stdout)
+    assert (report["findings"], report["is_settled"]) == ([], True)
+    verdicts = [verify_journal(path) for path in sorted(tmp_path.glob("*.journal"))]
+    assert len(verdicts) == report["places"]
+    assert all(verdict.is_intact for verdict in verdicts)
+    assert sum(verdict.hops for verdict in verdicts) == report["hops"] > 0
+    assert msgspec.json.decode(invoke(*wanted).stdout)["digest"] == report["digest"]
+
+
 def test_out_is_not_written_behind_another_world(tmp_path):
     invoke("--out", str(tmp_path))
     with pytest.raises(UsageError, match="earlier world"):

@@ -69,3 +69,21 @@ def test_proven_contacts_are_picked_first():
     for number in (3, 4):
         contacts.find(f"{number}").is_proven = True
     assert {contact.endpoint for contact in contacts.pick(2, lambda contact: True)} == {"3", "4"}
+
+
+def test_a_route_leads_to_all_that_are_relayed_to_but_not_back_and_follows_every_change():
+    contacts = Contacts(b"\x05" * 20, "test", random.Random(3), 1000, 1000)
+    first, second, third = (contacts.meet(f"192.0.2.{number}:9", 0) for number in range(3))
+    for contact in (first, second, third):
+        contacts.validate(contact)
+    assert contacts.route_from(first).receivers == ()
+    for contact in (first, second):
+        contacts.set_link(contact, forward=True)
+    assert contacts.route_from(first).receivers == (second,)
+    assert contacts.route_from(third).receivers == (first, second)
+    contacts.identify(second, b"\x09" * 20)
+    assert contacts.route_from(first).uris == (f"swarm://test/{'09' * 20}",)
+    contacts.set_link(second, forward=False)
+    assert contacts.route_from(third).receivers == (first,)
+    contacts.forget(first)
+    assert contacts.route_from(third).receivers == ()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from dovetail.swarm import dag as dag_module
 from dovetail.swarm.content import Reference
 from dovetail.swarm.dag import Dag, Entry
@@ -129,13 +133,51 @@ def test_a_collision_of_eight_bytes_is_reported_and_both_are_kept():
     assert list(dag.by_hash(b"12345678")) == [second]
 
 
-def test_a_cycle_is_reported_and_the_walk_ends():
+def test_three_that_collide_are_kept_and_go_one_by_one():
     dag = Dag(EPOCH)
-    dag.add(entry("a", 1, "c"))
-    dag.add(entry("b", 2, "a"))
-    cycle = dag.add(entry("c", 3, "b")).cycle
-    assert [address[:1] for address in cycle] == [b"c", b"b", b"a"]
-    assert len(dag) == 3
+    first, second, third = three = [
+        entry(name, at, msg_hash=b"12345678", ttl=ttl) for name, at, ttl in (("a", 1, 2), ("b", 2, 1), ("c", 3, 3))
+    ]
+    for one in three:
+        dag.add(one)
+    assert list(dag.by_hash(b"12345678")) == three
+    assert [gone is second for gone in dag.expire(2 + EPOCH)] == [True]
+    assert list(dag.by_hash(b"12345678")) == [first, third]
+    dag.expire(1 + 2 * EPOCH)
+    assert list(dag.by_hash(b"12345678")) == [third]
+    dag.expire(3 + 3 * EPOCH)
+    assert list(dag.by_hash(b"12345678")) == []
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations("abcd")], ids="".join)
+def test_a_cycle_is_reported_once_whatever_the_order_of_arrival(order):
+    # honest history behind every message of the circle must not lead the walk astray
+    dag = Dag(EPOCH)
+    for number in range(1000):
+        dag.add(entry(f"h{number}", number, *[f"h{number - back}" for back in (1, 2, 3) if number >= back]))
+    circle = {
+        "a": entry("a", 2001, "h999", "h998", "d"),
+        "b": entry("b", 2002, "h999", "h997", "a"),
+        "c": entry("c", 2003, "h996", "h999", "b"),
+        "d": entry("d", 2004, "c", "h999", "h998"),
+    }
+    found = [cycle for cycle in [dag.add(circle[name]).cycle for name in order] if cycle]
+    assert len(found) == 1
+    names = [chr(address[0]) for address in found[0]]
+    assert names[0] == order[-1]
+    assert "".join(names) in "dcbadcba"
+    assert len(dag) == 1004
+
+
+def test_suspects_are_bounded_and_go_when_they_expire(monkeypatch):
+    monkeypatch.setattr(dag_module, "MAX_SUSPECTS", 10)
+    dag = Dag(EPOCH)
+    dag.add(entry("late", 10_000))
+    for number in range(100):
+        dag.add(entry(f"m{number}", number, "late", ttl=1))
+    assert len(dag._suspects) == 10
+    dag.expire(100 + EPOCH)
+    assert dag._suspects == {}
 
 
 def test_no_cycle_is_seen_where_a_late_message_breaks_the_timestamp_rule_only():

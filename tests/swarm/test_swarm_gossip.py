@@ -57,7 +57,9 @@ class Asking:
             self.asked.append((self.now, contact.endpoint, query))
             if contact.endpoint not in deaf:
                 answer = RangeList(query.ticket, query.start_ms, query.end_ms, ())
-                self.gossip.receive_list(answer, contact, self.now, found, True)
+                question = self.gossip.claim(answer, contact, self.now)
+                assert question is not None
+                self.gossip.receive_list(answer, question, self.now, found, True)
 
     def pauses(self) -> list[float]:
         times = [at for at, _, _ in self.asked]
@@ -152,7 +154,7 @@ def test_an_answer_that_goes_back_before_the_question_is_refused():
     contact, message = asking.gossip.outbox[0]
     query = decode_message(message)
     with pytest.raises(UnknownTicket):
-        asking.gossip.receive_list(RangeList(query.ticket, 0, query.start_ms - 1, ()), contact, START, 0, True)
+        asking.gossip.claim(RangeList(query.ticket, 0, query.start_ms - 1, ()), contact, START)
 
 
 def test_without_room_for_wants_a_cut_list_is_continued_later():
@@ -161,12 +163,29 @@ def test_without_room_for_wants_a_cut_list_is_continued_later():
     contact, message = asking.gossip.outbox.pop()
     query = decode_message(message)
     cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
-    asking.gossip.receive_list(cut, contact, START, 170, False)
+    question = asking.gossip.claim(cut, contact, START)
+    asking.gossip.receive_list(cut, question, START, 170, False)
     asking.gossip.handle_timer(START + SECOND, False)
     assert asking.gossip.outbox == []
     asking.gossip.handle_timer(START + 3 * SECOND, True)
     ((_, message),) = asking.gossip.outbox
     assert decode_message(message).start_ms == query.start_ms + 11
+
+
+def test_a_late_list_does_not_set_the_watermark_back():
+    asking = Asking(1)
+    asking.gossip.handle_timer(START, True)
+    contact, message = asking.gossip.outbox.pop()
+    first = decode_message(message)
+    asking.gossip.handle_timer(START + SECOND, True)
+    _, message = asking.gossip.outbox.pop()
+    second = decode_message(message)
+    for query in (second, first):
+        answer = RangeList(query.ticket, query.start_ms, query.end_ms, ())
+        question = asking.gossip.claim(answer, contact, START + 2 * SECOND)
+        asking.gossip.receive_list(answer, question, START + 2 * SECOND, 0, True)
+        assert contact.watermark_ms == (START + SECOND) // 1000
+    assert asking.gossip.late_answers == 1
 
 
 def test_own_messages_are_pushed_again_with_growing_pauses_until_confirmed():

@@ -11,6 +11,7 @@ from dovetail.swarm.exchange import (
     encode_answer,
     encode_hello,
 )
+from dovetail.swarm.neighbours import MAX_PAST_TICKETS
 from dovetail.swarm.settings import PeerSettings
 from swarm.peers import Bench, exchanged
 
@@ -132,3 +133,22 @@ def test_an_answer_with_a_foreign_ticket_is_refused():
     bench.feed(encode_answer(Answer(b"fake", b"toke", address(1), BOTH)), ALICE)
     assert bench.peer.status().refused == {"unknown_ticket": 1}
     assert bench.peer.status().forward == []
+
+
+def test_answers_that_come_late_or_again_are_counted_and_change_nothing():
+    bench = Bench(bootstrap=[ALICE])
+    crowd = Crowd(bench, silent=(ALICE,))
+    crowd.run(4)
+    first, *_, last = [hello for to, hello in crowd.hellos if to == ALICE]
+    assert first.ticket != last.ticket
+    bench.feed(encode_answer(Answer(first.ticket, b"toke", address(1), BOTH)), ALICE)
+    status = bench.peer.status()
+    assert (status.late_answers, status.refused, status.forward, status.contacts) == (1, {}, [], 1)
+    assert not bench.peer._contacts.find(ALICE).is_validated
+    Crowd(bench).run(5)
+    (linked,) = bench.peer.status().forward
+    tickets = bench.peer._contacts.find(ALICE).past_tickets
+    assert len(tickets) <= MAX_PAST_TICKETS
+    bench.feed(encode_answer(Answer(tickets[0], b"toke", address(1), 0)), ALICE)
+    assert bench.peer.status().forward == [linked]
+    assert (bench.peer.status().late_answers, bench.peer.status().refused) == (2, {})

@@ -44,6 +44,17 @@ def test_signatures_of_the_slots_beside_ours_are_known(slots, heard):
             decode_packet(packet, signer, now)
 
 
+@pytest.mark.parametrize("slack", [1, 2, 3])
+def test_slot_slack_widens_the_table_on_both_sides_and_no_further(slack):
+    now, signer = 1_700_000_001_000, SwarmSigner(KEY, slack)
+    heard = [
+        slots
+        for slots in range(-6, 7)
+        if signer.knows(encode_packet(b"x", SwarmSigner(KEY), now + slots * SLOT_MS, slots % 16), now)
+    ]
+    assert heard == list(range(-slack, slack + 1))
+
+
 def test_the_table_follows_the_clock():
     signer = SwarmSigner(KEY)
     for slot in range(100, 120):

@@ -11,9 +11,18 @@ from dovetail.errors import LocalProtocolError
 from dovetail.hop import Hop, Reason, Stage
 from dovetail.sim import MemoryJournal
 from dovetail.swarm import contacts, fragments, pull
-from dovetail.swarm.content import Content, Reference, decode_content, encode_content, message_address, with_nonce
+from dovetail.swarm.content import (
+    Content,
+    Reference,
+    decode_content,
+    encode_content,
+    message_address,
+    with_nonce,
+    work_of,
+)
 from dovetail.swarm.events import CollisionFound, CycleFound, GapFilled, GapFound, GapGivenUp, MessageAccepted
 from dovetail.swarm.exchange import Answer, Hello, encode_answer, encode_hello
+from dovetail.swarm.explain import explain_message
 from dovetail.swarm.obfuscation import encode_obfuscated, is_obfuscated
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.peer import Peer
@@ -25,6 +34,7 @@ from dovetail.swarm.queries import (
     encode_pull_range,
     encode_range_list,
 )
+from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import SECOND, SETTINGS, START, Bench, exchanged, refer, solved, uep12
 
@@ -104,7 +114,82 @@ def test_ttl_0_is_relayed_and_delivered_but_never_listed_served_or_referred_to()
     assert bench.peer.status().missing == 0
 
 
+def test_reserved_bits_are_relayed_and_served_as_they_came():
+    bench = bench_with_links()
+    content = Content(timestamp_ms=bench.now // 1000, ttl_epochs=10, payload=b"odd", reserved=21)
+    message = solved(SETTINGS, content)
+    assert message[19] == 21 << 3
+    assert (BOB, message) in bench.feed(message, ALICE)
+    assert (ALICE, message) in bench.feed(encode_pull_hashes([message_address(message)[:8]]), ALICE)
+
+
 # -- refusals
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Bench().content(b"bare"),
+        encode_pull_hashes([b"12345678"]),
+        encode_pull_range(b"tick", 0, 10),
+        encode_range_list(b"tick", 0, 10, []),
+    ],
+    ids=["content", "pull hashes", "pull range", "list"],
+)
+def test_a_message_that_is_not_inside_the_swarm_header_is_refused(message):
+    bench = bench_with_links()
+    bench.feed_raw(message, ALICE)
+    bench.assert_refused(Reason.BAD_INDICATOR)
+    assert bench.peer.status().messages == 0
+
+
+def test_refusals_come_in_the_order_of_the_reading():
+    settings = SwarmSettings(name="test", work=100, max_ttl_epochs=100)
+    now_ms = START // 1000
+    rules = settings.rules
+
+    def full(count: int, ttl: int, ahead_ms: int, *, is_solved: bool = True) -> bytes:
+        edges = tuple(Reference(bytes([number]) * 8, 0) for number in range(count))
+        content = Content(timestamp_ms=now_ms + ahead_ms, ttl_epochs=ttl, references=edges)
+        found = solved(settings, content)
+        nonce = decode_content(found).pow_nonce
+        return (
+            found
+            if is_solved
+            else next(
+                with_nonce(found, nonce + step) for step in range(1, 99) if not is_good(with_nonce(found, nonce + step))
+            )
+        )
+
+    def is_good(data: bytes) -> bool:
+        return int.from_bytes(work_of(data)) < rules.pow_target
+
+    # each has all the faults of those after it and lacks those of the ones before
+    steps = [
+        (bytes(11_257), Reason.TOO_LARGE),
+        (b"\x78", Reason.TRUNCATED),
+        (b"\x78\x30", Reason.BAD_INDICATOR),
+        (b"\x79\x30", Reason.UNKNOWN_OPCODE),
+        (b"\x79\x10\x06", Reason.UNSUPPORTED_VERSION),
+        (b"\x79\x10\x05" + bytes(15), Reason.TRUNCATED),
+        (b"\x79\x10\x05" + bytes(16) + b"\x07", Reason.BAD_REFERENCE_COUNT),
+        (b"\x79\x10\x05" + bytes(16) + b"\x04" + bytes(39), Reason.TRUNCATED),
+        (full(4, 101, 60_001, is_solved=False), Reason.BAD_PROOF_OF_WORK),
+        (full(4, 101, 60_001), Reason.TTL_TOO_LONG),
+        (full(4, 100, 60_001), Reason.FROM_FUTURE),
+        (full(4, 1, -60_000), Reason.LIFETIME_OVER),
+    ]
+    for message, reason in steps:
+        with pytest.raises(Refusal) as caught:
+            explain_message(message, rules, now_ms)
+        assert caught.value.reason is reason
+        if len(message) >= 2 and len(message) < 11_257:
+            bench = Bench(settings)
+            bench.feed(message)
+            bench.assert_refused(reason)
+    accepted = Bench(settings)
+    accepted.feed(full(4, 100, 60_000))
+    assert accepted.peer.status().messages == 1
 
 
 @pytest.mark.parametrize(
@@ -233,14 +318,30 @@ def named(bench: Bench, payload: bytes, *refers: bytes, age_ms: int = 0) -> byte
 
 def test_self_reference_is_refused():
     bench = weak_bench()
-    bench.feed(named(bench, b"me", b"me"))
-    assert bench.peer.status().refused == {"self_reference": 1}
+    bench.link(ALICE, 1)
+    assert bench.feed(named(bench, b"me", b"me"), BOB) == []
+    bench.assert_refused(Reason.SELF_REFERENCE)
+    assert bench.peer.status().messages == 0
 
 
 def test_a_cycle_is_kept_reported_and_pulled_once():
     bench = weak_bench()
-    for payload, refers, age in ((b"a", b"c", 3), (b"b", b"a", 2), (b"c", b"b", 1)):
-        bench.feed(named(bench, payload, refers, age_ms=age))
+    for number, endpoint in ((1, ALICE), (9, BOB)):
+        bench.link(endpoint, number)
+    circle = {
+        name: named(bench, name, refers, age_ms=age)
+        for name, refers, age in ((b"a", b"c", 3), (b"b", b"a", 2), (b"c", b"b", 1))
+    }
+    bench.feed(circle[b"a"], ALICE)
+    pulled: list[bytes] = []
+    for _ in range(600):
+        for to, message in bench.wait(0.1):
+            if message[:2] == b"\x79\x20":
+                (query,) = uep12([(to, message)], to, PullHashes)
+                pulled += query.hashes
+                for msg_hash in query.hashes:
+                    bench.feed(circle[msg_hash.rstrip(b".")], to)
+    assert pulled == [b"c.......", b"b......."]
     (cycle,) = bench.seen(CycleFound)
     assert len(cycle.path) == 3
     assert bench.peer.status().messages == 3
@@ -394,6 +495,33 @@ def test_a_list_from_another_peer_than_the_one_asked_is_refused():
     other = BOB if to == ALICE else ALICE
     bench.feed(encode_range_list(question.ticket, question.start_ms, question.end_ms, [b"invented"]), other)
     assert bench.peer.status().refused == {"unknown_ticket": 1}
+
+
+def test_a_list_that_comes_late_is_used_and_is_no_refusal():
+    bench = bench_with_links()
+    to, question = ask(bench)
+    bench.wait(3)
+    msg_hash = message_address(bench.content(b"missing"))[:8]
+    late = encode_range_list(question.ticket, question.start_ms, question.end_ms, [msg_hash])
+    bench.feed(late, to)
+    assert PullHashes((msg_hash,)) in uep12(bench.wait(0.01), to, PullHashes)
+    bench.feed(late, to)
+    status = bench.peer.status()
+    assert (status.late_answers, status.refused) == (2, {})
+    assert bench.observed(Stage.REJECTED) == []
+
+
+def test_a_list_that_comes_again_is_ignored_and_one_from_another_peer_still_refused():
+    bench = bench_with_links()
+    to, question = ask(bench)
+    bench.feed(encode_range_list(question.ticket, question.start_ms, question.end_ms, []), to)
+    again = encode_range_list(question.ticket, question.start_ms, question.end_ms, [b"invented"])
+    bench.feed(again, to)
+    assert bench.peer.status().missing == 0
+    assert bench.peer.status().late_answers == 1
+    bench.feed(again, BOB if to == ALICE else ALICE)
+    assert bench.peer.status().missing == 0
+    bench.assert_refused(Reason.UNKNOWN_TICKET)
 
 
 def test_what_a_list_names_and_is_missing_is_pulled_from_the_lister():

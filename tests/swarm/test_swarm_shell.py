@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 
+import msgspec
 import pytest
 from prometheus_client.exposition import generate_latest
 
@@ -19,9 +20,9 @@ from dovetail.shells.swarm_metrics import peer_registry
 from dovetail.shells.swarm_node import Gap, Message, Missed, SwarmNode
 from dovetail.shells.swarm_solver import WorkSolver
 from dovetail.shells.swarm_udp import SwarmUdp, format_endpoint, is_sendable, now_us, parse_endpoint
-from dovetail.swarm.content import Content, Reference, check_work, encode_content
+from dovetail.swarm.content import Content, Reference, check_work, decode_content, encode_content
 from dovetail.swarm.packet import SwarmSigner, encode_packet
-from dovetail.swarm.pow import HashlibSearch
+from dovetail.swarm.pow import NONCES, HashlibSearch
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import Bench, solved
 
@@ -235,6 +236,8 @@ def test_metrics_have_every_number_of_the_status(tmp_path):
             await a.publish(b"x", 5)
             a.peer.receive_datagram(b"\x62garbage!", "192.0.2.1:9", now_us())
             text = generate_latest(peer_registry(a)).decode()
+            status = a.status()
+        lines = text.splitlines()
         for line in (
             "dovetail_swarm_messages 1.0",
             "dovetail_swarm_accepted_total 1.0",
@@ -242,7 +245,10 @@ def test_metrics_have_every_number_of_the_status(tmp_path):
             'dovetail_swarm_links{direction="forward"} 0.0',
             'dovetail_swarm_sent_bytes_total{purpose="relay"} 0.0',
         ):
-            assert line in text.splitlines()
+            assert line in lines
+        names = {line.partition(" ")[0].removesuffix("_total") for line in lines}
+        numbers = {name for name, value in msgspec.to_builtins(status).items() if isinstance(value, int)}
+        assert {name for name in numbers if f"dovetail_swarm_{name}" not in names} == set()
 
     asyncio.run(run())
 
@@ -265,6 +271,38 @@ def test_the_solver_solves_in_threads_and_stops_when_cancelled():
         assert len(examined) == before
         solver.close()
         slow.close()
+
+    asyncio.run(run())
+
+
+class NotedSearch:
+    """Notes where it looked, and finds at the third run."""
+
+    name = "noted"
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[int, int]] = []
+
+    def find(self, message, target, start, count):
+        self.runs.append((start, count))
+        return (start + 5) % NONCES if len(self.runs) % 3 == 0 else None
+
+
+def test_anti_spamming_the_search_starts_at_a_random_nonce_and_goes_on_increasing():
+    async def run() -> None:
+        message = encode_content(Content(timestamp_ms=1, ttl_epochs=1))
+        starts = set()
+        for _ in range(4):
+            search = NotedSearch()
+            solver = WorkSolver(threads=1, search=search)
+            found = await solver.solve(message, 1)
+            solver.close()
+            first, count = search.runs[0]
+            assert [start for start, _ in search.runs] == [(first + number * count) % NONCES for number in range(3)]
+            assert decode_content(found).pow_nonce == (search.runs[2][0] + 5) % NONCES
+            starts.add(first)
+        assert len(starts) == 4
+        assert max(starts) > 1 << 56
 
     asyncio.run(run())
 

@@ -12,6 +12,8 @@ from dovetail.swarm.settings import SwarmSettings
 from swarm.swarm_world import SETTINGS, SwarmWorld
 from swarm.sybil import Sybil
 
+pytestmark = pytest.mark.exhaustive
+
 WARM_UP = 20
 
 

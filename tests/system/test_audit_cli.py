@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dovetail.hop import Stage
-from pipeline.audit_worlds import BROKER, T0_US, A, B, pcp_frame, pcp_world, see, write_lake
+from dovetail.journal.lake import read_manifests
+from pipeline.audit_worlds import (
+    ALICE,
+    BROKER,
+    NODE_A,
+    NODE_B,
+    SECOND,
+    T0_US,
+    append_and_seal,
+    pcp_world,
+    quiet_pcp,
+    see,
+    won_response,
+    won_text,
+    won_world,
+    write_lake,
+)
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-MINUTE_US = 60_000_000
-RUNNER = "import sys, typer; from dovetail.cli.audit import app; app(sys.argv[1:], standalone_mode=True)"
+SMALL = ("--master", "local[2]", "--driver-memory", "1g")
 
 
 def start(*arguments, **options) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     return subprocess.Popen(
-        [sys.executable, "-c", RUNNER, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-m", "dovetail", "audit", *map(str, arguments)],
         text=True,
         env=environment,
         start_new_session=True,
-        **options,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
     )
 
 
@@ -43,7 +60,8 @@ def run(*arguments) -> str:
 
 
 def kill(process: subprocess.Popen) -> None:
-    os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
@@ -59,14 +77,12 @@ def test_a_run_that_is_killed_and_run_again_gives_the_same_tables(tmp_path):
     rng = random.Random(1)
     lake = write_lake(tmp_path, pcp_world(rng, 20))
     out = tmp_path / "out"
-    process = start("run", lake, "--out", out, "--master", "local[2]", "--driver-memory", "1g")
+    process = start("run", lake, "--out", out, *SMALL)
     wait_for((out / "hops").exists, process, 240)
     kill(process)
     assert not (out / "_state" / "run.json").exists()
-    again = json.loads(run("run", lake, "--out", out, "--master", "local[2]", "--driver-memory", "1g", "--json"))
-    whole = json.loads(
-        run("run", lake, "--out", tmp_path / "whole", "--master", "local[2]", "--driver-memory", "1g", "--json")
-    )
+    again = json.loads(run("run", lake, "--out", out, *SMALL, "--json"))
+    whole = json.loads(run("run", lake, "--out", tmp_path / "whole", *SMALL, "--json"))
     assert again == whole
     assert [server["verdict"] for server in again["servers"]] == ["proven"]
     look_without_java(out, again)
@@ -84,37 +100,128 @@ def look_without_java(out: Path, summary) -> None:
     assert "deliveries" in run("explain")
 
 
-def test_following_prints_a_new_finding_once(tmp_path):
-    lake = write_lake(tmp_path, {BROKER: quiet_traffic(6)})
-    out = tmp_path / "out"
-    process = start(
-        "follow", lake, "--out", out, "--every", "1", "--master", "local[2]", "--driver-memory", "1g", "--json"
-    )
+def test_following_a_quiet_lake_tells_what_time_and_hands_do_and_stops_quietly(tmp_path):
+    """Nothing is sealed after the start: a chain becomes overdue, a file is removed; then it is stopped in a batch."""
+    lake = write_lake(tmp_path, unanswered(int(time.time() * SECOND)))
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    with listening() as (url, posted), errors.open("w") as file:
+        options = ("--every", "1", "--patience", "2", "--sealing", "1", "--webhook", url, "--json")
+        process = start("follow", lake, "--out", out, *options, *SMALL, stderr=file)
+        try:
+            told = json.loads(process.stdout.readline())
+            assert (told["check"], told["fabric"]) == ("chain.incomplete", "won")
+            removed = max(lake.glob("fabric=*/*/*.parquet"))
+            removed.rename(tmp_path / "removed")
+            broken = json.loads(process.stdout.readline())
+            assert (broken["check"], broken["server"]) == ("integrity.missing_file", NODE_A)
+            # a server's manifest without its files
+            bring_tampered(tmp_path, lake)
+            third = json.loads(process.stdout.readline())
+            assert (third["check"], third["server"]) == ("integrity.missing_file", "pcp://third/server")
+            append_and_seal(tmp_path, lake, "pcp://fourth/server", quiet_pcp(2))
+            wait_for((out / "hops" / "batch=000000002").exists, process, 120)
+            noise = len(errors.read_text())
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            kill(process)
+    assert errors.read_text()[noise:] == ""
+    assert posted[:3] == [told, broken, third]
+    assert not (out / "_state" / "batches" / "000000002.json").exists(), "it was to be stopped in the middle"
+
+
+def unanswered(start_us: int):
+    """One node, one atom, one message that is sent on and never answered."""
+    world = won_world(random.Random(1), 0, start_us)
+    m = won_text("hello", start_us // 1000)
+    s1 = won_response(m, NODE_A, start_us // 1000 + 1, first=True)
+    world[NODE_A] += [
+        see(start_us + 20, Stage.ACCEPTED, m.raw, ALICE, address=m.address),
+        see(start_us + 30, Stage.CREATED, s1.raw, address=s1.address),
+        see(start_us + 40, Stage.FORWARDED, b"", NODE_B, address=m.address, keep=False),
+    ]
+    return {NODE_A: world[NODE_A]}
+
+
+@contextlib.contextmanager
+def listening():
+    """A webhook on loopback that fails the first time; yields its URL and what it took."""
+    taken = []
+    failures = [503]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if not failures:
+                taken.append(body)
+            self.send_response(failures.pop() if failures else 204)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
     try:
-        wait_for((out / "_state" / "alerts.json").exists, process, 240)
-        assert json.loads((out / "_state" / "alerts.json").read_bytes()) == []
-        bring_tampered(tmp_path, lake)
-        line = process.stdout.readline()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", taken
     finally:
-        kill(process)
-    finding = json.loads(line)
-    assert (finding["check"], finding["server"]) == ("integrity.missing_file", "pcp://third/server")
-
-
-def quiet_traffic(count: int):
-    """Messages that all arrive."""
-    seen = []
-    for number in range(count):
-        raw = pcp_frame(number + 1, [B])
-        at = T0_US + number * MINUTE_US
-        seen += [see(at, Stage.ACCEPTED, raw, A), see(at + 100, Stage.DELIVERED, raw, B)]
-    return seen
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def bring_tampered(tmp_path: Path, lake: Path) -> None:
     """A third server's manifest comes into the lake, without the files it announces."""
     aside = tmp_path / "aside"
     aside.mkdir()
-    other = write_lake(aside, {"pcp://third/server": quiet_traffic(2)})
+    other = write_lake(aside, {"pcp://third/server": quiet_pcp(2)})
     (manifests,) = (other / "_manifests").iterdir()
     manifests.rename(lake / "_manifests" / manifests.name)
+
+
+def test_a_compaction_that_is_killed_and_run_again(tmp_path):
+    lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
+    hops = count_hops(lake)
+    process = start("compact", lake, "--before", "2025-11-20", *SMALL)
+    wait_for(lambda: list(lake.glob("fabric=*/*/*.g000001.parquet")), process, 240)
+    kill(process)
+    assert count_hops(lake) == hops
+    summary = json.loads(run("compact", lake, "--before", "2025-11-20", "--json", *SMALL))
+    assert summary["left_alone"] == []
+    assert count_hops(lake) == hops
+    (manifest,) = read_manifests(lake)
+    assert len(list(lake.glob("fabric=*/*/*"))) == len(manifest.files)
+    for arguments, text in ((("--before", "2999-01-01"), "lies in the future"), (("--before", "soon"), "takes a date")):
+        refused = start("compact", lake, *arguments)
+        assert text in refused.communicate()[1]
+        assert refused.returncode == 2
+
+
+@pytest.mark.soak
+def test_a_follower_says_nothing_about_a_compaction_beside_it(tmp_path):
+    lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
+    out = tmp_path / "out"
+    with (tmp_path / "told").open("w") as told:
+        process = start("follow", lake, "--out", out, "--every", "0.5", *SMALL, stdout=told)
+        try:
+            wait_for((out / "_state" / "alerts.json").exists, process, 240)
+            run("compact", lake, "--before", "2025-11-20", "--wait", "120", *SMALL)
+            wait_for((out / "_state" / "batches" / "000000001.json").exists, process, 240)
+            before = (out / "_state" / "run.json").stat().st_mtime_ns
+            append_and_seal(tmp_path, lake, BROKER, quiet_pcp(1, T0_US + 86_400 * SECOND, 50))
+            wait_for((out / "_state" / "batches" / "000000002.json").exists, process, 240)
+            wait_for(lambda: is_newer(out / "_state" / "run.json", before), process, 240)
+        finally:
+            kill(process)
+    assert (tmp_path / "told").read_text() == ""
+    assert json.loads((out / "_state" / "alerts.json").read_bytes()) == []
+
+
+def is_newer(path: Path, than_ns: int) -> bool:
+    return path.is_file() and path.stat().st_mtime_ns > than_ns
+
+
+def count_hops(lake: Path) -> int:
+    files = [file for manifest in read_manifests(lake) for file in manifest.files]
+    return sum(pq.ParquetFile(lake / file.path).metadata.num_rows for file in files)

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from dovetail.journal.reader import JournalReader
 
 pytestmark = pytest.mark.system
 RUN = "from dovetail.cli.main import report; from dovetail.cli.pcp import app; import sys\n"
-RUN += "try: app(sys.argv[1:], standalone_mode=False)\nexcept Exception as error: sys.exit(report(error))"
+RUN += "try: sys.exit(app(sys.argv[1:], standalone_mode=False))\nexcept Exception as error: sys.exit(report(error))"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 
 
@@ -68,6 +70,138 @@ def test_send_listen_and_inventory_through_a_broker_with_a_journal(tmp_path):
         assert reader.identity.server == "pcp://broker1/server"
         stages = {hop.stage for hop in reader.hops()}
     assert {Stage.ACCEPTED, Stage.CREATED, Stage.DELIVERED} <= stages
+
+
+@contextmanager
+def agent(url: str, uri: str):
+    """The example agent: it answers each message with what it heard."""
+    script = Path(__file__).parents[2] / "examples" / "pcp_agent.py"
+    command = [sys.executable, str(script), url, uri]
+    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == f"{uri} is associated\n"
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def test_send_awaits_the_reply_and_prints_it():
+    with serving() as (_, url), agent(url, "pcp://agent1/agent"):
+        client = ["--url", url, "--as", "pcp://boss/controller", "--json", "--reply"]
+        sent = pcp("send", "http://example.com/ping", "pcp://agent1/agent", *client, "--data", '{"n": 1}', "--ttl", "5")
+        reply = json.loads(sent.stdout)
+        assert sent.returncode == 0
+        assert (reply["sender"], reply["message_type"]) == ("pcp://agent1/agent", "http://example.com/pong")
+        assert reply["data"] == {"heard": {"n": 1}}
+        assert reply["in_reply_to"]
+        late = pcp("send", "http://example.com/ping", "pcp://ghost/agent", *client, "--ttl", "0.5")
+        assert (late.returncode, late.stdout, len(late.stderr.splitlines())) == (1, "", 1)
+        many = pcp("send", "t", "pcp://a/agent", "pcp://b/agent", *client)
+        assert (many.returncode, "expected one" in many.stderr) == (2, True)
+
+
+def test_inventory_follows_who_comes_and_goes():
+    with serving() as (_, url):
+        command = ["inventory", "pcp://*/agent", "--follow", "--url", url, "--as", "pcp://boss/controller"]
+        with agent(url, "pcp://agent1/agent"):
+            follower = subprocess.Popen(
+                [sys.executable, "-c", RUN, *command], env=ENVIRONMENT, text=True, stdout=subprocess.PIPE
+            )
+            try:
+                assert json.loads(follower.stdout.readline()) == {"client": "pcp://agent1/agent", "change": 1}
+                with agent(url, "pcp://agent2/agent"):
+                    assert json.loads(follower.stdout.readline()) == {"client": "pcp://agent2/agent", "change": 1}
+                assert json.loads(follower.stdout.readline()) == {"client": "pcp://agent2/agent", "change": -1}
+            finally:
+                follower.terminate()
+                follower.communicate(timeout=20)
+
+
+def test_trace_asks_a_live_broker_who_is_connected_and_delivers_nothing(tmp_path):
+    config = tmp_path / "broker.toml"
+    config.write_text('[pcp]\n[[pcp.rules]]\nname = "agents"\nallow = true\ntarget = "pcp://*/agent"\n')
+    with serving() as (_, url), agent(url, "pcp://agent1/agent") as listening:
+        where = ["--config", str(config), "--sender", "pcp://boss/controller", "--url", url, "--json"]
+        traced = pcp("trace", "http://example.com/ping", "pcp://*/*", *where, "--as", "pcp://tracer/controller")
+        rows = {row["target"]: row for row in map(json.loads, traced.stdout.splitlines())}
+        # the tracer itself is connected while it asks, and no rule lets anybody write to it
+        assert {uri: row["verdict"] for uri, row in rows.items()} == {
+            "pcp://agent1/agent": "allow",
+            "pcp://tracer/controller": "deny",
+        }
+        assert rows["pcp://agent1/agent"]["connected"] is True
+        assert traced.returncode == 1
+        only = pcp("trace", "http://example.com/ping", "pcp://*/agent", *where, "--as", "pcp://tracer/controller")
+        assert (only.returncode, len(only.stdout.splitlines())) == (0, 1)
+        assert "would be delivered" in only.stderr
+        unnamed = pcp("trace", "http://example.com/ping", "pcp://*/agent", *where)
+        assert (unnamed.returncode, "--as" in unnamed.stderr) == (2, True)
+        listening.terminate()
+        assert listening.stdout.read() == ""
+
+
+RULES = """
+[pcp]
+name = "rules"
+port = 0
+metrics_port = 0
+insecure_plain = true
+journal = "{journal}"
+[[pcp.rules]]
+name = "{name}"
+allow = {allow}
+target = "pcp://*/agent"
+[[pcp.rules]]
+allow = true
+"""
+
+
+def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_the_file_is_bad(tmp_path):
+    config, journal = tmp_path / "broker.toml", tmp_path / "broker.journal"
+    config.write_text(RULES.format(journal=journal, name="first", allow="true"))
+    command = [sys.executable, "-c", RUN, "serve", "--config", str(config), "--json"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        started = json.loads(process.stdout.readline())
+
+        def reload(counted: str) -> None:
+            process.send_signal(signal.SIGHUP)
+            for _ in range(100):
+                if counted in urllib.request.urlopen(started["metrics"]).read().decode():
+                    return
+                time.sleep(0.05)
+            pytest.fail(f"{counted} was never counted")
+
+        def ping() -> str:
+            client = ["--url", started["url"], "--as", "pcp://boss/controller", "--reply", "--ttl", "5", "--json"]
+            sent = pcp("send", "http://example.com/ping", "pcp://agent1/agent", *client, "--data", "1")
+            return sent.stdout or sent.stderr
+
+        with agent(started["url"], "pcp://agent1/agent"):
+            assert "heard" in ping()
+            config.write_text(RULES.format(journal=journal, name="second", allow="false"))
+            reload('dovetail_pcp_rule_changes_total{outcome="done"} 1.0')
+            assert "unauthorized" in ping()
+            config.write_text("[pcp]\nrules = 7\n")
+            reload('dovetail_pcp_rule_changes_total{outcome="failed"} 1.0')
+            assert "unauthorized" in ping()
+            config.write_text(
+                RULES.format(journal=journal, name="third", allow="true").replace("port = 0", "port = 1", 1)
+            )
+            reload('dovetail_pcp_rule_changes_total{outcome="done"} 2.0')
+            assert "heard" in ping()
+        process.send_signal(signal.SIGTERM)
+        talk = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert "rules not read, the old ones stay" in talk
+    assert "changed settings that need a restart: port" in talk
+    with JournalReader.open(journal) as reader:
+        changes = [hop.raw for hop in reader.hops() if b"dovetail:rules_changed" in (hop.raw or b"")]
+    assert [b'"second"' in raw for raw in changes] == [True, False]
 
 
 def test_a_restarted_broker_goes_on_with_its_journal(tmp_path):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import dovetail
+from dovetail.hop import Fabric, address_text
 from dovetail.report.page import write_page
+from dovetail.report.receipts import Origins
 from dovetail.report.survey import take_numbers
 from dovetail.report.tables import Tables
+from receipt import receipt_samples as samples
 from report.sample_tables import HOSTILE, World, add_many_findings, address, small_world
 from system.browser import Browser, find_chromium, start_browser
 
@@ -133,6 +140,57 @@ def test_paper_is_white_and_has_no_controls(browser: Browser, page: Path) -> Non
     assert browser.evaluate("document.documentElement.scrollWidth") <= 720
     assert len(browser.call("Page.printToPDF", printBackground=True)["data"]) > 50_000
     assert_quiet(browser, page)
+
+
+def test_a_receipt_is_downloaded_and_verifies(browser: Browser, tmp_path: Path) -> None:
+    """From the page alone: no lake, no journal, no network; then checked by the program with nothing but keys."""
+    cases = {name: make(tmp_path / name) for name, make in samples.CASES.items()}
+    world = small_world()
+    for name, case in cases.items():
+        world.find("delivery.lost", name, case.address, at=-1, detail="look at " + name)
+    world.find("delivery.lost", "pcp", address("nobody"), at=-1, detail="look at nobody")
+    tables = Tables.open(world.write(tmp_path / "out"))
+    page = tmp_path / "report.html"
+    origins = Origins(journals=[path for case in cases.values() for path in case.journals])
+    write_page(tables, take_numbers(tables), page, origins=origins)
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "keys").write_text("".join(f"{verifier.text()}\n" for verifier in samples.verifiers()))
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    for name, case in cases.items():
+        open_story(browser, "look at " + name)
+        browser.evaluate("document.querySelector('#story a[download]').click()")
+        deadline = time.monotonic() + 20
+        while not (found := [path for path in folder.glob("*.receipt") if path.stat().st_size]):
+            assert time.monotonic() < deadline, "nothing was downloaded"
+            browser.evaluate("1")
+            time.sleep(0.05)
+        (file,) = found
+        assert file.name == f"{address_text(case.address, Fabric(name)).removeprefix('wm:/')[:16]}.receipt"
+        ran = subprocess.run(
+            [sys.executable, "-m", "dovetail", "receipt", "verify", file.name, "--trust", "keys"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parent.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert address_text(case.address, Fabric(name)) in ran.stdout
+        file.unlink()
+    open_story(browser, "look at nobody")
+    assert browser.evaluate("document.querySelectorAll('#story a[download]').length") == 0
+    story = browser.evaluate("document.getElementById('story').innerText")
+    assert "No receipt: no signed checkpoint covers a hop of message" in story
+    assert "dovetail receipt build " in story
+    assert browser.errors == []
+    assert {url.partition(":")[0] for url in browser.requests} <= {"file", "blob"}
+
+
+def open_story(browser: Browser, words: str) -> None:
+    search(browser, words)
+    browser.evaluate("document.querySelector('#list button').click()")
 
 
 def search(browser: Browser, words: str) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from system.pcp_site import scrape
 from system.won_processes import RUN, Site
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -60,6 +61,8 @@ def test_create_connect_send_close_log(nodes):
     sent = record("send", bob, "hello", "--home", homes["alice"])
     assert sent["stored_by_my_node"].startswith("wm:/Qm")
     assert sent["stored_by_their_node"].startswith("wm:/Qm")
+    forwarding = record("send", bob, "as I said", "--forward", sent["uri"], "--home", homes["alice"])
+    assert b"cannot forward" in won("send", bob, "x", "--forward", "wm:/Qm1", "--home", homes["alice"], code=1).stderr
     assert record("close", alice, "--home", homes["bob"])["state"] == "complete"
 
     logs = {}
@@ -67,9 +70,15 @@ def test_create_connect_send_close_log(nodes):
         done = won("log", "--home", homes[name], "--json")
         assert b"the log is intact" in done.stderr
         logs[name] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {r["uri"]: r["forwarded"] for r in logs["bob"] if "forwarded" in r} == {forwarding["uri"]: [sent["uri"]]}
     talk = [r["uri"] for r in logs["bob"] if r["type"] != "CreateMessage"]
     assert talk == [r["uri"] for r in logs["alice"] if r["type"] != "CreateMessage" and r["state"] != "failed"]
     assert b"hello" in won("log", bob, "--home", homes["alice"], "--offline").stdout
+
+    status, numbers = asyncio.run(scrape(a.metrics_port))
+    assert status == 200
+    assert 'dovetail_won_connections{state="Closed"} 1.0' in numbers
+    assert 'dovetail_won_messages_total{reason="wrong_state",stage="rejected"} 1.0' in numbers
 
     further = record("create", "--node", a.uri, "--home", homes["alice2"], "--further-client-of", homes["alice"])
     assert further["state"] == "registered"

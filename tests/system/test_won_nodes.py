@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from dovetail.hop import Stage
-from dovetail.journal.reader import JournalReader
 from dovetail.shells.won_client import OwnerClient, OwnerHome
 from dovetail.shells.won_socket import client_context, fetch
 from dovetail.won.canonical import read_quads
@@ -15,41 +13,10 @@ from dovetail.won.chain import ChainState
 from dovetail.won.integrity import check_conversation, compare_copies
 from dovetail.won.keys import read_key_document
 from dovetail.won.message import decode_message
-from dovetail.won.settings import WonSettings
 from dovetail.won.vocabulary import MessageType
-from system.won_processes import Site
+from system.won_processes import QUICK, Site, connect, conversation_of, create, say
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
-QUICK = WonSettings(retry_ms=50, max_retry_ms=500)
-
-
-async def say(client, kind, target, text=None):
-    own = client.home.file.sockets[0]
-    return client.say(lambda owner, now: owner.speak(kind, own, target, now, text))
-
-
-async def create(home):
-    client = OwnerClient(home, is_created=False, settings=QUICK)
-    await client.__aenter__()
-    message = client.say(lambda owner, now: owner.create(home.file.sockets, now))
-    assert await client.wait_settled(message.uri, 20) is ChainState.ATOM
-    return client
-
-
-async def connect(alice, bob):
-    for one, other in ((alice, bob), (bob, alice)):
-        message = await say(one, MessageType.CONNECT, other.home.file.sockets[0])
-        assert await one.wait_settled(message.uri, 20) is ChainState.COMPLETE
-
-
-def conversation_of(journal_path):
-    """The messages of connections in a closed journal, which must itself be whole."""
-    with JournalReader.open(journal_path) as reader:
-        hops = list(reader.hops())
-    kept = {hop.message: hop.raw for hop in hops if hop.raw and hop.stage in (Stage.ACCEPTED, Stage.CREATED)}
-    taken = [hop.message for hop in hops if hop.stage in (Stage.ACCEPTED, Stage.CREATED)]
-    assert len(taken) == len(set(taken)), "something is doubled"
-    return [raw for raw in kept.values() if decode_message(raw).sender_socket is not None]
 
 
 async def talk_through_a_kill(site, rounds):

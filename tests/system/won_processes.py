@@ -12,9 +12,16 @@ import sys
 from pathlib import Path
 
 import dovetail
+from dovetail.hop import Stage
+from dovetail.journal.reader import JournalReader
 from dovetail.keys import CertificateKind, Names, create_authority, create_signing_key
-from dovetail.shells.won_client import AtomFile, OwnerHome
+from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.won.chain import ChainState
+from dovetail.won.message import decode_message
+from dovetail.won.settings import WonSettings
+from dovetail.won.vocabulary import MessageType
 
+QUICK = WonSettings(retry_ms=50, max_retry_ms=500)
 RUN = "from dovetail.cli.won import app; app()"
 
 
@@ -54,12 +61,15 @@ class NodeProcess:
     async def start(self) -> None:
         self._launch()
         line = await asyncio.wait_for(asyncio.to_thread(self.process.stdout.readline), 30)
-        assert json.loads(line)["port"] == self.port
+        ready = json.loads(line)
+        assert (ready["uri"], ready["port"]) == (self.uri, self.port)
+        self.metrics_port = ready["metrics_port"]
 
     def _launch(self) -> None:
         arguments = ["serve", "--uri", self.uri, "--signing-key", self.key, "--journal", self.journal]
         arguments += ["--listen", f"127.0.0.1:{self.port}", "--certificate", self.site.certificate]
         arguments += ["--certificate-key", self.site.certificate_key, "--authority", self.site.authority]
+        arguments += ["--metrics", "127.0.0.1:0"]
         environment = os.environ | {"PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RUN, *map(str, arguments)], stdout=subprocess.PIPE, env=environment
@@ -78,3 +88,32 @@ class NodeProcess:
         code = self.process.wait(20)
         self.process.stdout.close()
         return code
+
+
+async def say(client, kind, target, text=None):
+    own = client.home.file.sockets[0]
+    return client.say(lambda owner, now: owner.speak(kind, own, target, now, text))
+
+
+async def create(home):
+    client = OwnerClient(home, is_created=False, settings=QUICK)
+    await client.__aenter__()
+    message = client.say(lambda owner, now: owner.create(home.file.sockets, now))
+    assert await client.wait_settled(message.uri, 20) is ChainState.ATOM
+    return client
+
+
+async def connect(alice, bob):
+    for one, other in ((alice, bob), (bob, alice)):
+        message = await say(one, MessageType.CONNECT, other.home.file.sockets[0])
+        assert await one.wait_settled(message.uri, 20) is ChainState.COMPLETE
+
+
+def conversation_of(journal_path):
+    """The messages of connections in a closed journal, which must itself be whole."""
+    with JournalReader.open(journal_path) as reader:
+        hops = list(reader.hops())
+    kept = {hop.message: hop.raw for hop in hops if hop.raw and hop.stage in (Stage.ACCEPTED, Stage.CREATED)}
+    taken = [hop.message for hop in hops if hop.stage in (Stage.ACCEPTED, Stage.CREATED)]
+    assert len(taken) == len(set(taken)), "something is doubled"
+    return [raw for raw in kept.values() if decode_message(raw).sender_socket is not None]

@@ -15,7 +15,6 @@ from dovetail.won.message import (
     decode_message,
     decode_quads,
     describe,
-    literal_value,
     verify_address,
 )
 from dovetail.won.trig import encode_bundle, encode_document, encode_position
@@ -93,9 +92,26 @@ def test_literal_that_contains_the_placeholder_is_left_alone():
     assert decode_message(message.raw).text == "see <wm:/SELF#content> and wm:/SELF"
 
 
+def test_predicate_that_looks_like_the_placeholder_is_left_alone():
+    content = [("<a:s>", f"<{v.SELF}#p>", '"1"', f"<{c.CONTENT_GRAPH}>")]
+    message = build(content=content)
+    assert [p for _, p, _, g in message.quads if g == f"<{message.uri}#content>"] == [f"<{v.SELF}#p>"]
+    assert decode_message(message.raw) == message
+    assert verify_address(decode_message(message.raw))
+
+
+def test_longer_uri_that_begins_with_the_messages_own_is_left_alone():
+    message = build()
+    longer = (f"<{message.uri}x>", "<a:p>", f"<{message.uri}/y>", f"<{message.uri}#content>")
+    decoded = decode_message(extended(message, longer))
+    expected = compute_address(rename([*message.quads, longer], message.uri, v.SELF))
+    assert (decoded.address, decoded.signed_digest) == expected
+
+
 def test_blank_nodes_in_content_are_addressed_whatever_their_labels():
     content = [("_:x", "<a:p>", '"1"', f"<{c.CONTENT_GRAPH}>"), ("_:y", "<a:q>", "_:x", f"<{c.CONTENT_GRAPH}>")]
     message = build(content=content)
+    assert decode_message(message.raw) == message
     relabelled = altered(message, lambda q: tuple(term.replace("_:c14n", "_:other") for term in q))
     assert verify_address(decode_message(relabelled))
     assert decode_message(relabelled) == message
@@ -113,6 +129,17 @@ def test_envelope_must_carry_what_its_type_requires(term):
     assert_refused(
         Reason.INVALID_SCHEMA, altered(message, lambda q: None if (q[1], q[0]) == (term, f"<{message.uri}>") else q)
     )
+
+
+@pytest.mark.parametrize("kind", [MessageType.CONNECT, MessageType.CLOSE, MessageType.CHANGE])
+def test_only_connection_messages_forward(kind):
+    forwarded = [(v.P_FORWARDED, f"<{build(text=text).uri}>") for text in "12"]
+    sockets = c.socket_pair(ALICE_CHAT, BOB_CHAT)
+    message = build(envelope=[*sockets, *forwarded])
+    assert message.forwarded == tuple(sorted(term[1:-1] for _, term in forwarded))
+    assert decode_message(message.raw) == message
+    with pytest.raises(LocalProtocolError, match="forwardedMessage"):
+        build(kind, envelope=[*sockets, *forwarded])
 
 
 def test_property_may_not_be_repeated():
@@ -184,6 +211,32 @@ def test_signature_graph_is_closed():
     assert_refused(Reason.INVALID_SCHEMA, extended(message, ("<a:s>", "<a:p>", '"1"', f"<{message.uri}#signature>")))
 
 
+@pytest.mark.parametrize("term", [v.P_HASH, v.P_SIGNATURE_VALUE, v.P_FINGERPRINT])
+@pytest.mark.parametrize("ending", ["@en", "^^<a:t>"])
+def test_signature_is_written_in_exactly_one_way(term, ending):
+    """Otherwise anybody could give a signed message a second URI."""
+    message = build()
+    data = altered(message, lambda q: (q[0], q[1], q[2] + ending, q[3]) if q[1] == term else q)
+    assert_refused(Reason.INVALID_SCHEMA, data)
+
+
+def test_triple_terms_are_refused():
+    message = build()
+    term = "<<( <a:a> <a:b> <a:c> )>>"
+    assert_refused(Reason.INVALID_SCHEMA, extended(message, ("<a:s>", "<a:p>", term, f"<{message.uri}#content>")))
+    assert_refused(
+        Reason.INVALID_SCHEMA,
+        altered(message, lambda q: (q[0], q[1], term, q[3]) if q[1] == v.P_SENDER_SOCKET else q),
+    )
+
+
+def test_statement_without_graph_is_refused_even_if_its_object_is_a_graph_of_the_message():
+    message = build()
+    assert_refused(Reason.INVALID_SCHEMA, message.raw + f"<a:s> <a:p> <{message.uri}#content> .\n".encode())
+    literal = f'"x <{message.uri}#content"^^<a:t>'
+    assert_refused(Reason.INVALID_SCHEMA, message.raw + f"<a:s> <a:p> {literal} .\n".encode())
+
+
 def test_placeholder_is_never_a_valid_uri():
     message = build()
     data = encode_document(rename(message.quads, message.uri, v.SELF), "application/n-quads")
@@ -224,7 +277,3 @@ def test_broken_address_is_described_with_the_true_one():
     other = decode_quads("wm:/QmWrong", rename(message.quads, message.uri, "wm:/QmWrong"))
     assert describe(other)["address"] == "broken"
     assert describe(other)["computed"] == won_uri(message.address)
-
-
-def test_literal_escapes_are_undone():
-    assert literal_value(c.literal('a"b\\c\n\t\x07é😀')) == 'a"b\\c\n\t\x07é😀'

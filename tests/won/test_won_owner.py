@@ -7,6 +7,7 @@ import pytest
 from dovetail.errors import LocalProtocolError
 from dovetail.won.chain import ChainState
 from dovetail.won.events import CloseLink, MessageReceived, OpenLink, RegistrationConfirmed
+from dovetail.won.message import decode_message
 from dovetail.won.transcript import write_transcript
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NODE_A
@@ -158,3 +159,31 @@ def test_transcript_shows_how_far_each_message_got():
     assert len(lines) == 5
     assert "✓✓ me  ConnectionMessage  one" in lines[2]
     assert "✗" in lines[-1]
+
+
+def test_forwarded_messages_are_named_and_known_to_all_parties():
+    pair = Pair().connect()
+    first, second = pair.say(text="one"), pair.reply(text="two")
+    pair.run()
+    message = pair.alice.core.speak(
+        T.CONNECTION, ALICE_CHAT, pair.bob_chat, pair.world.now, "see", [second.uri, first.uri]
+    )
+    pair.run()
+    assert message.forwarded == tuple(sorted((first.uri, second.uri)))
+    assert pair.state(pair.bob, message) is ChainState.COMPLETE
+    for party in (pair.a, pair.b, pair.alice, pair.bob):
+        kept = [decode_message(o.raw) for o in party.observations if o.raw and o.message == message.address]
+        assert kept[0].forwarded == message.forwarded
+    raws = [o.raw for o in pair.bob.observations if o.raw]
+    records = {record["uri"]: record for record in write_transcript(pair.bob_uri, raws).records()}
+    assert records[message.uri]["forwarded"] == list(message.forwarded)
+    assert "forwarded" not in records[first.uri]
+
+
+def test_only_what_the_owner_has_can_be_forwarded_and_only_by_a_connection_message():
+    pair = Pair().connect()
+    known = pair.say()
+    with pytest.raises(LocalProtocolError, match="cannot forward"):
+        pair.alice.core.speak(T.CONNECTION, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", ["wm:/QmNever"])
+    with pytest.raises(LocalProtocolError, match="cannot forward"):
+        pair.alice.core.speak(T.CLOSE, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", [known.uri])

@@ -7,16 +7,15 @@ import os
 import pytest
 
 from dovetail.sim import SECOND_US, Link
-from dovetail.sim.scenario import SCENARIOS, Setting, run_scenario
+from dovetail.sim.scenario import Setting, run_scenario
 
-SCENARIOS["won-test"] = "won.won_scenario:build"
 ROUGH = Link(latency_us=(5_000, 150_000))
-SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "2000"))
+SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "3000"))
 
 
 def run(seed, *, nodes, seconds, faults):
     return run_scenario(
-        "won-test", seed, setting=Setting(places=nodes, duration_us=int(seconds * SECOND_US)), faults=faults, link=ROUGH
+        "won", seed, setting=Setting(places=nodes, duration_us=int(seconds * SECOND_US)), faults=faults, link=ROUGH
     )
 
 
@@ -27,15 +26,18 @@ def assert_everything_is_everywhere(report):
     assert set(report.facts) == {"complete", "atom"}
 
 
+@pytest.mark.exhaustive
 def test_calm_world_completes_every_chain():
     assert_everything_is_everywhere(run(1, nodes=2, seconds=5, faults="none"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(50))
 def test_any_misfortune_leaves_all_parties_with_the_same_chains(seed):
     assert_everything_is_everywhere(run(seed, nodes=2 + seed % 4, seconds=1.2, faults="all=1"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_crashes_at_every_step(seed):
     report = run(seed, nodes=2, seconds=3, faults="append_crash=12,crash=6")

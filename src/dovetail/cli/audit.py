@@ -45,13 +45,7 @@ def run(
     from dovetail.cli.output import print_json, print_text
 
     audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
-    if sys.stderr.isatty():
-        from dovetail.pipeline.progress import TerminalProgress
-
-        with TerminalProgress(audit.spark) as progress:
-            summary = _with_progress(audit, progress).run()
-    else:
-        summary = audit.run()
+    summary = _run_with_progress(audit)
     if as_json:
         print_json(summary)
     else:
@@ -70,15 +64,22 @@ def follow(
     swarm: Swarms = None,
     trust: Trust = None,
     patience: Patience = 30,
+    sealing: Annotated[
+        float, typer.Option(help="Seconds that hops may take to come into the lake, for chains that wait.", min=0)
+    ] = 60,
     as_json: AsJson = False,
 ) -> None:
     """Keep auditing LAKE as it grows, and print each new finding once."""
+    import signal
+
     from dovetail.cli.output import escape, print_json, say
-    from dovetail.pipeline.alerts import Alerts, check_webhook, post
-    from dovetail.pipeline.jobs.run import wait
+    from dovetail.pipeline.alerts import Alerts
+    from dovetail.pipeline.following import Follower
+    from dovetail.pipeline.webhook import Webhook, check_webhook
 
     url = check_webhook(webhook) if webhook is not None else None
     audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, None)
+    hook = Webhook(url, say) if url is not None else None
 
     def tell(finding: dict[str, Any]) -> None:
         if as_json:
@@ -87,17 +88,52 @@ def follow(
             place = " ".join(str(finding[name]) for name in ("server", "message") if finding[name])
             sys.stdout.write(escape(f"{finding['severity']} {finding['check']} {place} {finding['detail']}") + "\n")
         sys.stdout.flush()
-        problem = post(url, finding) if url is not None else None
-        if problem is not None:
-            say(f"webhook: {problem}")
+        if hook is not None:
+            hook.put(finding)
 
-    alerts = Alerts(out, tell)
-    query = audit.follow(every, lambda _: alerts.update() and None)
+    follower = Follower(audit, Alerts(out, tell, overdue_us=int((patience + sealing) * 1_000_000)), every)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: follower.stop.set())
     say(f"following {lake} every {every:g} s; stop with Ctrl-C")
     try:
-        wait(query)
+        follower.run()
     finally:
-        query.stop()
+        if hook is not None:
+            hook.close()
+
+
+@app.command()
+def compact(
+    lake: Lake,
+    before: Annotated[str, typer.Option(metavar="DATE", help="What lies before this UTC date, such as 2026-11-01.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for an audit that reads the lake.", min=0)] = 30,
+    master: Master = None,
+    conf: Conf = None,
+    driver_memory: Memory = None,
+    swarm: Swarms = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge small files of LAKE and remove the bytes of messages that expired; addresses and verdicts stay.
+
+    Bytes of swarm messages are removed only with --swarm, since the agreement says how long they live.
+    """
+    from dovetail.cli.output import print_json, print_text
+    from dovetail.pipeline.jobs.compact import Compaction, parse_before
+    from dovetail.pipeline.settings import load_settings
+    from dovetail.pipeline.sources import check_lake
+
+    moment = parse_before(before, dt.datetime.now(dt.UTC))
+    lake, settings = check_lake(lake), load_settings(swarm or [])
+    spark = _open_spark(master, conf, driver_memory)
+    compaction = Compaction(spark=spark, lake=lake, before=moment, settings=settings, is_dry=dry_run, wait_s=wait)
+    summary = _run_with_progress(compaction)
+    if as_json:
+        print_json(summary)
+    else:
+        print_text(summary.text())
+    if summary.left_alone:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -197,7 +233,6 @@ def _open_audit(
     from dovetail.journal.lake import manifest_paths
     from dovetail.pipeline.facts import announced_rows
     from dovetail.pipeline.jobs.run import Audit
-    from dovetail.pipeline.session import SessionOptions, open_session
     from dovetail.pipeline.settings import load_settings
     from dovetail.pipeline.sources import check_lake
     from dovetail.pipeline.store import Store
@@ -205,15 +240,28 @@ def _open_audit(
     lake = check_lake(lake)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
     rows = announced_rows(manifest_paths(lake)) if is_once else None
-    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"), rows=rows)
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
-    return Audit(spark=open_session(options), lake=lake, store=Store.open(out), settings=settings, as_of=moment)
+    spark = _open_spark(master, conf, driver_memory, rows)
+    return Audit(spark=spark, lake=lake, store=Store.open(out), settings=settings, as_of=moment)
 
 
-def _with_progress(audit: Any, progress: Any) -> Any:
+def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None, rows: int | None = None) -> Any:
+    from dovetail.pipeline.session import SessionOptions, open_session
+
+    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"), rows=rows)
+    return open_session(options)
+
+
+def _run_with_progress(job: Any) -> Any:
+    """Run an audit or a compaction; on a terminal its steps are shown."""
     import dataclasses
 
-    return dataclasses.replace(audit, progress=progress)
+    if not sys.stderr.isatty():
+        return job.run()
+    from dovetail.pipeline.progress import TerminalProgress
+
+    with TerminalProgress(job.spark) as progress:
+        return dataclasses.replace(job, progress=progress).run()
 
 
 def _pairs(items: list[str], option: str) -> dict[str, str]:

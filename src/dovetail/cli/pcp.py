@@ -58,7 +58,7 @@ def serve(
     allow_all: Annotated[bool, typer.Option("--allow-all", help="One rule: everybody may send anything.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; queued messages are written before it ends."""
+    """Run a broker until SIGTERM or SIGINT; what is queued is written before it ends. SIGHUP reads the rules again."""
     from dovetail.pcp.settings import ALLOW_ALL
     from dovetail.shells.pcp_serve import run_broker
 
@@ -76,8 +76,11 @@ def serve(
         "insecure_plain": insecure_plain or None,
         "rules": ALLOW_ALL if allow_all else None,
     }
-    settings = load_settings(config, overrides)
-    run_broker(settings, lambda started: _print_started(started, as_json=as_json))
+    run_broker(
+        load_settings(config, overrides),
+        lambda started: _print_started(started, as_json=as_json),
+        read_settings=lambda: load_settings(config, overrides),
+    )
 
 
 @app.command()

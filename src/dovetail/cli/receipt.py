@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from dovetail.cli.receipt_input import (
+    load_keys,
+    merge_note_files,
+    open_sources,
+    parse_address_text,
+    parse_prefix_text,
+    parse_time_text,
+    read_checkpoints,
+    read_file,
+    read_other,
+)
 
-    from dovetail.hop import Address
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dovetail.journal.checkpoint import SignedCheckpoint
-    from dovetail.receipt.consistency import View
+    from dovetail.receipt.build import BuildOptions
     from dovetail.receipt.source import Source
     from dovetail.signing import Verifier
 
-T = TypeVar("T")
 app = typer.Typer(help="Prove one delivery with one file; check it offline.", no_args_is_help=True)
 
 Trust = Annotated[
@@ -70,19 +80,19 @@ def build(
     from dovetail.cli.output import say
     from dovetail.receipt.build import BuildOptions, build_receipt, find_address
 
-    witnesses = _load_keys(witness or ())
-    with _sources(journal, lake, date) as sources:
+    witnesses = load_keys(witness or ())
+    with open_sources(journal, lake, date) as sources:
         known = [*witnesses, *(source.verifier for source in sources)]
         options = BuildOptions(
             redact=redact,
             counterparts=frozenset(counterpart or ()),
-            related=None if related is None else [_parse_address(text) for text in related],
+            related=None if related is None else [parse_address_text(text) for text in related],
             search_hops=search,
-            since=[signed.checkpoint for path in since or () for signed in _read_checkpoints(path)],
-            notes=_merge_notes(checkpoint or (), known),
+            since=[signed.checkpoint for path in since or () for signed in read_checkpoints(path)],
+            notes=merge_note_files(checkpoint or (), known),
             witnesses=witnesses,
         )
-        built = build_receipt(sources, find_address(sources, _parse_prefix(address)), options)
+        built = build_receipt(sources, find_address(sources, parse_prefix_text(address)), options)
     for remark in built.remarks:
         say(remark)
     _write(built.data, out)
@@ -90,31 +100,105 @@ def build(
 
 @app.command()
 def complete(
-    since: Annotated[str, typer.Option("--from", help="From this time on.", metavar="TIME")],
-    until: Annotated[str, typer.Option("--until", help="Up to and without this time.", metavar="TIME")],
+    since: Annotated[str | None, typer.Option("--from", help="From this time on.", metavar="TIME")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Up to and without this time.", metavar="TIME")] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option("--conversation", help="All of the conversation that this message is in.", metavar="ADDRESS"),
+    ] = None,
     journal: Journals = None,
     lake: Lake = None,
     server: Annotated[
         str | None, typer.Option("--server", help="Which server, where there are several.", metavar="URI")
     ] = None,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option("--trust", help="Keys of servers whose journals are not here.", metavar="KEYS"),
+    ] = None,
+    search: Annotated[
+        int, typer.Option("--search", help="How many hops behind the message to search for more (won).", min=0)
+    ] = 100_000,
+    older: Annotated[
+        list[Path] | None,
+        typer.Option("--since", help="An older receipt or checkpoint to prove growth from (won).", metavar="FILE"),
+    ] = None,
     checkpoint: Cosigned = None,
     witness: Witnesses = None,
     out: Out = None,
 ) -> None:
-    """State that these are all hops of one server in a stretch of time (TIME: 2026-11-15T20:00:00Z)."""
+    """State that these are all: the hops of one server in a stretch of time, or the messages of one conversation.
+
+    Give either --from and --until (TIME: 2026-11-15T20:00:00Z), or --conversation with any message of it (won) or with
+    the request (pcp), whose replies --until this time are shown.
+    """
+    from dovetail.errors import UsageError
+
+    if (conversation is None) == (since is None) or (conversation is None and until is None):
+        raise UsageError("give either --from and --until, or --conversation")
+    if conversation is None and older:
+        raise UsageError("--since goes with --conversation")
+    witnesses = load_keys(witness or ())
+    with open_sources(journal, lake, None) as sources:
+        chosen = [source for source in sources if server is None or source.server == server]
+        notes = merge_note_files(checkpoint or (), [*witnesses, *(source.verifier for source in chosen)])
+        if conversation is not None:
+            from dovetail.receipt.build import BuildOptions
+
+            options = BuildOptions(
+                search_hops=search,
+                notes=notes,
+                witnesses=witnesses,
+                since=[signed.checkpoint for path in older or () for signed in read_checkpoints(path)],
+            )
+            data = _complete_conversation(chosen, conversation, until, load_keys(trust or ()), options)
+        else:
+            data = _complete_stretch(chosen, since or "", until or "", notes, witnesses)
+    _write(data, out)
+
+
+def _complete_conversation(
+    sources: Sequence[Source], text: str, until: str | None, keys: Sequence[Verifier], options: BuildOptions
+) -> bytes:
+    """All messages of a won conversation, or of a pcp exchange at the one broker that had the request."""
+    from dovetail.errors import UsageError
+    from dovetail.hop import Fabric
+    from dovetail.receipt.build import find_address
+
+    address = find_address(sources, parse_prefix_text(text))
+    holders = [source for source in sources if source.hops_of(address)]
+    fabrics = {source.fabric for source in holders}
+    if fabrics == {Fabric.PCP}:
+        from dovetail.receipt.exchange import build_exchange
+
+        if options.since:
+            raise UsageError("--since goes with a won conversation")
+        if len(holders) != 1:
+            raise UsageError(f"{len(holders)} brokers had the request, expected one; choose with --server")
+        (source,) = holders
+        signed = next((note for note in options.notes if note.checkpoint.origin == source.server), None)
+        until_us = None if until is None else parse_time_text(until)
+        return build_exchange(source, address, until_us, signed=signed, witnesses=options.witnesses)
+    if fabrics != {Fabric.WON} or until is not None:
+        raise UsageError("--conversation is for won, or with or without --until for pcp; a swarm has none")
+    from dovetail.receipt.transcript import build_conversation
+
+    return build_conversation(sources, address, keys, options)
+
+
+def _complete_stretch(
+    sources: Sequence[Source], since: str, until: str, notes: Sequence[SignedCheckpoint], witnesses: Sequence[Verifier]
+) -> bytes:
+    """All hops of the one server in a stretch of time."""
     from dovetail.errors import UsageError
     from dovetail.receipt.completeness import build_completeness
 
-    witnesses = _load_keys(witness or ())
-    with _sources(journal, lake, None) as sources:
-        chosen = [source for source in sources if server is None or source.server == server]
-        if len(chosen) != 1:
-            raise UsageError(f"found {len(chosen)} servers, expected one; choose with --server")
-        (source,) = chosen
-        notes = _merge_notes(checkpoint or (), [*witnesses, source.verifier])
-        signed = next((note for note in notes if note.checkpoint.origin == source.server), None)
-        data = build_completeness(source, _parse_time(since), _parse_time(until), signed=signed, witnesses=witnesses)
-    _write(data, out)
+    if len(sources) != 1:
+        raise UsageError(f"found {len(sources)} servers, expected one; choose with --server")
+    (source,) = sources
+    signed = next((note for note in notes if note.checkpoint.origin == source.server), None)
+    return build_completeness(
+        source, parse_time_text(since), parse_time_text(until), signed=signed, witnesses=witnesses
+    )
 
 
 @app.command()
@@ -139,13 +223,13 @@ def verify(
     from dovetail.receipt.proof import Policy
     from dovetail.receipt.verify import verify_receipt
 
-    trusted = _load_keys(trust)
+    trusted = load_keys(trust)
     policy = Policy(now_us=_now_us(), witnesses=witnesses, max_age_s=max_age)
-    views = [view for path in against or () for view in _read_views(path, trusted)]
+    others = [read_other(path, trusted) for path in against or ()]
     is_any_broken = False
     for path in files:
         try:
-            proof = verify_receipt(_read(path), trusted, policy, views)
+            proof = verify_receipt(read_file(path), trusted, policy, others)
         except ReceiptError as error:
             is_any_broken = True
             print_broken(path, error, as_json=as_json)
@@ -167,7 +251,7 @@ def show(
     from dovetail.receipt.note import parse_key
     from dovetail.receipt.verify import verify_receipt
 
-    data = _read(file)
+    data = read_file(file)
     carried = [parse_key(note.keys[0])[0] for note in notes_of(decode_receipt(data))]
     print_proof(file, verify_receipt(data, carried), as_json=as_json, show_bytes=True)
     say("not verified: the keys are those that the file itself carries; `dovetail receipt verify` asks for yours")
@@ -191,7 +275,7 @@ def ask(
         signed = source.latest_checkpoint()
         if signed is None:
             raise ReceiptError(f"{journal} has no signed checkpoint yet")
-        old_size = 0 if old is None else _read_checkpoints(old)[0].size
+        old_size = 0 if old is None else read_checkpoints(old)[0].size
         if old_size > signed.size:
             raise ReceiptError(f"{old} has {old_size} hops, the latest checkpoint only {signed.size}")
         proof = prove_consistency(old_size, signed.size, source.node)
@@ -211,7 +295,7 @@ def cosign(
     from dovetail.receipt.memory import remember, remembered_checkpoints
     from dovetail.receipt.witness import MAX_REQUEST_BYTES, Witness, decode_request
 
-    witness = Witness(load_signing_key(key), _load_keys(trust), remembered_checkpoints(seen))
+    witness = Witness(load_signing_key(key), load_keys(trust), remembered_checkpoints(seen))
     with request.open("rb") as file:
         decoded = decode_request(file.read(MAX_REQUEST_BYTES + 1))
     note = witness.cosign(decoded, _now_us() // 1_000_000)
@@ -238,13 +322,13 @@ def accuse(
 
     if len(files) != 2:
         raise UsageError(f"{len(files)} files, expected two")
-    trusted = _load_keys(trust)
+    trusted = load_keys(trust)
     failure = ReceiptError("the two have no server in common")
     with contextlib.ExitStack() as stack:
-        sources = stack.enter_context(_sources(journal, lake, None)) if journal or lake else []
+        sources = stack.enter_context(open_sources(journal, lake, None)) if journal or lake else []
         by_server = {source.server: source for source in sources}
-        for one in _read_checkpoints(files[0]):
-            for other in _read_checkpoints(files[1]):
+        for one in read_checkpoints(files[0]):
+            for other in read_checkpoints(files[1]):
                 if one.checkpoint.origin != other.checkpoint.origin:
                     continue
                 try:
@@ -273,125 +357,10 @@ def fork(
 
     if len(addresses) != 2:
         raise UsageError(f"{len(addresses)} addresses, expected two")
-    with _sources(journal, lake, date) as sources:
-        one, other = (find_address(sources, _parse_prefix(text)) for text in addresses)
-        data = build_fork(sources, (one, other), _load_keys(trust))
+    with open_sources(journal, lake, date) as sources:
+        one, other = (find_address(sources, parse_prefix_text(text)) for text in addresses)
+        data = build_fork(sources, (one, other), load_keys(trust))
     _write(data, out)
-
-
-@contextlib.contextmanager
-def _sources(journals: Sequence[Path] | None, lake: Path | None, date: str | None) -> Iterator[list[Source]]:
-    """The journals and the servers of the lake; a server that is in both counts by its journal."""
-    from dovetail.errors import UsageError
-    from dovetail.receipt.journal_source import JournalSource
-
-    if not journals and lake is None:
-        raise UsageError("name at least one --journal, or a --lake")
-    with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(JournalSource.open(path)) for path in journals or ()]
-        sources: dict[str, Source] = {source.server: source for source in opened}
-        if len(sources) != len(opened):
-            raise UsageError("two of the journals are of the same server")
-        if lake is not None:
-            from dovetail.receipt.lake_source import open_lake
-
-            for source in open_lake(lake, None if date is None else _parse_day(date)):
-                sources.setdefault(source.server, source)
-        yield list(sources.values())
-
-
-def _read_checkpoints(path: Path) -> list[SignedCheckpoint]:
-    """The checkpoints in a file: a note, or those of a receipt. They are not verified here."""
-    from dovetail.errors import CheckpointError, ReceiptError
-    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
-    from dovetail.receipt.format import decode_receipt, notes_of
-
-    data = _read(path)
-    try:
-        if data.startswith(b"{"):
-            return [parse_checkpoint(note.checkpoint) for note in notes_of(decode_receipt(data))]
-        return [parse_checkpoint(data[: MAX_NOTE_BYTES + 1].decode(errors="replace"))]
-    except (CheckpointError, ReceiptError) as error:
-        raise ReceiptError(f"{path}: {error}") from None
-
-
-def _read_views(path: Path, trusted: Sequence[Verifier]) -> list[View]:
-    """What a file shows of journals: a receipt, which must itself be valid, or a note that a trusted key has signed."""
-    from dovetail.errors import CheckpointError, ReceiptError
-    from dovetail.journal.checkpoint import verify_checkpoint
-    from dovetail.receipt.consistency import View
-    from dovetail.receipt.verify import verify_receipt
-
-    data = _read(path)
-    try:
-        if data.startswith(b"{"):
-            return list(verify_receipt(data, trusted).views)
-        return [View(verify_checkpoint(data.decode(errors="replace"), trusted).checkpoint)]
-    except (CheckpointError, ReceiptError) as error:
-        raise ReceiptError(f"{path}: {error}") from None
-
-
-def _merge_notes(paths: Sequence[Path], keys: Sequence[Verifier]) -> list[SignedCheckpoint]:
-    """Cosigned checkpoints by server; several notes of one checkpoint become one."""
-    from dovetail.receipt.witness import merge_notes
-
-    by_server: dict[str, list[str]] = {}
-    for path in paths:
-        for signed in _read_checkpoints(path):
-            by_server.setdefault(signed.checkpoint.origin, []).append(signed.note)
-    return [merge_notes(notes, keys) for notes in by_server.values()]
-
-
-def _load_keys(paths: Sequence[Path]) -> list[Verifier]:
-    from dovetail.keys import load_verifier_keys
-
-    return [key for path in paths for key in load_verifier_keys(path)]
-
-
-def _parse_prefix(text: str) -> bytes:
-    from dovetail.hop import parse_address_prefix
-
-    return _parse(parse_address_prefix, text)
-
-
-def _parse_address(text: str) -> Address:
-    from dovetail.hop import Address, parse_address
-
-    return Address(_parse(parse_address, text))
-
-
-def _parse_time(text: str) -> int:
-    """Microseconds of a time in ISO 8601; UTC where it names no zone."""
-    from datetime import UTC, datetime, timedelta
-
-    def parse(text: str) -> int:
-        at = datetime.fromisoformat(text)
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-
-    return _parse(parse, text)
-
-
-def _parse_day(text: str) -> tuple[int, int]:
-    first = _parse_time(text)
-    return first, first + 86_400_000_000
-
-
-def _parse(parse: Callable[[str], T], text: str) -> T:
-    from dovetail.errors import UsageError
-
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _read(path: Path) -> bytes:
-    """A file's bytes, never more than one too many."""
-    from dovetail.receipt.format import MAX_RECEIPT_BYTES
-
-    with path.open("rb") as file:
-        return file.read(MAX_RECEIPT_BYTES + 1)
 
 
 def _write(data: bytes, out: Path | None) -> None:

@@ -28,11 +28,14 @@ def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = F
         return
     lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})", "proven:"]
     lines += [f"  {claim}" for claim in (*proof.claims, *proof.witnessed, *proof.growth)]
-    if proof.kind == "completeness":
+    if proof.kind in ("completeness", "exchange"):
         lines.append("the hops:")
         for hop in proof.hops:
             whom = "" if hop.counterpart is None else f" {hop.counterpart}"
             lines.append(f"  {hop.seq} {hop.stage} {address_text(hop.message, hop.fabric)}{whom}")
+    if proof.kind == "conversation":
+        lines.append("the messages:")
+        lines += [f"  {address_text(message.address, proof.fabric)}" for message in proof.messages]
     lines.append("signed by:")
     for signatory in proof.signatories:
         lines.append(f"  {signatory.server}, key {signatory.fingerprint}")

@@ -19,6 +19,17 @@ def report(
     max_findings: Annotated[
         int, typer.Option(min=0, max=1_000_000, help="How many findings, the worst first, the page holds.")
     ] = 100_000,
+    lake: Annotated[
+        Path | None,
+        typer.Option("--lake", help="Build receipts from this lake; without it from the audited one.", metavar="DIR"),
+    ] = None,
+    journal: Annotated[
+        list[Path] | None,
+        typer.Option("--journal", help="Build receipts from this journal; may be repeated.", metavar="FILE"),
+    ] = None,
+    with_receipts: Annotated[
+        bool, typer.Option("--receipts/--no-receipts", help="Offer the receipts of messages for download.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
 ) -> None:
     """Write the report of an audit as one self-contained page, and print its summary."""
@@ -31,8 +42,13 @@ def report(
     numbers = take_numbers(source)
     if out is not None:
         from dovetail.report.page import write_page
+        from dovetail.report.receipts import Origins
 
-        size = write_page(source, numbers, out, max_findings=max_findings)
+        audited = Path(numbers.lake) if numbers.lake and Path(numbers.lake).is_dir() else None
+        origins = Origins(journals=journal or (), lake=lake or audited)
+        size = write_page(
+            source, numbers, out, max_findings=max_findings, origins=origins if with_receipts and origins else None
+        )
         say(f"wrote {out} ({size:,} bytes)")
     if as_json:
         print_json(numbers)

@@ -25,7 +25,7 @@ def sim() -> None:
 
 @app.command()
 def run(
-    scenario: Annotated[str, typer.Option(help="Which fabric plays; `pingpong` is the smallest.")] = "pingpong",
+    scenario: Annotated[str, typer.Option(help="Who plays: pingpong, pcp, won or swarm.")] = "pingpong",
     seed: Annotated[int, typer.Option(help="Where all chance comes from.", min=0)] = 1,
     seeds: Annotated[int, typer.Option(help="Run so many seeds, from --seed upwards.", min=1)] = 1,
     faults: Annotated[

@@ -74,7 +74,7 @@ async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> No
     import signal
     import sys
 
-    from dovetail.shells.metrics import Health, MetricsServer
+    from dovetail.shells.metrics import MetricsServer
     from dovetail.shells.swarm_control import CONTROL_FILE, ControlServer
     from dovetail.shells.swarm_metrics import peer_registry
     from dovetail.shells.swarm_udp import parse_endpoint
@@ -83,17 +83,19 @@ async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> No
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
     control = ControlServer(node, directory / CONTROL_FILE)
-    server = MetricsServer(peer_registry(node), lambda: Health(True, "well"))
+    server = MetricsServer(peer_registry(node), lambda: node.health)
     async with node:
-        await control.start()
-        ready = {"peer": node.peer.uri, "listen": node.endpoints, "restored": node.restored}
-        if metrics is not None:
-            ready["metrics_port"] = await server.start(*parse_endpoint(metrics))
-        sys.stdout.write(json.dumps(ready) + "\n")
-        sys.stdout.flush()
-        await stopped.wait()
-        await control.stop()
-        await server.stop()
+        try:
+            await control.start()
+            ready = {"peer": node.peer.uri, "listen": node.endpoints, "restored": node.restored}
+            if metrics is not None:
+                ready["metrics_port"] = await server.start(*parse_endpoint(metrics))
+            sys.stdout.write(json.dumps(ready) + "\n")
+            sys.stdout.flush()
+            await stopped.wait()
+        finally:
+            await control.stop()
+            await server.stop()
 
 
 @app.command()

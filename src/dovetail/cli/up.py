@@ -144,6 +144,7 @@ def _follow(site: Site) -> None:
         swarm=write_agreements(config),
         trust=list(config.audit.trust),
         patience=config.audit.patience_s,
+        sealing=config.lake.seal_interval_s,
         as_json=config.logs.format == "json",
     )
 

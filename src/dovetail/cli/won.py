@@ -153,6 +153,7 @@ def serve(
     authority: Annotated[
         Path | None, typer.Option(help="The CA that certifies other nodes; else the system's.")
     ] = None,
+    metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
 ) -> None:
     """Run a node until it is interrupted. The first line on stdout is its URI and port."""
     import asyncio
@@ -164,8 +165,9 @@ def serve(
 
     try:
         host, port = parse_listen(listen)
+        metrics_at = parse_listen(metrics) if metrics is not None else None
     except ValueError as error:
-        raise UsageError(f"listen: {error}") from None
+        raise UsageError(f"listen or metrics: {error}") from None
     if (certificate is None) is not (certificate_key is None):
         raise UsageError("certificate and certificate-key belong together")
     options = NodeOptions(
@@ -176,6 +178,7 @@ def serve(
         certificate=str(certificate) if certificate else None,
         certificate_key=str(certificate_key) if certificate_key else None,
         authority=str(authority) if authority else None,
+        metrics=metrics_at,
     )
     key = load_signing_key(signing_key, uri)
     asyncio.run(_serve(options, key.private_key))
@@ -195,7 +198,10 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
         port = await server.start()
-        print_json({"uri": options.uri, "port": port})
+        ready: dict[str, object] = {"uri": options.uri, "port": port}
+        if server.metrics_port is not None:
+            ready["metrics_port"] = server.metrics_port
+        print_json(ready)
         sys.stdout.flush()
         while not stopping.is_set():
             try:
@@ -274,13 +280,16 @@ def send(
     text: Annotated[str, typer.Argument(help="What to say.")],
     home: _HOME = _DEFAULT_HOME,
     socket: _SOCKET = "chat",
+    forward: Annotated[
+        list[str] | None, typer.Option(help="URI of a message in the own log to refer to; may be repeated.")
+    ] = None,
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
 ) -> None:
     """Send a message on a connection, and wait until both nodes have stored it."""
     from dovetail.won.vocabulary import MessageType
 
-    _speak(MessageType.CONNECTION, target, text, home, socket, timeout, as_json=as_json)
+    _speak(MessageType.CONNECTION, target, text, home, socket, timeout, forward or (), as_json=as_json)
 
 
 @app.command()
@@ -299,7 +308,15 @@ def close(
 
 
 def _speak(
-    kind: MessageType, target: str, text: str | None, home: Path, socket: str, timeout: float, *, as_json: bool
+    kind: MessageType,
+    target: str,
+    text: str | None,
+    home: Path,
+    socket: str,
+    timeout: float,
+    forward: Iterable[str] = (),
+    *,
+    as_json: bool,
 ) -> None:
     from dovetail.errors import RemoteProtocolError, UsageError
     from dovetail.shells.won_client import OwnerHome
@@ -311,7 +328,7 @@ def _speak(
         raise UsageError(error.detail) from None
     owned = OwnerHome(home)
     own = f"{owned.file.atom}#{socket}"
-    _run_action(owned, lambda owner, now: owner.speak(kind, own, target, now, text), timeout, as_json=as_json)
+    _run_action(owned, lambda owner, now: owner.speak(kind, own, target, now, text, forward), timeout, as_json=as_json)
 
 
 def _run_action(

@@ -100,6 +100,7 @@ class WonServerSection(Section, frozen=True, kw_only=True):
         Meta(description="The key that signs messages and checkpoints; that of the node's URI where not given."),
     ] = None
     durability: Annotated[Durability | None, _DURABILITY] = None
+    metrics: Annotated[ListenTcp | None, _METRICS] = None
     limits: WonSettings = WonSettings()
 
     @property
@@ -114,7 +115,7 @@ class WonServerSection(Section, frozen=True, kw_only=True):
 
     def listens(self) -> list[tuple[str, str]]:
         """Kind and address of everything it listens on."""
-        return [("tcp", self.listen)]
+        return [("tcp", self.listen), *([("tcp", self.metrics)] if self.metrics else [])]
 
 
 class SwarmServerSection(SwarmSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

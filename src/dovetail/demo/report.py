@@ -17,7 +17,9 @@ def write_report(layout: Layout) -> bool:
 
     tables = import_module("dovetail.report.tables").Tables.open(layout.tables)
     numbers = import_module("dovetail.report.survey").take_numbers(tables)
-    import_module("dovetail.report.page").write_page(tables, numbers, layout.report)
+    # the lake was tampered with, the journals were not
+    origins = import_module("dovetail.report.receipts").Origins(journals=sorted(layout.journals.glob("*.journal")))
+    import_module("dovetail.report.page").write_page(tables, numbers, layout.report, origins=origins)
     return True
 
 

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 from dovetail.errors import JournalError
 from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Observation
-from dovetail.journal.database import index_prefix
+from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
 from dovetail.journal.messages import MessageTuple
 from dovetail.journal.reader import JournalReader
-
-_SQL_VARIABLES = 500
 
 RunRow = tuple[int, int, int, int, Counterparts]
 
@@ -60,49 +58,49 @@ class Catalogue:
     """Numbers of names and messages. A message without bytes so far is kept as a negative number."""
 
     __slots__ = (
+        "_index",
         "_is_address_hash_of_bytes",
         "_limits",
         "_messages",
         "_names",
         "_reader",
-        "has_older_messages",
         "has_older_names",
         "next_message",
         "next_name",
     )
 
-    def __init__(self, reader: JournalReader, indexed_message: int, limits: Limits) -> None:
+    def __init__(self, reader: JournalReader, index: AddressIndex, limits: Limits) -> None:
         self._reader = reader
+        self._index = index
         self._limits = limits
         # pcp and swarm define the address as the SHA-256 of the bytes: hashing them again would tell nothing new
         self._is_address_hash_of_bytes = reader.identity.fabric is not Fabric.WON
         self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
         self._messages: dict[bytes, int] = {}
-        for block in reader.message_blocks(indexed_message + 1):
+        for block in reader.message_blocks(index.end):
             for message_id, message in enumerate(block.messages, block.first_id):
                 self._messages[message.address] = message_id if message.body_seq is not None else -message_id
         self._names: dict[str, int] = {}
-        self.has_older_messages = indexed_message > 0
         self.has_older_names = self.next_name > 1
 
     def encode(self, observations: Sequence[Observation], size: int, last_at_us: int) -> Batch:
         """The rows of one commit behind a journal of `size` hops. Times never go backwards."""
         batch = Batch(size)
-        if self.has_older_messages:
-            self._recall(observations)
-        names, known, seen = self._names, self._messages, batch.seen
+        numbers = self._recall([observation.message for observation in observations])
+        names, seen = self._names, batch.seen
         runs, messages, next_message = batch.runs, batch.messages, self.next_message
         is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
         body_bytes = 0
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
         end = batch.end
-        for observation in observations:
+        for observation, message_id in zip(observations, numbers, strict=True):
             before_us = at_us
             if observation.at_us > at_us:
                 at_us = observation.at_us
             address, raw, reason = observation.message, observation.raw, observation.reason
-            message_id = seen.get(address) or known.get(address)
+            if message_id is None or message_id < 0:
+                message_id = seen.get(address, message_id)
             if message_id is None and raw is not None and observation.size is None and len(address) == ADDRESS_BYTES:
                 # a new message with all of its bytes, which is what most are
                 message_id = seen[address] = next_message + len(messages)
@@ -144,7 +142,6 @@ class Catalogue:
         if len(self._messages) > self._limits.messages_kept:
             for address in list(self._messages)[: len(self._messages) // 2]:
                 del self._messages[address]
-        self.has_older_messages = True
 
     def _encode_message(self, observation: Observation, message_id: int | None, batch: Batch) -> int:
         """The number of a message that is new, or that had no bytes so far."""
@@ -202,17 +199,16 @@ class Catalogue:
         self._names[name] = number
         return number
 
-    def _recall(self, observations: Sequence[Observation]) -> None:
-        """Bring back to memory what the journal has of these messages."""
-        missing = sorted({o.message for o in observations if o.message not in self._messages})
-        for start in range(0, len(missing), _SQL_VARIABLES):
-            self._recall_part(missing[start : start + _SQL_VARIABLES])
-
-    def _recall_part(self, addresses: list[Address]) -> None:
-        marks = ",".join("?" * len(addresses))
-        rows = self._reader.all(
-            f"SELECT message_id FROM address_index WHERE prefix IN ({marks})",
-            [index_prefix(address) for address in addresses],
-        )
-        for row in self._reader.messages_by_id(message_id for (message_id,) in rows).values():
-            self._messages[row.address] = row.id if row.body_seq is not None else -row.id
+    def _recall(self, addresses: list[Address]) -> list[int | None]:
+        """The numbers of messages, from memory or from the journal; None for those that are new."""
+        known = self._messages
+        numbers = list(map(known.get, addresses))
+        if None in numbers and self._index.end > 1:
+            missing = [address for address, number in zip(addresses, numbers, strict=True) if number is None]
+            # an address of a wrong size is refused where its message is numbered
+            candidates = self._index.candidates([address for address in missing if len(address) == ADDRESS_BYTES])
+            if candidates:
+                for row in self._reader.messages_by_id(candidates).values():
+                    known[row.address] = row.id if row.body_seq is not None else -row.id
+                numbers = list(map(known.get, addresses))
+        return numbers

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -47,9 +46,9 @@ CREATE TABLE nodes (
 CREATE TABLE checkpoints (size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
 -- derived, written in bulk behind the commits: address -> message, message -> commits but its first,
 -- expiry -> message
-CREATE TABLE address_index (
-    prefix INTEGER NOT NULL, message_id INTEGER NOT NULL,
-    PRIMARY KEY (prefix, message_id)) STRICT, WITHOUT ROWID;
+-- (see addresses.py)
+CREATE TABLE address_runs (first_id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
+CREATE TABLE address_index (id INTEGER PRIMARY KEY, entries BLOB NOT NULL) STRICT;
 CREATE TABLE hop_index (
     message_id INTEGER NOT NULL, first_seq INTEGER NOT NULL,
     PRIMARY KEY (message_id, first_seq)) STRICT, WITHOUT ROWID;
@@ -134,13 +133,3 @@ def translate(error: sqlite3.Error, path: Path) -> JournalError:
     if code == sqlite3.SQLITE_CANTOPEN:
         return JournalError(f"cannot open {path}: {error}")
     return JournalError(f"{path}: {error}")
-
-
-def index_prefix(address: bytes) -> int:
-    """The leading 8 bytes of an address as SQLite's signed integer, in the order of the bytes."""
-    return int.from_bytes(address[:8], signed=True)
-
-
-def index_prefixes(addresses: Sequence[bytes]) -> list[int]:
-    """`index_prefix` of many full addresses."""
-    return [prefix for (prefix,) in struct.iter_unpack(">q24x", b"".join(addresses))]

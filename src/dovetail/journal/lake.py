@@ -2,18 +2,24 @@
 
     LAKE/fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.parquet
     LAKE/_manifests/<server>/<first seq>-<last seq>.json
+    LAKE/_index/<server>/<first seq>-<last seq>.index        an aid to find messages: see `index`
 
 `<server>` is readable text of the server's URI and 8 hex digits of its SHA-256. A Parquet file counts only when a
 manifest announces it; a manifest is written last, whole, and never again. Readers that list files skip names with a
 leading `_` or `.`.
+
+A compaction writes a manifest of a higher generation, `<first seq>-<last seq>.g<generation>.json`, over the hops of one
+or several others. From the moment it has its name, manifests of lower generations whose hops it covers do not count: so
+one rename replaces them all, and `standing_paths` tells by the names alone which ones count.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -24,13 +30,39 @@ from dovetail.journal.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.journal.merkle import Frontier
 
 MANIFEST_FORMAT = 1
+COMPACTED_FORMAT = 2
 MANIFESTS = "_manifests"
 MAX_MANIFEST_BYTES = 64 << 20
 _MAX_SLUG_CHARS = 80
+_ATTEMPTS = 5
+_MANIFEST_NAME = re.compile(r"([0-9]{19})-([0-9]{19})(?:\.g([0-9]{6}))?\.json")
 
 
-class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One Parquet file: a perfect subtree of the journal's tree."""
+class KeptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a compaction kept of the messages whose bytes it removed from a file: a Parquet file beside it."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class EarlierCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A checkpoint of a manifest that a compaction replaced.
+
+    `proof` shows that its hops are the first ones of the checkpoint over `end` hops, which the same manifest has too.
+    """
+
+    note: str
+    end: int
+    proof: list[str]
+
+
+class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One Parquet file: a perfect subtree of the journal's tree.
+
+    A compaction adds `kept`, and in `bytes_until_us` the earliest expiry of the bytes that it left; 0 is unknown.
+    """
 
     path: str
     first_seq: int
@@ -40,6 +72,8 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bytes: int
     sha256: str
     root: str
+    kept: KeptFile | None = None
+    bytes_until_us: int = 0
 
     @property
     def end(self) -> int:
@@ -52,10 +86,11 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.rows.bit_length() - 1
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one sealing added: its files, and the signed checkpoint that their roots lead to.
 
     `frontier` are the peaks of the tree after the last file, so that the next sealing need not read earlier manifests.
+    One that a compaction wrote has a `generation`, and the checkpoints of the manifests that it replaced.
     """
 
     format: int
@@ -65,6 +100,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checkpoint: str
     frontier: list[str]
     files: list[SealedFile]
+    generation: int = 0
+    earlier: list[EarlierCheckpoint] = []
 
     @property
     def first_seq(self) -> int:
@@ -104,11 +141,40 @@ def manifest_directory(lake: Path, server: str) -> Path:
     return lake / MANIFESTS / server_slug(server)
 
 
+def manifest_name(first_seq: int, end: int, generation: int = 0) -> str:
+    """The file name of a manifest."""
+    return f"{range_name(first_seq, end)}{generation_mark(generation)}.json"
+
+
+def generation_mark(generation: int) -> str:
+    """What stands in the names of a generation's files; nothing for what a sealing wrote."""
+    return f".g{generation:06d}" if generation else ""
+
+
 def manifest_paths(lake: Path, server: str | None = None) -> list[Path]:
-    """Manifests of one server or of all, each server's in the order of its hops."""
+    """Manifests that count, of one server or of all, each server's in the order of its hops."""
     if server is not None:
-        return sorted(manifest_directory(lake, server).glob("[0-9]*.json"))
-    return sorted((lake / MANIFESTS).glob("*/[0-9]*.json"))
+        return standing_paths(manifest_directory(lake, server).glob("[0-9]*.json"))
+    return standing_paths((lake / MANIFESTS).glob("*/[0-9]*.json"))
+
+
+def standing_paths(paths: Iterable[Path]) -> list[Path]:
+    """Those of these manifests that none of a higher generation replaces, in order."""
+    ordered = sorted(paths)
+    by_directory: dict[Path, list[tuple[str, str, str, Path]]] = {}
+    for path in ordered:
+        if (name := _MANIFEST_NAME.fullmatch(path.name)) is not None:
+            by_directory.setdefault(path.parent, []).append((name[1], name[2], name[3] or "", path))
+    replaced: set[Path] = set()
+    for named in by_directory.values():
+        for first, last, generation, _ in named:
+            # numbers of one width compare as their texts do
+            for other in named[bisect.bisect_left(named, (first,)) :] if generation else ():
+                if other[0] > last:
+                    break
+                if other[1] <= last and other[2] < generation:
+                    replaced.add(other[3])
+    return [path for path in ordered if path not in replaced]
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -117,8 +183,9 @@ def read_manifest(path: Path) -> Manifest:
         raise JournalDamaged(f"{path} has {path.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}")
     try:
         manifest = _decoder.decode(path.read_bytes())
-        if manifest.format != MANIFEST_FORMAT or not manifest.files:
-            raise JournalDamaged(f"{path} has manifest format {manifest.format}, expected {MANIFEST_FORMAT}")
+        expected = COMPACTED_FORMAT if manifest.generation else MANIFEST_FORMAT
+        if manifest.format != expected or not manifest.files:
+            raise JournalDamaged(f"{path} has manifest format {manifest.format}, expected {expected}")
         signed, tree = manifest.signed_checkpoint(), manifest.tree()
     except (msgspec.DecodeError, CheckpointError, ValueError) as error:
         raise JournalDamaged(f"{path} is not a manifest: {error}") from None
@@ -129,21 +196,30 @@ def read_manifest(path: Path) -> Manifest:
         position = file.end
     if signed.size != position or signed.checkpoint.origin != manifest.server or signed.root != tree.root():
         raise JournalDamaged(f"{path}: the checkpoint is not that of its files")
-    if path.name != f"{range_name(manifest.first_seq, manifest.end)}.json":
+    if path.name != manifest_name(manifest.first_seq, manifest.end, manifest.generation):
         raise JournalDamaged(f"{path} is named after other hops than it announces")
     return manifest
 
 
-def read_manifests(lake: Path, server: str | None = None) -> Iterator[Manifest]:
-    """All manifests of one server or of all."""
-    for path in manifest_paths(lake, server):
-        yield read_manifest(path)
+def read_manifests(lake: Path, server: str | None = None) -> list[Manifest]:
+    """All manifests that count, of one server or of all."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return [read_manifest(path) for path in manifest_paths(lake, server)]
+        except FileNotFoundError:
+            continue  # a compaction has replaced it since it was listed
+    return [read_manifest(path) for path in manifest_paths(lake, server)]
 
 
 def latest_manifest(lake: Path, server: str) -> Manifest | None:
     """The manifest that goes furthest for this server."""
     paths = manifest_paths(lake, server)
     return read_manifest(paths[-1]) if paths else None
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """A manifest as its file has it."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
 def publish(path: Path, data: bytes) -> None:

@@ -27,7 +27,7 @@ import hashlib
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from sys import byteorder
 
 import msgspec
@@ -41,6 +41,7 @@ MAX_COUNTERPART_BYTES = 8192
 MAX_COUNTERPARTS = 1 << 20
 
 _HEAD = struct.Struct(">BQq32s32sQ")
+_LEAF_HEAD = struct.Struct(">xBQq32s32sQ")
 _LENGTH16 = struct.Struct(">H")
 _SEQ = struct.Struct(">Q")
 
@@ -101,55 +102,42 @@ def unpack_names(counterparts: Counterparts) -> list[int]:
 
 def encode_entry(hop: Hop, digest: bytes = NO_DIGEST) -> bytes:
     """The leaf entry of one hop; `digest` is that of the bytes kept on this hop."""
-    return b"".join(
-        (
-            _HEAD.pack(ENTRY_VERSION, hop.seq, hop.at_us, hop.message, digest, hop.size or 0),
-            _encode_tail(hop.stage, hop.reason),
-            encode_counterpart(hop.counterpart),
-        )
-    )
-
-
-def encode_counterpart(counterpart: str | None) -> bytes:
-    """The last field of an entry."""
-    encoded = (counterpart or "").encode()
-    return _LENGTH16.pack(len(encoded)) + encoded
+    head = _HEAD.pack(ENTRY_VERSION, hop.seq, hop.at_us, hop.message, digest, hop.size or 0)
+    return head + encode_tail(hop.stage, hop.reason, hop.counterpart)
 
 
 def hash_run(
     first_seq: int,
     at_us: int,
     message: bytes,
-    stage: Stage,
-    reason: Reason | None,
-    counterparts: list[bytes],
+    tails: Sequence[bytes],
     digest: bytes,
     size: int,
-) -> Iterator[bytes]:
-    """Leaf hashes of a run, given its encoded counterparts; only its first hop can carry `digest` and `size`."""
-    sha256 = hashlib.sha256
-    pack_seq = _SEQ.pack
-    middle = _HEAD.pack(ENTRY_VERSION, 0, at_us, message, NO_DIGEST, 0)[9:] + _encode_tail(stage, reason)
-    if digest is not NO_DIGEST or size:
-        first = _HEAD.pack(ENTRY_VERSION, first_seq, at_us, message, digest, size) + _encode_tail(stage, reason)
-        yield sha256(b"\x00" + first + counterparts[0]).digest()
-        first_seq += 1
-        counterparts = counterparts[1:]
-    for seq, counterpart in enumerate(counterparts, first_seq):
-        yield sha256(b"\x00\x01" + pack_seq(seq) + middle + counterpart).digest()
+) -> list[bytes]:
+    """Leaf hashes of a run, given the tail of each hop; only its first hop can carry `digest` and `size`."""
+    sha256, pack = hashlib.sha256, _LEAF_HEAD.pack
+    leaves = [sha256(pack(ENTRY_VERSION, first_seq, at_us, message, digest, size) + tails[0]).digest()]
+    if len(tails) > 1:
+        pack_seq, middle = _SEQ.pack, pack(ENTRY_VERSION, 0, at_us, message, NO_DIGEST, 0)[10:]
+        for seq, tail in enumerate(tails[1:], first_seq + 1):
+            leaves.append(sha256(b"\x00\x01" + pack_seq(seq) + middle + tail).digest())
+    return leaves
 
 
-_TAILS: dict[tuple[Stage, Reason | None], bytes] = {}
-
-
-def _encode_tail(stage: Stage, reason: Reason | None) -> bytes:
-    """Stage and reason; there are few pairs, so each is encoded once."""
-    tail = _TAILS.get((stage, reason))
-    if tail is None:
-        stage_text, reason_text = stage.encode(), (reason or "").encode()
-        tail = bytes([len(stage_text)]) + stage_text + bytes([len(reason_text)]) + reason_text
-        _TAILS[(stage, reason)] = tail
-    return tail
+def encode_tail(stage: Stage, reason: Reason | None, counterpart: str | None) -> bytes:
+    """The end of an entry: stage, reason and counterpart."""
+    stage_text, reason_text = stage.encode(), (reason or "").encode()
+    encoded = (counterpart or "").encode()
+    return b"".join(
+        (
+            bytes([len(stage_text)]),
+            stage_text,
+            bytes([len(reason_text)]),
+            reason_text,
+            _LENGTH16.pack(len(encoded)),
+            encoded,
+        )
+    )
 
 
 assert array("I").itemsize == 4

@@ -35,8 +35,7 @@ MessageTuple = tuple[bytes, int | None, int | None, bytes | None, int | None, by
 """A StoredMessage on its way to the file, where it is encoded alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRow:
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
     """One message with its number in this file; `raw` only where it was asked for and is kept."""
 
     id: int

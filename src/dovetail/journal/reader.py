@@ -16,8 +16,9 @@ from typing import Any, Self
 
 from dovetail.errors import JournalDamaged
 from dovetail.hop import Address, Fabric, Hop
+from dovetail.journal.addresses import search_runs
 from dovetail.journal.checkpoint import SignedCheckpoint, parse_checkpoint
-from dovetail.journal.database import Connection, check_format, connect_reader, index_prefix, translate
+from dovetail.journal.database import Connection, check_format, connect_reader, translate
 from dovetail.journal.layout import (
     REASON_OF_CODE,
     STAGE_OF_CODE,
@@ -135,18 +136,16 @@ class JournalReader:
 
     def find(self, prefix: bytes, limit: int = 100) -> list[MessageRow]:
         """Messages whose address starts with `prefix`, at most `limit`."""
-        low = index_prefix(prefix.ljust(8, b"\0"))
-        high = index_prefix(prefix.ljust(8, b"\xff"))
-        # signed integers: a range that spans the sign (an empty prefix) takes everything
-        condition = "prefix BETWEEN ? AND ?" if low <= high else "(prefix >= ? OR prefix <= ?)"
-        rows = self.all(f"SELECT message_id FROM address_index WHERE {condition} LIMIT ?", (low, high, limit))
-        indexed = self.messages_by_id((message_id for (message_id,) in rows), 0, self.size)
+        behind_index = self.progress("indexed_message") + 1 if prefix else 1
+        # the index may grow meanwhile: what it gains is read from the rows, once
+        ids = (number for number in search_runs(self, prefix) if number < behind_index) if prefix else ()
+        indexed = self.messages_by_id(itertools.islice(ids, limit), 0, self.size)
         behind = (
             block.row(message_id, with_raw=True)
-            for block in self.message_blocks(self.progress("indexed_message") + 1)
-            for message_id in range(block.first_id, block.end)
+            for block in self.message_blocks(behind_index)
+            for message_id in range(max(block.first_id, behind_index), block.end)
         )
-        found = (row for row in (*indexed.values(), *behind) if row.address.startswith(prefix))
+        found = (row for row in itertools.chain(indexed.values(), behind) if row.address.startswith(prefix))
         return list(itertools.islice(found, limit))
 
     def seq_at(self, at_us: int) -> int:

@@ -5,8 +5,11 @@ roots can be recomputed file by file, in parallel. A sealing covers everything f
 latest signed checkpoint. Before anything is announced, the roots of the files are folded up to that checkpoint: a
 journal that was tampered with is never sealed.
 
-A crash at any moment leaves at most temporary files and Parquet files that no manifest announces; the next sealing
-removes both and writes the range again.
+Beside each file lies an index (`journal.index`), by which receipts find a message. A server's files from a time before
+indexes get theirs at its next sealing, from the journal.
+
+A crash at any moment leaves at most temporary files, Parquet files that no manifest announces and their indexes; the
+next sealing removes them and writes the range again.
 """
 
 from __future__ import annotations
@@ -17,23 +20,27 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dovetail.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.hop import Hop
 from dovetail.journal.database import CHECK_BYTES
+from dovetail.journal.index import RunCollector, fold_blocks, index_directory, index_path
 from dovetail.journal.lake import (
     MANIFEST_FORMAT,
     Manifest,
     SealedFile,
+    encode_manifest,
     latest_manifest,
     manifest_directory,
+    manifest_name,
     publish,
     publish_written,
     range_name,
+    read_manifests,
     server_slug,
 )
 from dovetail.journal.layout import NO_DIGEST
@@ -44,8 +51,10 @@ from dovetail.journal.tree import JournalTree
 from dovetail.journal.verify import no_progress
 
 DEFAULT_TARGET_BYTES = 128 << 20
-_BATCH_ROWS = 65_536
-_BATCH_BYTES = 32 << 20
+GROUP_ROWS = 65_536
+GROUP_BYTES = 32 << 20
+"""A row group of a file ends at the first of these."""
+
 _DICTIONARY = ["server", "stage", "message", "counterpart", "reason"]
 _STATISTICS = ["seq", "at", "message"]
 
@@ -80,9 +89,11 @@ def seal_journal(
 
     Raises JournalDamaged, and announces nothing, where the hops are not those that were signed.
     """
-    with JournalReader.open(path) as reader, _sole_sealer(lake, reader.identity.server) as directory:
+    with JournalReader.open(path) as reader, sole_sealer(lake, reader.identity.server) as directory:
         before = latest_manifest(lake, reader.identity.server)
         first = before.end if before is not None else 0
+        if not index_directory(lake, reader.identity.server).is_dir():
+            _index_earlier(reader, lake)
         checkpoint = reader.latest_checkpoint()
         if before is not None and before.key != reader.identity.verifier.text():
             raise JournalError(f"{path} has another key than what was sealed of {reader.identity.server} before")
@@ -110,8 +121,7 @@ def seal_journal(
             frontier=[peak.hex() for peak in tree.peaks()],
             files=files,
         )
-        name = f"{range_name(first, checkpoint.size)}.json"
-        publish(directory / name, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        publish(directory / manifest_name(first, checkpoint.size), encode_manifest(manifest))
         return manifest
 
 
@@ -129,7 +139,7 @@ class _Columns:
 
     @property
     def is_full(self) -> bool:
-        return len(self._hops) >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES
+        return len(self._hops) >= GROUP_ROWS or self._bytes >= GROUP_BYTES
 
     def add(self, hop: Hop, leaf: bytes, digest: bytes) -> None:
         self._hops.append(hop)
@@ -168,13 +178,13 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     temporary = path.with_name(f".{name}.tmp")
     leaves: list[bytes] = []
     times: list[int] = []
+    runs = RunCollector()
     columns = _Columns()
-    with pq.ParquetWriter(
-        temporary, LAKE_SCHEMA, compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS
-    ) as file:
-        for hop, leaf, digest in _rows(reader, segment):
+    with open_writer(temporary) as file:
+        for hop, leaf, digest in _rows(reader, segment.first_seq, segment.end):
             leaves.append(leaf)
             times = [times[0] if times else hop.at_us, hop.at_us]
+            runs.add(hop.message)
             columns.add(hop, leaf, digest)
             if columns.is_full:
                 file.write_table(columns.take())
@@ -182,6 +192,11 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
     if len(leaves) != 1 << segment.level:
         raise JournalDamaged(f"{reader.path}: hops {segment.first_seq} to {segment.end - 1} are not all there")
     publish_written(temporary, path)
+    sha256 = sha256_of(path)
+    blocks = fold_blocks(leaves)
+    publish(
+        index_path(lake, identity.server, segment.first_seq, segment.end), runs.encode(bytes.fromhex(sha256), blocks)
+    )
     return SealedFile(
         path=str(path.relative_to(lake)),
         first_seq=segment.first_seq,
@@ -189,24 +204,48 @@ def _write_segment(reader: JournalReader, lake: Path, segment: Segment) -> Seale
         first_at_us=times[0],
         last_at_us=times[-1],
         bytes=path.stat().st_size,
-        sha256=_sha256_of(path),
-        root=fold_perfect(leaves).hex(),
+        sha256=sha256,
+        root=fold_perfect(blocks or leaves).hex(),
     )
 
 
-def _rows(reader: JournalReader, segment: Segment) -> Iterator[tuple[Hop, bytes, bytes]]:
-    """Hops of a segment with their leaf hashes and digests."""
+def _index_earlier(reader: JournalReader, lake: Path) -> None:
+    """Indexes of the files that were sealed without them, as far as the journal's hops are those of the files."""
+    directory = index_directory(lake, reader.identity.server)
+    directory.mkdir(parents=True)
+    for manifest in read_manifests(lake, reader.identity.server):
+        for file in manifest.files:
+            runs, leaves = RunCollector(), []
+            for hop, leaf, _ in _rows(reader, file.first_seq, file.end):
+                runs.add(hop.message)
+                leaves.append(leaf)
+            blocks = fold_blocks(leaves)
+            if len(leaves) == file.rows and fold_perfect(blocks or leaves).hex() == file.root:
+                path = index_path(lake, manifest.server, file.first_seq, file.end)
+                publish(path, runs.encode(bytes.fromhex(file.sha256), blocks))
+
+
+def _rows(reader: JournalReader, first: int, end: int) -> Iterator[tuple[Hop, bytes, bytes]]:
+    """Hops from `first` up to and without `end` with their leaf hashes and digests."""
     tree = JournalTree(reader)
-    for commit in reader.commits(segment.first_seq, segment.end):
+    for commit in reader.commits(first, end):
         messages = reader.messages_by_id({run.message_id for run in commit.runs}, commit.first_seq, commit.end)
         by_address = {message.address: message for message in messages.values()}
         hops = reader.hops_of_commit(commit, messages)
-        for hop, (_, leaf) in zip(hops, tree.hash_commit(commit, messages), strict=True):
-            if segment.first_seq <= hop.seq < segment.end:
+        for hop, leaf in zip(hops, tree.hash_commit(commit, messages), strict=True):
+            if first <= hop.seq < end:
                 yield hop, leaf, by_address[hop.message].digest_on(hop.seq)
 
 
-def _sha256_of(path: Path) -> str:
+def open_writer(path: Path) -> Any:
+    """A Parquet file of the lake, to be written."""
+    return pq.ParquetWriter(
+        path, LAKE_SCHEMA, compression="zstd", use_dictionary=_DICTIONARY, write_statistics=_STATISTICS
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file, as manifests have it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -219,10 +258,13 @@ def _remove_unannounced(lake: Path, server: str, first: int) -> None:
     for path in lake.glob(f"fabric=*/date=*/{slug}.*.parquet"):
         if int(path.name.removeprefix(f"{slug}.").partition("-")[0]) >= first:
             path.unlink()
+    for path in index_directory(lake, server).glob("*.index*"):
+        if path.name.startswith(".") or int(path.name.partition("-")[0]) >= first:
+            path.unlink()
 
 
 @contextlib.contextmanager
-def _sole_sealer(lake: Path, server: str) -> Iterator[Path]:
+def sole_sealer(lake: Path, server: str) -> Iterator[Path]:
     """The server's manifest directory, held by one sealing at a time."""
     directory = manifest_directory(lake, server)
     directory.mkdir(parents=True, exist_ok=True)

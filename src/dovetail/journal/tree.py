@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import JournalDamaged
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
-from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, encode_counterpart, hash_run, unpack_names
+from dovetail.journal.layout import NO_DIGEST, REASON_OF_CODE, STAGE_OF_CODE, Run, encode_tail, hash_run, unpack_names
 from dovetail.journal.merkle import Frontier, fold_perfect, prove_consistency, prove_inclusion
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.reader import Commit, JournalReader
+
+MAX_TAILS_CACHED = 100_000
 
 
 @dataclass(slots=True)
@@ -97,10 +99,11 @@ def _checks(leaves: list[bytes]) -> bytes:
 class JournalTree:
     """The tree of one journal, read through a reader: leaf hashes, proofs, and where to go on hashing."""
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_reader", "_tails")
 
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
+        self._tails: dict[tuple[int, int, int], bytes] = {}
 
     def prove_inclusion(self, seq: int, size: int) -> list[bytes]:
         """The RFC 9162 path from hop `seq` to the root of the first `size` hops."""
@@ -114,31 +117,40 @@ class JournalTree:
         """Leaf hashes of hops from `first` up to and without `end`, computed from the rows."""
         for commit in self._reader.commits(first, end):
             messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
-            for seq, leaf in self.hash_commit(commit, messages):
-                if first <= seq < end:
-                    yield leaf
+            leaves = self.hash_commit(commit, messages)
+            yield from leaves[max(first - commit.first_seq, 0) : end - commit.first_seq]
 
-    def hash_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> Iterator[tuple[int, bytes]]:
-        """(seq, leaf hash) of every hop of a commit."""
-        seq, at_us = commit.first_seq, commit.first_at_us
-        no_counterpart = [encode_counterpart(None)]
+    def hash_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> list[bytes]:
+        """Leaf hashes of all hops of a commit, in their order."""
+        leaves: list[bytes] = []
+        seq, at_us, message_of = commit.first_seq, commit.first_at_us, self._reader.message_of
         for run in commit.runs:
             at_us += run.after_us
-            names = self._reader.names_of(unpack_names(run.counterparts))
-            counterparts = [encode_counterpart(name) for name in names] or no_counterpart
-            message = self._reader.message_of(run, messages, seq)
-            leaves = hash_run(
-                seq,
-                at_us,
-                message.address,
-                STAGE_OF_CODE[run.stage],
-                REASON_OF_CODE[run.reason] if run.reason else None,
-                counterparts,
-                message.digest_on(seq),
-                (message.size or 0) if message.body_seq == seq else 0,
-            )
-            yield from enumerate(leaves, seq)
-            seq += len(counterparts)
+            message = message_of(run, messages, seq)
+            tails = self._tails_of(run)
+            if message.body_seq == seq:
+                leaves += hash_run(seq, at_us, message.address, tails, message.digest_on(seq), message.size or 0)
+            else:
+                leaves += hash_run(seq, at_us, message.address, tails, NO_DIGEST, 0)
+            seq += len(tails)
+        return leaves
+
+    def _tails_of(self, run: Run) -> list[bytes]:
+        """The ends of a run's leaf entries. There are few pairs of stage and counterpart, so each is encoded once."""
+        if isinstance(run.counterparts, bytes) and run.counterparts:
+            return [self._tail(run, name_id) for name_id in unpack_names(run.counterparts)]
+        return [self._tail(run, run.counterparts if isinstance(run.counterparts, int) else 0)]
+
+    def _tail(self, run: Run, name_id: int) -> bytes:
+        key = (run.stage, run.reason, name_id)
+        tail = self._tails.get(key)
+        if tail is None:
+            if len(self._tails) >= MAX_TAILS_CACHED:
+                self._tails.clear()
+            counterpart = self._reader.names_of([name_id])[0] if name_id else None
+            reason = REASON_OF_CODE[run.reason] if run.reason else None
+            tail = self._tails[key] = encode_tail(STAGE_OF_CODE[run.stage], reason, counterpart)
+        return tail
 
     def stored(self) -> GrowingTree:
         """The tree up to its last full block, ready to be extended."""

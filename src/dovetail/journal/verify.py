@@ -15,8 +15,9 @@ from pathlib import Path
 
 from dovetail.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.hop import Stage, fabric_of
+from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
 from dovetail.journal.checkpoint import SignedCheckpoint, verify_checkpoint
-from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES, index_prefix
+from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import unpack_names
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.reader import Commit, JournalReader
@@ -116,6 +117,9 @@ class _Verification:
         self._is_root_wrong = False
         self._indexed_seq = reader.progress("indexed_seq")
         self._indexed_message = reader.progress("indexed_message")
+        self._runs = read_runs(reader)
+        self._run_addresses: list[bytes] = []
+        self._listed_rows = 0
         self._listed_hops = 0
         self._listed_expiries = 0
         self._last_id = 0
@@ -172,7 +176,7 @@ class _Verification:
             raise JournalDamaged(f"hops {self._verdict.hops} to {commit.first_seq - 1} are missing")
         self._check_times(commit)
         messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
-        leaves = [leaf for _, leaf in self._tree.hash_commit(commit, messages)]
+        leaves = self._tree.hash_commit(commit, messages)
         if len(leaves) != commit.count:
             raise JournalDamaged(f"the commit claims {commit.count} hops and holds {len(leaves)}")
         size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))
@@ -313,26 +317,37 @@ class _Verification:
             self._find(message.body_seq, f"the bytes of message {message.address.hex()} are there, though purged")
 
     def _check_index(self, message: MessageRow) -> None:
-        one, prefix = self._reader.one, index_prefix(message.address)
-        if not one("SELECT 1 FROM address_index WHERE prefix = ? AND message_id = ?", (prefix, message.id)):
-            self._find(message.body_seq, f"message {message.address.hex()} cannot be found by its address")
+        self._run_addresses.append(message.address)
+        if self._runs and message.id == self._runs[0].end - 1:
+            self._check_run(self._runs.pop(0))
         if message.expires_us is None:
             return
         self._listed_expiries += 1
         where = (message.expires_us, message.id)
-        if not one("SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", where):
+        if not self._reader.one("SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", where):
             self._find(message.body_seq, f"message {message.address.hex()} is listed with another expiry")
+
+    def _check_run(self, run: AddressRun) -> None:
+        """A run of the address index holds its messages and no others."""
+        addresses, self._run_addresses = self._run_addresses, []
+        stored = dict(read_rows(self._reader, run.first_id, run.first_id))
+        expected = encode_buckets(addresses, run.end - len(addresses))
+        if stored != expected:
+            self._find(None, f"messages {run.first_id} to {run.end - 1} cannot be found by their addresses")
+        self._listed_rows += len(expected)
 
     def _check_leftovers(self) -> None:
         """Rows that nothing refers to, and lookup tables that say something else than the journal."""
         for (name_id,) in self._reader.all("SELECT id FROM names"):
             if name_id not in self._names:
                 self._find(None, f"counterpart {name_id} belongs to no hop")
+        if self._runs or self._run_addresses:
+            self._find(None, f"the address index does not end at message {self._indexed_message}")
         if self._indexed_seq > self._verdict.hops or self._indexed_message > self._last_id:
             self._find(None, "lookup tables claim to go beyond the end of the journal")
         for table, expected in (
             ("hop_index", self._listed_hops),
-            ("address_index", self._indexed_message),
+            ("address_index", self._listed_rows),
             ("expiry_index", self._listed_expiries),
         ):
             (rows,) = self._reader.one(f"SELECT count(*) FROM {table}")

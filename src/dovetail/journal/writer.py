@@ -13,13 +13,14 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
 from dovetail.errors import JournalError, JournalLocked
 from dovetail.hop import Hop, Observation, Stage, fabric_of
+from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Batch, Catalogue, Limits
 from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.journal.database import (
@@ -28,7 +29,6 @@ from dovetail.journal.database import (
     Connection,
     check_format,
     connect_writer,
-    index_prefixes,
     prepare_writer,
     translate,
 )
@@ -59,10 +59,11 @@ class JournalWriter:
         self._size, self._last_at_us = self.reader.one(
             "SELECT first_seq + count, last_at_us FROM commits ORDER BY first_seq DESC LIMIT 1"
         ) or (0, _BEFORE_ALL_TIME_US)
-        self._indexed_message = self.reader.progress("indexed_message")
         self._indexed_seq = self.reader.progress("indexed_seq")
-        self._catalogue = Catalogue(self.reader, self._indexed_message, limits)
-        self._unindexed_messages: list[tuple[bytes, int | None, int]] = []
+        self._addresses = AddressIndex(self.reader)
+        self._catalogue = Catalogue(self.reader, self._addresses, limits)
+        self._unindexed_addresses: list[bytes] = []
+        self._unindexed_expiries: list[tuple[int, int]] = []
         self._unindexed_hops: list[tuple[int, int]] = []
         self._restore_unindexed()
 
@@ -184,9 +185,9 @@ class JournalWriter:
     def _add_bodies(self, bodies: dict[int, MessageTuple]) -> None:
         """Bytes of messages that an earlier commit had seen without."""
         self._replace({message_id: StoredMessage(*body) for message_id, body in bodies.items()})
-        expiring = [(body[4], message_id) for message_id, body in bodies.items() if body[4] is not None]
         self._connection.executemany(
-            "INSERT INTO expiry_index VALUES (?, ?)", [row for row in expiring if row[1] <= self._indexed_message]
+            "INSERT INTO expiry_index VALUES (?, ?)",
+            [row for row in _expiries(bodies.items()) if row[1] < self._addresses.end],
         )
 
     def _delete_bodies(self, messages: Sequence[MessageRow]) -> None:
@@ -215,23 +216,23 @@ class JournalWriter:
     def _note_unindexed(self, batch: Batch) -> None:
         """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
         first_id = self._catalogue.next_message
-        self._unindexed_messages.extend(
-            [(message[0], message[4], number) for number, message in enumerate(batch.messages, first_id)]
-        )
-        for message_id, body in batch.bodies.items():
-            if message_id > self._indexed_message:
-                place = message_id - self._indexed_message - 1
-                self._unindexed_messages[place] = (body[0], body[4], message_id)
+        self._unindexed_addresses += [message[0] for message in batch.messages]
+        self._unindexed_expiries += _expiries(enumerate(batch.messages, first_id))
+        if batch.bodies:
+            late = _expiries(batch.bodies.items())
+            self._unindexed_expiries += [row for row in late if row[1] >= self._addresses.end]
         older = {run[0] for run in batch.runs if run[0] < first_id}
         self._unindexed_hops.extend([(message_id, self._size) for message_id in older])
 
     def _restore_unindexed(self) -> None:
         """What earlier openings of this file left unindexed."""
         first_of: dict[int, int] = {}
-        for block in self.reader.message_blocks(self._indexed_message + 1):
+        for block in self.reader.message_blocks(self._addresses.end):
             for message_id, message in enumerate(block.messages, block.first_id):
                 first_of[message_id] = block.first_seq
-                self._unindexed_messages.append((message.address, message.expires_us, message_id))
+                self._unindexed_addresses.append(message.address)
+                if message.expires_us is not None:
+                    self._unindexed_expiries.append((message.expires_us, message_id))
         for commit in self.reader.commits(self._indexed_seq):
             for message_id in {run.message_id for run in commit.runs}:
                 if first_of.get(message_id) != commit.first_seq:
@@ -245,7 +246,7 @@ class JournalWriter:
     def is_index_due(self) -> bool:
         """Whether enough has been appended for `index` to be worth its transaction."""
         return (
-            len(self._unindexed_messages) >= self._limits.index_after_messages
+            len(self._unindexed_addresses) >= self._limits.index_after_messages
             or len(self._unindexed_hops) >= self._limits.index_after_runs
         )
 
@@ -253,28 +254,20 @@ class JournalWriter:
         """Bring the lookup tables up to date; idempotent."""
         if self._indexed_seq == self._size:
             return
-        messages = self._unindexed_messages
+        addresses = self._unindexed_addresses
+        runs = None
         with _Transaction(self):
-            self._connection.executemany(
-                "INSERT INTO address_index VALUES (?, ?)",
-                sorted(
-                    zip(
-                        index_prefixes([address for address, _, _ in messages]),
-                        [message_id for _, _, message_id in messages],
-                        strict=True,
-                    )
-                ),
-            )
-            self._connection.executemany(
-                "INSERT INTO expiry_index VALUES (?, ?)",
-                sorted((expires_us, message_id) for _, expires_us, message_id in messages if expires_us is not None),
-            )
+            if addresses:
+                runs = self._addresses.insert(self._connection, addresses)
+            self._connection.executemany("INSERT INTO expiry_index VALUES (?, ?)", sorted(self._unindexed_expiries))
             self._connection.executemany("INSERT INTO hop_index VALUES (?, ?)", sorted(self._unindexed_hops))
             self._set_progress("indexed_message", self._last_message)
             self._set_progress("indexed_seq", self._size)
-        self._indexed_message = self._last_message
+        if runs is not None:
+            self._addresses.accept(runs, addresses)
         self._indexed_seq = self._size
-        self._unindexed_messages.clear()
+        self._unindexed_addresses.clear()
+        self._unindexed_expiries.clear()
         self._unindexed_hops.clear()
         self._catalogue.shrink()
 
@@ -361,6 +354,11 @@ class _Transaction:
             error = failure
         if isinstance(error, sqlite3.Error):
             raise self._writer.fail(error) from error
+
+
+def _expiries(messages: Iterable[tuple[int, MessageTuple]]) -> list[tuple[int, int]]:
+    """Rows of `expiry_index` for those that expire."""
+    return [(expires_us, number) for number, message in messages if (expires_us := message[4]) is not None]
 
 
 def _take_lock(path: Path) -> int:

@@ -9,32 +9,32 @@ as a `rejected` observation and, where the protocol has one, an error message.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 
 import msgspec
 from msgspec import UNSET
 
 from dovetail.errors import LocalProtocolError, RemoteProtocolError
-from dovetail.hop import Address, Hop, Reason, Stage, address_of
+from dovetail.hop import Hop, Reason, Stage, address_of
 from dovetail.pcp.association import find_refusal
-from dovetail.pcp.authorization import Authorization, matches_type
 from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.delivery import Delivery
 from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
-from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry
+from dovetail.pcp.grants import Grants
+from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry, read_request
 from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.outbound import Outbound, Outgoing
 from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.routing import Route, Trace, find_denied, find_forbidden, find_route, trace_route
-from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Grant, Session, parse_mount
-from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Session, parse_mount
+from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.template import make_template, match_template
+from dovetail.pcp.timeouts import Timeouts
 from dovetail.pcp.translation import Renderer
-from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, PatternSet, client_uri, parse_uri
+from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, client_uri, parse_uri
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_REQUEST,
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
@@ -42,12 +42,7 @@ from dovetail.pcp.vocabulary import (
     CLOSE_LIMIT_EXCEEDED,
     CLOSE_NO_CERTIFICATE,
     CLOSE_SUPERSEDED,
-    INVENTORY_REQUEST,
-    decode_inventory_request,
 )
-
-MAX_GRANTS = 256
-SWEEPS_PER_IDLE_TIMEOUT = 10
 
 
 class Broker:
@@ -58,17 +53,17 @@ class Broker:
         self.registry = Registry()
         self._by_uri = self.registry.by_uri
         self._sessions: dict[ConnectionId, Session] = {}
-        self._authorization = Authorization(settings.rules)
+        self._grants = Grants(settings.rules, settings.bodies)
         self._outbound = Outbound(tells_messages=tells_messages)
         server = settings.server_uri if settings.hops else None
         self._delivery = Delivery(settings, self._outbound, Renderer(server, settings.translated_ttl_ms * 1000))
-        self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, self._keeps_body)
+        keeps_body = self._grants.keeps_body
+        self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
         self._is_plain = not (settings.hops or tells_messages)
         self._max_bytes = settings.max_message_bytes
         self._skew_us = settings.clock_skew_ms * 1000
-        self._awaiting_association: deque[tuple[int, Session]] = deque()
-        self._sweep_us: int | None = None
+        self._timeouts = Timeouts(settings.association_timeout_ms * 1000, settings.idle_timeout_ms * 1000)
         self._now = 0
 
     # Connections
@@ -83,17 +78,14 @@ class Broker:
         if mount is None or connection in self._sessions:
             raise LocalProtocolError(f"connection {connection} cannot be opened on path {path[:80]!r}")
         session = self._sessions[connection] = Session(connection, common_name, mount, now)
-        if self._sweep_us is None:
-            self._sweep_us = now + self._sweep_interval_us()
+        self._timeouts.watch(session, now)
         if mount.version == 1:
-            deadline = now + self.settings.association_timeout_ms * 1000
-            self._awaiting_association.append((deadline, session))
             return
         if common_name is None:
             self._close(session, CLOSE_NO_CERTIFICATE, "no name without a certificate", Reason.CONNECTION_LOST, now)
             return
         uri = client_uri(common_name, mount.client_type or DEFAULT_CLIENT_TYPE)
-        refusal = find_refusal(session, uri, self._authorization)
+        refusal = find_refusal(session, uri, self._grants.authorization)
         if refusal is not None:
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, Reason.CONNECTION_LOST, now)
             return
@@ -178,21 +170,36 @@ class Broker:
 
     def receive_frame(self, data: bytes, connection: ConnectionId, now: int, is_text: bool = False) -> None:
         """A whole WebSocket message."""
-        session = self._sessions.get(connection)
-        if session is None:
-            return  # closed from here; the peer could not know yet
+        self.receive_frames(((data, connection, is_text),), now)
+
+    def receive_frames(self, frames: Iterable[tuple[bytes, ConnectionId, bool]], now: int) -> None:
+        """Whole WebSocket messages in the order they came: the bytes, the connection, and whether it was text."""
         self._now = now
-        session.last_seen_us = now
-        try:
-            if session.version == 2:
-                self._receive_v2(data, session, now, is_text)
-            else:
-                self._receive_v1(data, session, now, is_text)
-        except RemoteProtocolError as error:
-            message_id = self._reject(session, data, error.reason, error.detail, now)
-            self._replies.refuse(session, message_id, error.detail, now)
-        if self._delivery.slow or self._delivery.failures:
-            self._finish(now)
+        find_session, pass_on = self._sessions.get, self._outbound.pass_on
+        not_expired_us = now - self._skew_us
+        for data, connection, is_text in frames:
+            session = find_session(connection)
+            if session is None:
+                continue  # closed from here; the peer could not know yet
+            session.last_seen_us = now
+            template = session.template
+            if template is not None and not is_text:
+                # The usual message: like the one before, for a client that is there and reads. Checked as in `_route`.
+                expires_us = match_template(template, data)
+                if expires_us is not None and template.receiver.is_direct and expires_us > not_expired_us:
+                    pass_on(data, session, template.receiver, expires_us, template.keeps_body, now)
+                    continue
+                session.template = None  # made again once the sender goes on with another target
+            try:
+                if session.version == 2:
+                    self._receive_v2(data, session, now, is_text)
+                else:
+                    self._receive_v1(data, session, now, is_text)
+            except RemoteProtocolError as error:
+                message_id = self._reject(session, data, error.reason, error.detail, now)
+                self._replies.refuse(session, message_id, error.detail, now)
+            if self._delivery.slow or self._delivery.failures:
+                self._finish(now)
 
     def receive_refused(self, data: bytes, connection: ConnectionId, now: int, reason: Reason, size: int) -> None:
         """The shell refused a frame before it was whole: too large, or fragments without end. `data` is what came."""
@@ -216,10 +223,9 @@ class Broker:
                 return
         if envelope.sender != session.uri:
             raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
-        message = message_of(frame, Address(sha256(data).digest()), now)
         targets = envelope.targets
         if len(targets) == 1 and self._is_plain and envelope.destination_report is not True:
-            # The usual message: one client that is there and reads. The same checks as in `_route`, without its cases.
+            # One client that is there and reads: the same checks as in `_route`, without its cases.
             receiver = self._by_uri.get(targets[0])
             grant = session.grants.get(envelope.message_type)
             if (
@@ -227,11 +233,16 @@ class Broker:
                 and receiver.is_direct
                 and grant is not None
                 and (grant.policy.is_open or grant.policy.judge(targets[0]).is_allowed)
+                and frame.forward is data
                 and frame.expires_us + self._skew_us > now
             ):
-                self._outbound.pass_on(message, data, receiver, grant.keeps_body, now)
+                if session.last_target == targets[0]:  # worth it only for who goes on sending to the same
+                    session.template = make_template(data, frame, receiver, grant.keeps_body)
+                session.last_target = targets[0]
+                self._outbound.pass_on(data, session, receiver, frame.expires_us, grant.keeps_body, now)
                 return
-        self._route(message, envelope.targets, envelope.destination_report is True, frame.data, data, session, now)
+        message = message_of(frame, address_of(data), now)
+        self._route(message, targets, envelope.destination_report is True, frame.data, data, session, now)
 
     def _receive_v2(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
         assert session.uri is not None
@@ -266,7 +277,7 @@ class Broker:
     ) -> None:
         grant = session.grants.get(message.message_type)
         if grant is None:
-            grant = self._grant(session, message.message_type)
+            grant = self._grants.grant(session, message.message_type)
         receiver = self._by_uri.get(targets[0]) if len(targets) == 1 else None
         if grant is None or receiver is None:
             unknown = [target for target in targets if target not in self._by_uri]
@@ -306,22 +317,6 @@ class Broker:
         outcome = "queued" if queued else "delivered" if route.sessions or route.broker else "undeliverable"
         self._outbound.tell(outcome, message, targets, len(route.sessions))
 
-    def _grant(self, session: Session, message_type: str) -> Grant | None:
-        if find_forbidden(message_type, []) is not None:
-            return None
-        if len(session.grants) >= MAX_GRANTS:
-            session.grants.clear()
-        assert session.uri is not None
-        policy = self._authorization.policy(session.uri, message_type)
-        grant = session.grants[message_type] = Grant(policy, self._keeps_body(message_type))
-        return grant
-
-    def _keeps_body(self, message_type: str) -> bool:
-        for rule in self.settings.bodies:
-            if matches_type(rule.message_type, message_type):
-                return rule.bodies == "keep"
-        return True
-
     def _expire_on_arrival(self, session: Session, message: Message, route: Route, now: int) -> None:
         missed = (*route.sessions, *route.unmatched, *route.broker)
         self._outbound.observe(Stage.EXPIRED, message.address, missed, now, Reason.LIFETIME_OVER)
@@ -338,7 +333,7 @@ class Broker:
 
     def _associate(self, session: Session, frame: Frame, raw: bytes, now: int) -> None:
         envelope = frame.envelope
-        refusal = find_refusal(session, envelope.sender, self._authorization)
+        refusal = find_refusal(session, envelope.sender, self._grants.authorization)
         if refusal is not None:
             self._reject(session, raw, refusal.reason, refusal.detail, now)
             self._replies.associate(session, envelope.id, now, refusal.detail)
@@ -346,7 +341,7 @@ class Broker:
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now)
             return
         message = message_of(frame, address_of(raw), now)
-        self._outbound.accept(message, raw, self._keeps_body(ASSOCIATE_REQUEST), now)
+        self._outbound.accept(message, raw, self._grants.keeps_body(ASSOCIATE_REQUEST), now)
         if frame.expires_us + self._skew_us <= now:
             self._expire_on_arrival(session, message, Route({}, [], envelope.targets), now)
             return
@@ -361,17 +356,13 @@ class Broker:
     def _serve(self, message: Message, targets: list[str], content: bytes | None, session: Session, now: int) -> None:
         """A message addressed to the broker: the task is told by its type."""
         try:
-            if message.message_type != INVENTORY_REQUEST:
-                raise RemoteProtocolError(Reason.UNKNOWN_REQUEST, "the broker has no task for this")
-            request = decode_inventory_request(content)
-            patterns = PatternSet(request.query)
-        except (RemoteProtocolError, ValueError) as error:
-            reason = error.reason if isinstance(error, RemoteProtocolError) else Reason.INVALID_SCHEMA
-            self._outbound.observe(Stage.REJECTED, message.address, tuple(targets), now, reason)
-            self._replies.refuse(session, message.id, f"{message.message_type}: {error}", now)
+            patterns, is_subscribing = read_request(message.message_type, content)
+        except RemoteProtocolError as error:
+            self._outbound.observe(Stage.REJECTED, message.address, tuple(targets), now, error.reason)
+            self._replies.refuse(session, message.id, f"{message.message_type}: {error.detail}", now)
             return
         self._outbound.observe_delivered(message.address, tuple(targets), now)
-        if request.subscribe:
+        if is_subscribing:
             self._changes.subscribe(session, patterns)
         else:
             self._changes.unsubscribe(session)
@@ -386,7 +377,7 @@ class Broker:
         salvaged = salvage(raw) if session.version == 2 else salvage_frame(raw)
         address = address_of(raw)
         sender = session.address_for_replies
-        kept = raw[: self.settings.evidence_bytes] if self._keeps_body(salvaged.message_type) else None
+        kept = raw[: self.settings.evidence_bytes] if self._grants.keeps_body(salvaged.message_type) else None
         size = len(raw) if size is None else size
         self._outbound.observe(Stage.REJECTED, address, (sender,), now, reason, kept, size)
         self._outbound.tell_rejected(address, salvaged, sender, size, reason, detail)
@@ -418,23 +409,14 @@ class Broker:
 
     # Time
 
-    def _sweep_interval_us(self) -> int:
-        return max(1, self.settings.idle_timeout_ms * 1000 // SWEEPS_PER_IDLE_TIMEOUT)
-
     def handle_timer(self, now: int) -> None:
         """Do what has become due; call it at `next_timer()` or at any other time."""
         self._now = now
-        waiting = self._awaiting_association
-        while waiting and (waiting[0][0] <= now or waiting[0][1].uri is not None or waiting[0][1].is_closing):
-            session = waiting.popleft()[1]
-            if session.uri is None and not session.is_closing:
-                detail = "no association in time"
-                self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, Reason.ASSOCIATION_TIMEOUT, now)
-        if self._sweep_us is not None and self._sweep_us <= now:
-            limit = now - self.settings.idle_timeout_ms * 1000
-            for session in [session for session in self._sessions.values() if session.last_seen_us <= limit]:
-                self._close(session, CLOSE_GOING_AWAY, "idle", Reason.CONNECTION_LOST, now)
-            self._sweep_us = now + self._sweep_interval_us() if self._sessions else None
+        for session in self._timeouts.take_unassociated(now):
+            detail = "no association in time"
+            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, Reason.ASSOCIATION_TIMEOUT, now)
+        for session in self._timeouts.take_idle(self._sessions.values(), now):
+            self._close(session, CLOSE_GOING_AWAY, "idle", Reason.CONNECTION_LOST, now)
         if self._changes.due_us is not None and self._changes.due_us <= now:
             for session, changes in self._changes.take():
                 self._replies.update(session, changes, now)
@@ -446,9 +428,8 @@ class Broker:
         """When `handle_timer` is due; None while nothing waits for time."""
         if self._delivery.is_draining():
             return self._now
-        due = self._sweep_us
-        association_us = self._awaiting_association[0][0] if self._awaiting_association else None
-        for time in (association_us, self._changes.due_us, self._delivery.next_deadline()):
+        due = self._timeouts.next_us()
+        for time in (self._changes.due_us, self._delivery.next_deadline()):
             if time is not None and (due is None or time < due):
                 due = time
         return due
@@ -466,9 +447,24 @@ class Broker:
         self._outbound.settle(self._now)
         return self._outbound.take_ready()
 
+    def change_rules(self, rules: tuple[Rule, ...], now: int) -> list[ConnectionId]:
+        """From now on these rules decide, also about what is subscribed to; what was accepted before is delivered.
+
+        Returns the connections that would not be associated any more, for the shell to close.
+        """
+        self._now = now
+        self.settings = msgspec.structs.replace(self.settings, rules=rules)
+        self._grants.change_rules(rules, self._sessions.values())
+        self._replies.note_rules(rules, now)
+        associated = [session for session in self._sessions.values() if session.uri is not None]
+        for session in associated:
+            if session.subscription is not None and not self._grants.lets_subscribe(session):
+                self._changes.unsubscribe(session)
+        return [session.connection for session in associated if not self._grants.lets_associate(session)]
+
     def trace(self, sender: str, message_type: str, targets: list[str]) -> Trace:
         """To whom a message would go and which rule decides, without delivering it."""
-        return trace_route(sender, message_type, targets, self._authorization, self.registry)
+        return trace_route(sender, message_type, targets, self._grants.authorization, self.registry)
 
     def restore(self, hops: Iterable[Hop], now: int) -> None:
         """After a restart: keep what was accepted, has no outcome and is not expired, until its target is back."""

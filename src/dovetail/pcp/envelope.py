@@ -16,8 +16,8 @@ from dovetail.pcp.uri import is_uri
 T = TypeVar("T")
 
 MAX_TARGETS = 100_000
-_HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
-_UUID_OF_ZEROS = b"00000000-0000-0000-0000-000000000000"
+HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
+UUID_OF_ZEROS = b"00000000-0000-0000-0000-000000000000"
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -76,7 +76,7 @@ def _read_field(fields: dict[str, msgspec.Raw], name: str, kind: type[T]) -> T |
 
 def is_uuid(text: str) -> bool:
     """Whether the text has the form of a UUID; three times as quick as a regular expression."""
-    return text.encode().translate(_HEX_TO_ZERO) == _UUID_OF_ZEROS
+    return text.encode().translate(HEX_TO_ZERO) == UUID_OF_ZEROS
 
 
 def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
@@ -85,7 +85,7 @@ def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
     URIs that are in `known` were checked before.
     """
     # The same test as `is_uuid`, without the call: this is the data path.
-    if envelope.id.encode().translate(_HEX_TO_ZERO) != _UUID_OF_ZEROS:
+    if envelope.id.encode().translate(HEX_TO_ZERO) != UUID_OF_ZEROS:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"id {envelope.id[:80]!r} is not a UUID")
     if envelope.in_reply_to is not UNSET and not is_uuid(envelope.in_reply_to):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"in-reply-to {envelope.in_reply_to[:80]!r} is not a UUID")

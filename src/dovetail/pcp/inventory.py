@@ -7,8 +7,11 @@ its response and misses nothing after it.
 
 from __future__ import annotations
 
+from dovetail.errors import RemoteProtocolError
+from dovetail.hop import Reason
 from dovetail.pcp.session import Session, Subscription
 from dovetail.pcp.uri import WILDCARD, PatternSet, Uri, parse_uri
+from dovetail.pcp.vocabulary import INVENTORY_REQUEST, decode_inventory_request
 
 CONNECTED = 1
 DISCONNECTED = -1
@@ -64,6 +67,17 @@ class Registry:
             elif text in self.by_uri:
                 found.add(text)
         return sorted(found)
+
+
+def read_request(message_type: str, content: bytes | None) -> tuple[PatternSet, bool]:
+    """What an inventory request asks for, and whether also for changes; raises RemoteProtocolError."""
+    if message_type != INVENTORY_REQUEST:
+        raise RemoteProtocolError(Reason.UNKNOWN_REQUEST, "the broker has no task for this")
+    try:
+        request = decode_inventory_request(content)
+        return PatternSet(request.query), request.subscribe
+    except ValueError as error:
+        raise RemoteProtocolError(Reason.INVALID_SCHEMA, str(error)) from None
 
 
 class Changes:

@@ -1,7 +1,8 @@
 """A message on its way through the broker, and the forms it takes there.
 
 A `Message` is what was accepted, or made here. A `Parcel` is one message in the bytes that certain clients get in this
-turn; all recipients of a fan-out share one.
+turn; all recipients of a fan-out share one. What is passed on as it came is not taken apart: its parcel makes a message
+of the bytes only if it must wait after all.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from dovetail.hop import Address, Stage
-from dovetail.pcp.codec_v1 import Frame
+from dovetail.pcp.codec_v1 import Frame, decode_frame
 from dovetail.pcp.envelope import MessageV2
 
 
@@ -54,6 +55,15 @@ class Parcel(msgspec.Struct, gc=False, eq=False):
     """
 
     payload: bytes
-    message: Message
+    address: Address
     stage: Stage
+    accepted_us: int = 0
+    opened: Message | None = None
     uris: list[str] | tuple[str, ...] = ()
+
+    @property
+    def message(self) -> Message:
+        """What is in it."""
+        if self.opened is None:
+            self.opened = message_of(decode_frame(self.payload), self.address, self.accepted_us)
+        return self.opened

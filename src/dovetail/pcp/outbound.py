@@ -7,6 +7,7 @@ a delivery observed: parcels of a wire that broke in between go back to wait; th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 
 from dovetail.hop import Address, Observation, Reason, Stage
 from dovetail.pcp.envelope import Salvage
@@ -35,21 +36,24 @@ class Outbound:
         self._parcels: list[Parcel] = []
         self._ready: list[Outgoing] = []
 
-    def pass_on(self, message: Message, raw: bytes, session: Session, keeps_body: bool, now: int) -> None:
+    def pass_on(
+        self, raw: bytes, sender: Session, session: Session, expires_us: int, keeps_body: bool, now: int
+    ) -> None:
         """Accept a message and hand it to one session as it came: `accept` and `put` in one, for the data path."""
+        address = Address(sha256(raw).digest())
         self.accepted_total += 1
         self.events.append(
             Observation(
                 at_us=now,
                 stage=_ACCEPTED,
-                message=message.address,
-                counterparts=(message.sender,),
+                message=address,
+                counterparts=sender.uri_alone,
                 raw=raw if keeps_body else None,
-                size=len(raw),
-                expires_us=message.expires_us,
+                size=None if keeps_body else len(raw),
+                expires_us=expires_us,
             )
         )
-        parcel = Parcel(message.payload, message, _DELIVERED)
+        parcel = Parcel(raw, address, _DELIVERED, now)
         self._parcels.append(parcel)
         pending = session.pending
         if not pending:
@@ -58,7 +62,7 @@ class Outbound:
 
     def put(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
         """Hand a parcel of its own to one session at the end of the turn."""
-        parcel = Parcel(payload, message, stage)
+        parcel = Parcel(payload, message.address, stage, message.accepted_us, message)
         self._parcels.append(parcel)
         pending = session.pending
         if not pending:
@@ -67,7 +71,7 @@ class Outbound:
 
     def put_all(self, sessions: list[Session], message: Message, payload: bytes) -> None:
         """Hand one parcel to all of these sessions at the end of the turn; the inner loop of a fan-out."""
-        parcel = Parcel(payload, message, Stage.DELIVERED, [])
+        parcel = Parcel(payload, message.address, Stage.DELIVERED, message.accepted_us, message, [])
         self._parcels.append(parcel)
         mark = self._dirty.append
         for session in sessions:
@@ -86,7 +90,7 @@ class Outbound:
                 message=message.address,
                 counterparts=(message.sender,),
                 raw=raw if keeps_body else None,
-                size=len(raw),
+                size=None if keeps_body else len(raw),
                 expires_us=message.expires_us,
             )
         )
@@ -205,9 +209,7 @@ class Outbound:
                 continue  # nobody was there any more
             if parcel.stage is _DELIVERED:
                 self.delivered_total += len(uris)
-                append(
-                    Observation(at_us=now, stage=_DELIVERED, message=parcel.message.address, counterparts=tuple(uris))
-                )
+                append(Observation(at_us=now, stage=_DELIVERED, message=parcel.address, counterparts=tuple(uris)))
             else:
                 self._observe_handed(parcel, tuple(uris), now)
         self._parcels.clear()
@@ -218,9 +220,7 @@ class Outbound:
         else:
             key = (parcel.stage.value, "")
             self._others[key] = self._others.get(key, 0) + len(uris)
-        self.events.append(
-            Observation(at_us=now, stage=parcel.stage, message=parcel.message.address, counterparts=uris)
-        )
+        self.events.append(Observation(at_us=now, stage=parcel.stage, message=parcel.address, counterparts=uris))
 
     def take_events(self) -> list[Event]:
         """Drain the events."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -15,6 +15,7 @@ from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Session
+from dovetail.pcp.settings import Rule
 from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import (
@@ -23,6 +24,7 @@ from dovetail.pcp.vocabulary import (
     ERROR_MESSAGE,
     INVENTORY_RESPONSE,
     INVENTORY_UPDATE,
+    RULES_CHANGED,
     TTL_EXPIRED,
     UNAUTHORIZED,
     VERSION_ERROR,
@@ -100,6 +102,15 @@ class Replies:
         """Who came and went since the last update."""
         listed = [InventoryChange(uri, change) for uri, change in changes]
         self._send(session, INVENTORY_UPDATE, InventoryUpdate(listed), None, now)
+
+    def note_rules(self, rules: Sequence[Rule], now: int) -> None:
+        """The rules that decide from now on, as a message of the broker to itself: it is journaled and not sent."""
+        expires = encode_timestamp(now + self._ttl_us)
+        envelope = Envelope(self._new_id(), RULES_CHANGED, expires, [BROKER_URI], BROKER_URI)
+        raw = encode_frame(envelope, _encoder.encode({"rules": rules}))
+        address = address_of(raw)
+        self._outbound.observe(Stage.CREATED, address, (), now, raw=raw)
+        self._outbound.observe_delivered(address, (BROKER_URI,), now)
 
     def _send(
         self, session: Session, message_type: str, content: object | None, in_reply_to: str | None, now: int

@@ -8,6 +8,7 @@ from typing import NamedTuple, NewType
 from dovetail.pcp.authorization import Policy
 from dovetail.pcp.message import Message, Parcel
 from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.template import Template
 from dovetail.pcp.uri import PatternSet, client_uri
 
 ConnectionId = NewType("ConnectionId", int)
@@ -73,12 +74,14 @@ class Session:
         "is_direct",
         "is_paused",
         "last_seen_us",
+        "last_target",
         "mount",
         "opened_us",
         "outbox",
         "outbox_bytes",
         "pending",
         "subscription",
+        "template",
         "uri",
         "uri_alone",
         "version",
@@ -101,6 +104,8 @@ class Session:
         self.outbox_bytes = 0
         self.grants: dict[str, Grant] = {}
         self.subscription: Subscription | None = None
+        self.template: Template | None = None
+        self.last_target = ""
 
     @property
     def address_for_replies(self) -> str:

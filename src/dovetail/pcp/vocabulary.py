@@ -18,6 +18,7 @@ ERROR_MESSAGE = PREFIX + "error_message"
 TTL_EXPIRED = PREFIX + "ttl_expired"
 UNAUTHORIZED = PREFIX + "unauthorized"
 VERSION_ERROR = PREFIX + "version_error"
+RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal tells which rules decided
 
 CLOSE_SUPERSEDED = 4000
 CLOSE_ASSOCIATION_UNSUCCESSFUL = 4002

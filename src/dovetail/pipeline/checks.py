@@ -66,6 +66,7 @@ CHECKS = (
     _integrity("bad_signature", "error", "The signature of a checkpoint does not verify."),
     _integrity("key_changed", "error", "A server signed with another key than before."),
     _integrity("missing_file", "error", "A file that a manifest announces is not there, or cannot be read."),
+    _integrity("kept_lost", "error", "What a compaction kept of the bytes that it removed is gone, or was altered."),
     _integrity("bad_manifest", "error", "A manifest cannot be read, or contradicts itself."),
     _integrity(
         "manifest_changed", "error", "A manifest is gone, or no longer says what it said when it was first read."

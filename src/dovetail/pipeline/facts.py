@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -30,6 +32,8 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool
     error: str | None = None
     part: Part | None = None
+    kept_error: str | None = None
+    """What is wrong with what a compaction kept beside it."""
 
     @property
     def fabric(self) -> str:
@@ -95,11 +99,18 @@ def changed_manifests(lake: Path, known: Iterable[ManifestFact]) -> list[tuple[M
     return changed
 
 
-def unannounced_files(lake: Path, manifests: Sequence[Manifest]) -> list[str]:
-    """Parquet files that lie in the lake and that no manifest announces."""
+def unannounced_files(lake: Path, manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:
+    """Parquet files that no manifest announces; a sealing under way makes some, so young ones may be passed over."""
     announced = {file.path for manifest in manifests for file in manifest.files}
-    lying = (str(path.relative_to(lake)) for path in lake.glob("fabric=*/date=*/[!._]*.parquet"))
-    return sorted(path for path in lying if path not in announced)
+    youngest = time.time() - min_age_s
+    found = []
+    for path in lake.glob("fabric=*/date=*/[!._]*.parquet"):
+        name = str(path.relative_to(lake))
+        # one that is gone by now was being replaced
+        with contextlib.suppress(FileNotFoundError):
+            if name not in announced and (not min_age_s or path.stat().st_mtime < youngest):
+                found.append(name)
+    return sorted(found)
 
 
 def missing_files(lake: Path, manifests: Sequence[Manifest]) -> set[str]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from dovetail.errors import CheckpointError
 from dovetail.hop import fabric_of
-from dovetail.journal.checkpoint import verify_checkpoint
+from dovetail.journal.checkpoint import parse_checkpoint, verify_checkpoint
 from dovetail.journal.lake import Manifest, SealedFile
-from dovetail.journal.merkle import Frontier
+from dovetail.journal.merkle import Frontier, verify_consistency
 from dovetail.pipeline.facts import FileFact, ManifestFact
 from dovetail.signing import Verifier, parse_verifier
 
@@ -146,7 +146,7 @@ def _judge(
     is_pinning: bool,
 ) -> Verdict:
     manifests = sorted(manifests, key=lambda pair: (pair[1].first_seq, pair[1].end, pair[0].path))
-    verdict = Verdict(server, _fabric(server), checkpoints=len(manifests))
+    verdict = Verdict(server, _fabric(server), checkpoints=sum(1 + len(manifest.earlier) for _, manifest in manifests))
     verdict.key_source = "pinned" if pinned else "lake"
     tree: Frontier | None = Frontier()
     position, previous_key, is_unbroken = 0, manifests[0][1].key, True
@@ -173,7 +173,7 @@ def _judge(
         if is_signed:
             verdict.signed_hops = max(verdict.signed_hops, manifest.end)
         if is_signed and tree is not None and _has_signed_root(verdict, fact, manifest, tree):
-            verdict.proven_checkpoints += 1
+            verdict.proven_checkpoints += 1 + _prove_earlier(verdict, fact, manifest, pinned, is_pinning)
             verdict.proven_hops = manifest.end if is_unbroken else verdict.proven_hops
     return verdict
 
@@ -206,12 +206,38 @@ def _has_signed_root(verdict: Verdict, fact: ManifestFact, manifest: Manifest, t
     return False
 
 
-def _check_signature(
+def _prove_earlier(
     verdict: Verdict, fact: ManifestFact, manifest: Manifest, pinned: list[Verifier], is_pinning: bool
+) -> int:
+    """How many of the checkpoints that a compaction kept are signed, and begin what the manifest's own one covers."""
+    roots = {manifest.end: manifest.signed_checkpoint().root}
+    proven = 0
+    for earlier in reversed(manifest.earlier):
+        try:
+            signed = parse_checkpoint(earlier.note)
+            if earlier.end not in roots:
+                raise CheckpointError(f"a checkpoint of {earlier.end} hops, to which it leads, is not there")
+            proof = [bytes.fromhex(item) for item in earlier.proof]
+            verify_consistency(signed.size, signed.root, earlier.end, roots[earlier.end], proof)
+        except (CheckpointError, ValueError) as error:
+            verdict.add("integrity.root_mismatch", f"an earlier checkpoint: {error}", file=fact.path)
+            continue
+        roots[signed.size] = signed.root
+        proven += _check_signature(verdict, fact, manifest, pinned, is_pinning, earlier.note)
+    return proven
+
+
+def _check_signature(
+    verdict: Verdict,
+    fact: ManifestFact,
+    manifest: Manifest,
+    pinned: list[Verifier],
+    is_pinning: bool,
+    note: str | None = None,
 ) -> bool:
     try:
         verifiers = pinned if is_pinning else [parse_verifier(manifest.key)]
-        verify_checkpoint(manifest.checkpoint, verifiers)
+        verify_checkpoint(note or manifest.checkpoint, verifiers)
     except CheckpointError as error:
         verdict.add("integrity.bad_signature", str(error), file=fact.path, seq=manifest.first_seq)
         return False
@@ -259,6 +285,13 @@ def _judge_file(
     if last_at_us is not None and part.first_at_us < last_at_us:
         verdict.backwards += 1
         verdict.add("integrity.time_backwards", "from the file before it", file=file.path, seq=part.first_seq)
+    if fact.kept_error is not None:
+        verdict.add(
+            "integrity.kept_lost",
+            f"what was kept of bytes that were removed: {fact.kept_error}",
+            file=file.path,
+            seq=file.first_seq,
+        )
     is_proven = fact.is_proven(file, manifest.server)
     if not is_proven and not any(item.file == file.path for item in verdict.breaks):
         verdict.add(

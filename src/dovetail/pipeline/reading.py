@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from dovetail.errors import PipelineError
 
 STATE = "_state"
+BATCH = "batch="
 Row = dict[str, Any]
 
 
@@ -36,10 +37,16 @@ def open_table(out: Path, name: str) -> ds.Dataset:
     names = table_names(out)
     if name not in names:
         raise PipelineError(f"there is no table {name!r}; there are {', '.join(names) or 'none yet'}")
-    files = sorted(str(path) for path in (out / name).rglob("*.parquet"))
+    files = sorted(str(path) for path in (out / name).rglob("*.parquet") if _counts(out, path))
     if not files:
         raise PipelineError(f"the table {name!r} has no files yet")
     return ds.dataset(files, format="parquet")
+
+
+def _counts(out: Path, path: Path) -> bool:
+    """A batch that was not finished is not there yet: it will be written anew."""
+    batch = next((part.removeprefix(BATCH) for part in path.relative_to(out).parts if part.startswith(BATCH)), None)
+    return batch is None or (out / STATE / "batches" / f"{batch}.json").is_file()
 
 
 def count_rows(out: Path, name: str) -> int:

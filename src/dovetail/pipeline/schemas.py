@@ -83,7 +83,7 @@ HOPS = Table(
             column("counterpart", STRING, "whom it came from or went to"),
             _REASON,
             column("size", LONG, "bytes on the wire, on the hop that first saw the message"),
-            column("has_bytes", BOOLEAN, "the lake holds the message's bytes on this hop"),
+            column("has_bytes", BOOLEAN, "the lake held the message's bytes on this hop when it was read"),
             column(
                 "proven",
                 BOOLEAN,

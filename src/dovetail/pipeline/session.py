@@ -129,7 +129,9 @@ def tune(spark: SparkSession, rows: int) -> None:
 
 
 def use_this_python() -> None:
-    """Workers run the interpreter that runs us; any other may lack our packages."""
+    """Workers run the interpreter that runs us, as others may lack our packages, unless spark-submit names one."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ and "PYSPARK_PYTHON" in os.environ:
+        return
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import MANIFESTS, SealedFile
-from dovetail.journal.seal import LAKE_SCHEMA
+from dovetail.journal.seal import LAKE_SCHEMA, sha256_of
 from dovetail.pipeline import schemas
 from dovetail.pipeline.facts import FileFact, ManifestFact
 from dovetail.pipeline.leaves import with_leaves
@@ -108,6 +109,27 @@ def learn_files(spark: SparkSession, lake: Path, announced: Sequence[tuple[str, 
             )
         )
     return facts
+
+
+def check_kept(lake: Path, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]) -> list[FileFact]:
+    """The facts, with what is wrong with the files that a compaction kept beside those announced."""
+    kept = {file.path: file.kept for _, file in announced if file.kept is not None}
+    checked = []
+    for fact in facts:
+        error = None
+        if fact.path in kept:
+            try:
+                error = None if sha256_of(lake / kept[fact.path].path) == kept[fact.path].sha256 else "it was altered"
+            except OSError as problem:
+                error = problem.strerror or str(problem)
+        checked.append(msgspec.structs.replace(fact, kept_error=error) if error is not None else fact)
+    return checked
+
+
+def kept_paths(lake: Path, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]) -> list[str]:
+    """What compactions kept beside these files and can be believed."""
+    bad = {fact.path for fact in facts if fact.kept_error is not None}
+    return [str(lake / file.kept.path) for _, file in announced if file.kept is not None and file.path not in bad]
 
 
 def why_unreadable(path: Path) -> str | None:

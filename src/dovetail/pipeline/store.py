@@ -27,11 +27,10 @@ from pyspark.sql.types import BinaryType, StructType
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import publish
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, decode_facts, encode_facts
+from dovetail.pipeline.reading import BATCH, STATE
 from dovetail.pipeline.schemas import BY_NAME, Table
 
-STATE = "_state"
 CURRENT = "current"
-_BATCH = "batch="
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +87,7 @@ class Store:
 
     def batch_path(self, table: Table, batch: int) -> Path:
         """Where one batch of a silver table lies."""
-        return self.root / table.name / f"{_BATCH}{batch:09d}"
+        return self.root / table.name / f"{BATCH}{batch:09d}"
 
     def finish_batch(self, batch: int, facts: BatchFacts) -> None:
         """The batch counts from here on."""

@@ -16,10 +16,10 @@ from dovetail.hop import Address, Fabric, Relation, address_of
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The address that bytes have, None where they contradict themselves, and the parents that they name."""
+    """The address that bytes have, None where they contradict themselves, and the parents that they name by URI."""
 
     address: Address | None
-    parents: frozenset[tuple[Relation, Address]] = frozenset()
+    names: frozenset[tuple[Relation, str]] = frozenset()
 
 
 def read_hashed(raw: bytes) -> Reading:
@@ -29,7 +29,7 @@ def read_hashed(raw: bytes) -> Reading:
 
 def read_won(raw: bytes) -> Reading:
     """A won message, or bytes that are none."""
-    from dovetail.won.message import decode_message, uri_address, verify_address
+    from dovetail.won.message import decode_message, verify_address
 
     try:
         message = decode_message(raw)
@@ -37,11 +37,10 @@ def read_won(raw: bytes) -> Reading:
         return Reading(address_of(raw))
     if not verify_address(message):
         return Reading(None)
-    named = [(Relation.PREVIOUS, uri) for uri in message.previous]
+    names = [(Relation.PREVIOUS, uri) for uri in message.previous]
     if message.responding_to is not None:
-        named.append((Relation.RESPONDING_TO, message.responding_to))
-    parents = ((relation, uri_address(uri)) for relation, uri in named)
-    return Reading(message.address, frozenset((relation, parent) for relation, parent in parents if parent is not None))
+        names.append((Relation.RESPONDING_TO, message.responding_to))
+    return Reading(message.address, frozenset(names))
 
 
 READERS: Mapping[Fabric, Callable[[bytes], Reading]] = {

@@ -148,12 +148,12 @@ def _find_children(
     holders: Sequence[Holder], address: Address, fabric: Fabric, options: BuildOptions
 ) -> list[tuple[Address, Relation]]:
     """Messages that respond to `address`: those that were named, or those found on the signed hops behind it."""
-    read, link = READERS[fabric], (Relation.RESPONDING_TO, address)
+    read, link = READERS[fabric], (Relation.RESPONDING_TO, address_text(address, fabric))
     found: dict[Address, Relation] = {}
     if options.related is not None:
         for child in options.related:
             raw = first_raw(holders, child)
-            if raw is None or link not in read(raw).parents:
+            if raw is None or link not in read(raw).names:
                 raise ReceiptError(f"{address_text(child, fabric)} has no bytes here that respond to the message")
             found[child] = Relation.RESPONDING_TO
     elif fabric is Fabric.WON:
@@ -164,7 +164,7 @@ def _find_children(
             end = min(first + options.search_hops, holder.signed.size)
             for child, raw in holder.source.bodies_between(first, end):
                 # the cheap look first: decoding every message would take minutes
-                if child not in found and mark in raw and link in read(raw).parents:
+                if child not in found and mark in raw and link in read(raw).names:
                     found[child] = Relation.RESPONDING_TO
     if len(found) >= MAX_MESSAGES:
         raise ReceiptError(f"{len(found)} messages respond to it, expected fewer than {MAX_MESSAGES}")

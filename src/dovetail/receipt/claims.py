@@ -8,8 +8,8 @@ of a sentence. What is not proven is said by the verifier and may get better wor
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from json.encoder import encode_basestring_ascii
 
 from dovetail.hop import Address, Fabric, Hop, Relation, Stage, address_text
 from dovetail.journal.checkpoint import Checkpoint
@@ -62,7 +62,7 @@ def time_text(at_us: int) -> str:
 
 def quote(text: str) -> str:
     """Text of a peer inside a sentence: a JSON string of ASCII characters."""
-    return json.dumps(text)
+    return encode_basestring_ascii(text)
 
 
 def name_messages(relations: Iterable[Relation | None]) -> list[str]:

@@ -9,9 +9,10 @@ the leaves to the root of the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Hop
+from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
 from dovetail.journal.layout import NO_DIGEST, encode_entry
 from dovetail.journal.merkle import NodeSource, aligned_ranges, hash_children, hash_leaf
@@ -21,7 +22,9 @@ from dovetail.receipt.delivery import read_hop
 from dovetail.receipt.format import (
     MAX_HOPS,
     Completeness,
+    Exchange,
     HopRecord,
+    NoteRecord,
     RangeHop,
     decode_hashes,
     decode_receipt,
@@ -29,9 +32,40 @@ from dovetail.receipt.format import (
     encode_receipt,
 )
 from dovetail.receipt.note import carry_note, check_note
-from dovetail.receipt.proof import Policy, Proof, check_clock, check_trust, server_fabric
+from dovetail.receipt.proof import Policy, Proof, Signatory, check_clock, check_trust, server_fabric
 from dovetail.receipt.source import KeptHop, Source, check_covers
 from dovetail.signing import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Consecutive hops of one server around a stretch of time, and the hashes that prove them."""
+
+    signed: SignedCheckpoint
+    journal: NoteRecord
+    first: int
+    kept: Sequence[KeptHop]
+    hashes: str
+
+    @property
+    def records(self) -> list[RangeHop]:
+        """The hops as a receipt has them."""
+        return [_record(each) for each in self.kept]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRange:
+    """All hops of a stretch of time, with the digests that their leaves commit to."""
+
+    signatory: Signatory
+    fabric: Fabric
+    inside: tuple[tuple[Hop, bytes], ...]
+    limits: tuple[str, ...]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint that commits to them."""
+        return self.signatory.checkpoint
 
 
 def build_completeness(
@@ -43,6 +77,27 @@ def build_completeness(
     witnesses: Sequence[Verifier] = (),
 ) -> bytes:
     """The statement for one server, from a checkpoint or its latest; ReceiptError where it has none."""
+    part = cut_range(source, since_us, until_us, signed=signed, witnesses=witnesses)
+    inside = [each.hop for each in part.kept if since_us <= each.hop.at_us < until_us]
+    receipt = Completeness(
+        claim=_state(part.signed.checkpoint, inside, since_us, until_us),
+        journal=part.journal,
+        first=part.first,
+        since=since_us,
+        until=until_us,
+        hashes=part.hashes,
+        hops=part.records,
+    )
+    data = encode_receipt(receipt)
+    decode_receipt(data)
+    check_completeness(receipt, frozenset([source.verifier]), Policy())
+    return data
+
+
+def cut_range(
+    source: Source, since_us: int, until_us: int, *, signed: SignedCheckpoint | None, witnesses: Sequence[Verifier]
+) -> Range:
+    """The hops of a stretch of time with one before and one behind it; ReceiptError where they cannot be proven."""
     signed = source.latest_checkpoint() if signed is None else check_covers(source, signed)
     if signed is None or signed.size == 0:
         raise ReceiptError(f"{source.server} has no signed checkpoint")
@@ -52,25 +107,34 @@ def build_completeness(
     end = min(source.seq_at(until_us) + 1, signed.size)
     if end - first > MAX_HOPS:
         raise ReceiptError(f"{end - first} hops in this time, expected at most {MAX_HOPS}")
-    kept = source.hops_between(first, end)
-    journal = carry_note(signed.note, [*witnesses, source.verifier])
-    receipt = Completeness(
-        claim=_state(signed.checkpoint, [each.hop for each in kept], since_us, until_us),
-        journal=journal,
+    return Range(
+        signed=signed,
+        journal=carry_note(signed.note, [*witnesses, source.verifier]),
         first=first,
-        since=since_us,
-        until=until_us,
+        kept=source.hops_between(first, end),
         hashes=encode_hashes(list(_beside(0, signed.size, first, end, source.node))),
-        hops=[_record(each) for each in kept],
     )
-    data = encode_receipt(receipt)
-    decode_receipt(data)
-    check_completeness(receipt, frozenset([source.verifier]), Policy())
-    return data
 
 
 def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], policy: Policy) -> Proof:
     """That these are all hops of the stretch."""
+    part = check_range(receipt, trusted, policy)
+    hops = tuple(hop for hop, _ in part.inside)
+    if receipt.claim != _state(part.checkpoint, hops, receipt.since, receipt.until):
+        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    return Proof(
+        kind="completeness",
+        fabric=part.fabric,
+        claims=tuple(receipt.claim),
+        not_proven=part.limits,
+        signatories=(part.signatory,),
+        views=(View(part.checkpoint),),
+        hops=hops,
+    )
+
+
+def check_range(receipt: Completeness | Exchange, trusted: frozenset[Verifier], policy: Policy) -> CheckedRange:
+    """That the hops of a receipt are all of its stretch."""
     note = check_note(receipt.journal)
     signatory = check_trust(note, trusted, policy)
     checkpoint = note.checkpoint
@@ -81,7 +145,7 @@ def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], poli
             _numbered(record, seq), checkpoint.origin, fabric, Address(bytes.fromhex(record.message))
         )
         check_clock(hop.at_us, f"hop {seq} of {checkpoint.origin}", policy)
-        hops.append(hop)
+        hops.append((hop, digest))
         leaves.append(hash_leaf(encode_entry(hop, digest)))
     if receipt.first + len(hops) > checkpoint.size:
         raise ReceiptError(f"inclusion: hops beyond the {checkpoint.size} of the checkpoint")
@@ -91,22 +155,16 @@ def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], poli
         raise ReceiptError("inclusion: hashes that belong to no place beside the range")
     if root != checkpoint.root:
         raise ReceiptError(f"inclusion: these are not hops {receipt.first} and following of {checkpoint.origin}")
-    _check_borders(receipt, hops, checkpoint)
-    if receipt.claim != _state(checkpoint, hops, receipt.since, receipt.until):
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
-    inside = tuple(hop for hop in hops if receipt.since <= hop.at_us < receipt.until)
-    return Proof(
-        kind="completeness",
+    _check_borders(receipt, [hop for hop, _ in hops], checkpoint)
+    return CheckedRange(
+        signatory=signatory,
         fabric=fabric,
-        claims=tuple(receipt.claim),
-        not_proven=tuple(_limits(receipt, hops, is_witnessed=bool(signatory.witnesses))),
-        signatories=(signatory,),
-        views=(View(checkpoint),),
-        hops=inside,
+        inside=tuple(pair for pair in hops if receipt.since <= pair[0].at_us < receipt.until),
+        limits=tuple(_limits(receipt, hops[-1][0], is_witnessed=bool(signatory.witnesses))),
     )
 
 
-def _check_borders(receipt: Completeness, hops: Sequence[Hop], checkpoint: Checkpoint) -> None:
+def _check_borders(receipt: Completeness | Exchange, hops: Sequence[Hop], checkpoint: Checkpoint) -> None:
     """Exactly one hop before the stretch and one behind it, unless the journal begins or ends there."""
     times = [hop.at_us for hop in hops]
     if times != sorted(times):
@@ -175,16 +233,19 @@ def _numbered(record: RangeHop, seq: int) -> HopRecord:
     )
 
 
-def _state(checkpoint: Checkpoint, hops: Sequence[Hop], since_us: int, until_us: int) -> list[str]:
-    inside = [hop for hop in hops if since_us <= hop.at_us < until_us]
+def _state(checkpoint: Checkpoint, inside: Sequence[Hop], since_us: int, until_us: int) -> list[str]:
     messages = len({hop.message for hop in inside})
     saw = f"{checkpoint.origin} saw {len(inside)} hops of {messages} messages"
-    stretch = f"from {time_text(since_us)} up to and without {time_text(until_us)}"
-    return [f"{saw} {stretch}, and these are all", describe_commitment(View(checkpoint))]
+    return [f"{saw} {describe_stretch(since_us, until_us)}, and these are all", describe_commitment(View(checkpoint))]
 
 
-def _limits(receipt: Completeness, hops: Sequence[Hop], *, is_witnessed: bool) -> Iterator[str]:
-    if hops[-1].at_us < receipt.until:
+def describe_stretch(since_us: int, until_us: int) -> str:
+    """A stretch of time as it stands in claims."""
+    return f"from {time_text(since_us)} up to and without {time_text(until_us)}"
+
+
+def _limits(receipt: Completeness | Exchange, last: Hop, *, is_witnessed: bool) -> Iterator[str]:
+    if last.at_us < receipt.until:
         yield "that no hop of this time came later: the checkpoint has no hop behind the end of the stretch"
     yield "that the server noted everything it saw, and at the right time: its journal has what it wrote down"
     if not is_witnessed:

@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage
-from dovetail.journal.checkpoint import Checkpoint
+from dovetail.errors import ReceiptError
+from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage, address_text
 from dovetail.journal.layout import NO_DIGEST, encode_entry
-from dovetail.journal.merkle import hash_leaf, verify_inclusion
+from dovetail.journal.merkle import hash_leaf
 from dovetail.receipt.address import READERS
 from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, tell_limits
 from dovetail.receipt.consistency import View, check_since
@@ -21,9 +20,9 @@ from dovetail.receipt.format import (
     JournalRecord,
     MessageRecord,
     bytes_of,
-    decode_hashes,
 )
 from dovetail.receipt.note import check_note
+from dovetail.receipt.paths import PathWalker, read_hashes
 from dovetail.receipt.proof import (
     Policy,
     Proof,
@@ -119,7 +118,7 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
     for journal in journals:
         for hop, digest in zip(journal.hops, journal.digests, strict=True):
             digests[hop.message].add(digest)
-    subject = messages[0].address
+    subject = address_text(messages[0].address, fabric)
     for message in messages:
         if not digests[message.address]:
             raise ReceiptError(f"form: no hop is of {message.name}")
@@ -129,7 +128,7 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
                 raise ReceiptError(f"address: the bytes of {message.name} do not have its address")
             if fabric is Fabric.WON and hashlib.sha256(message.raw).digest() not in digests[message.address]:
                 raise ReceiptError(f"address: no journal here kept these bytes of {message.name}")
-        if message.relation is not None and (reading is None or (message.relation, subject) not in reading.parents):
+        if message.relation is not None and (reading is None or (message.relation, subject) not in reading.names):
             raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
 
 
@@ -151,13 +150,13 @@ def _check_journal(
     signatory = check_trust(note, trusted, policy)
     server = note.checkpoint.origin
     fabric = server_fabric(server)
-    paths = _read_paths(record, server)
+    walker = PathWalker(note.checkpoint, read_hashes(record, server))
     hops, digests = [], []
-    for hop_record, path in zip(record.hops, paths, strict=True):
+    for hop_record in record.hops:
         if hop_record.message >= len(messages):
             raise ReceiptError(f"form: hop {hop_record.seq} of {server} is of no message here")
         hop, digest = read_hop(hop_record, server, fabric, messages[hop_record.message].address)
-        check_inclusion(hop, digest, path, note.checkpoint)
+        walker.check(hop_record, hash_leaf(encode_entry(hop, digest)))
         check_clock(hop.at_us, f"hop {hop.seq} of {server}", policy)
         hops.append(hop)
         digests.append(digest)
@@ -188,38 +187,6 @@ def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -
     if len((record.counterpart or "").encode()) > 0xFFFF:
         raise ReceiptError(f"form: the counterpart of hop {record.seq} of {server} is too long")
     return hop, digest
-
-
-def check_inclusion(hop: Hop, digest: bytes, path: Sequence[bytes], checkpoint: Checkpoint) -> None:
-    """That the hop's leaf is in the tree of the checkpoint."""
-    leaf = hash_leaf(encode_entry(hop, digest))
-    try:
-        verify_inclusion(leaf, hop.seq, checkpoint.size, path, checkpoint.root)
-    except CheckpointError as error:
-        raise ReceiptError(f"inclusion: hop {hop.seq} of {hop.server}: {error}") from None
-
-
-def _read_paths(record: JournalRecord, server: str) -> list[list[bytes]]:
-    """The paths of all hops; each hash stands once, in the order of its first use, and none is unused."""
-    hashes = decode_hashes(record.hashes, f"the hashes of {server}")
-    if len(set(hashes)) != len(hashes):
-        raise ReceiptError(f"form: a hash of {server} stands twice")
-    used = 0
-    previous_seq = -1
-    paths = []
-    for hop in record.hops:
-        if hop.seq <= previous_seq:
-            raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
-        previous_seq = hop.seq
-        for number in hop.path:
-            if number >= used:
-                if number > used or number >= len(hashes):
-                    raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
-                used += 1
-        paths.append([hashes[number] for number in hop.path])
-    if used != len(hashes):
-        raise ReceiptError(f"form: {len(hashes) - used} hashes of {server} are used by no path")
-    return paths
 
 
 def single_fabric(journals: Sequence[CheckedJournal]) -> Fabric:

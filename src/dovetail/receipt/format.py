@@ -21,6 +21,8 @@ from dovetail.journal.merkle import HASH_BYTES, MAX_LEVEL
 
 MAX_RECEIPT_BYTES = 16 << 20
 MAX_MESSAGES = 64
+MAX_CONVERSATION = 4096
+"""How many messages one conversation has at most."""
 MAX_JOURNALS = 1024
 MAX_HOPS = 16_384
 MAX_CLAIMS = MAX_MESSAGES + MAX_JOURNALS + MAX_HOPS + 8
@@ -64,7 +66,7 @@ class HopRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     at: Time
     seq: Position
     stage: Annotated[str, msgspec.Meta(max_length=32)]
-    message: Annotated[int, msgspec.Meta(ge=0, lt=MAX_MESSAGES)] = 0
+    message: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CONVERSATION)] = 0
     counterpart: Text | None = None
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
     digest: Hex32 | None = None
@@ -185,7 +187,48 @@ class Completeness(
     hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
 
 
-Receipt = Delivery | Fork | SplitView | Completeness
+class Conversation(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="conversation/1",
+):
+    """All messages of one won conversation, by address, and one hop of each in every journal that has it."""
+
+    claim: Claim
+    messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
+    journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
+
+
+class Exchange(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    tag_field="receipt",
+    tag="exchange/1",
+    rename={"since": "from"},
+):
+    """All messages of one pcp exchange in a stretch of time: the range as in `Completeness`, and bytes to judge it by.
+
+    The first message is the request, all others are in the order of their addresses.
+    """
+
+    claim: Claim
+    journal: NoteRecord
+    first: Position
+    since: Time
+    until: Time
+    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
+    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
+    messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
+
+
+Receipt = Delivery | Fork | SplitView | Completeness | Conversation | Exchange
 
 _decoder: msgspec.json.Decoder[Receipt] = msgspec.json.Decoder(Receipt)
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -212,11 +255,11 @@ def decode_receipt(data: bytes) -> Receipt:
 def notes_of(receipt: Receipt) -> list[NoteRecord]:
     """All checkpoints of a receipt."""
     match receipt:
-        case Delivery() | Fork():
+        case Delivery() | Fork() | Conversation():
             return list(receipt.journals)
         case SplitView():
             return [receipt.first, receipt.second]
-        case Completeness():
+        case Completeness() | Exchange():
             return [receipt.journal]
         case _:
             assert_never(receipt)

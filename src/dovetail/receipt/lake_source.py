@@ -2,7 +2,9 @@
 
 The manifests tell which files there are, which hops and times each has, and the root of each: a file is a perfect
 subtree. So a proof reads only the files that its hops lie in; all others stand in it with the root that their manifest
-has. To find a message, one column of the files is read, and only of those that the caller's time range admits.
+has. The index beside each file tells in which rows a message lies, and has the roots of its blocks of leaves: then a
+proof reads only the parts of a file around its hops. Where there is no index, one column is searched, and the leaves
+are hashed again. Only files that the caller's time range admits are searched.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ import pyarrow.parquet as pq
 from dovetail.errors import CheckpointError, JournalDamaged
 from dovetail.hop import Address, Fabric, Hop, Reason, Stage
 from dovetail.journal.checkpoint import SignedCheckpoint
+from dovetail.journal.index import BLOCK_LEVEL, FileIndex, fold_blocks
 from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifests
-from dovetail.journal.layout import NO_DIGEST, encode_counterpart, hash_run
+from dovetail.journal.layout import NO_DIGEST, encode_tail, hash_run
 from dovetail.journal.merkle import Frontier, fold_perfect
 from dovetail.receipt.source import KeptHop
 from dovetail.signing import Verifier, parse_verifier
 
-_BLOCK_LEVEL = 8
+_MAX_BLOCKS_KEPT = 256
+_MAX_FILES_OPEN = 16
 _HOP_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size", "digest"]
 _STAGES = {str(stage): stage for stage in Stage}
 _REASONS = {str(reason): reason for reason in Reason}
@@ -45,6 +49,9 @@ class LakeSource:
         self._searched = [file for file in self._files if searched is None or _overlaps(file, searched)]
         self._found: dict[Address, list[KeptHop]] = {}
         self._blocks: dict[int, list[bytes]] = {}
+        self._indexes: dict[int, FileIndex | None] = {}
+        self._leaf_blocks: dict[int, list[bytes]] = {}
+        self._parquets: dict[int, Any] = {}
         position = 0
         for file in self._files:
             if file.first_seq != position:
@@ -77,10 +84,8 @@ class LakeSource:
         """Addresses that begin with `prefix`, at most a few."""
         found: set[Address] = set()
         for file in self._searched:
-            for group in self._groups(file, ["message"]):
-                column = group.column("message")
-                matches = column.filter(pc.starts_with(column, prefix))
-                found.update(Address(value) for value in pc.unique(matches).to_pylist())
+            for rows in self._rows_of(file, prefix, ["message"]):
+                found.update(Address(value) for value in pc.unique(rows.column("message")).to_pylist())
             if len(found) > 1:
                 break
         return found
@@ -88,15 +93,38 @@ class LakeSource:
     def hops_of(self, address: Address) -> list[KeptHop]:
         """All hops of one message, in order."""
         if address not in self._found:
-            hops: list[KeptHop] = []
-            for file in self._searched:
-                parquet = self._open(file)
-                for number in range(parquet.num_row_groups):
-                    mask = pc.equal(parquet.read_row_group(number, columns=["message"]).column("message"), address)
-                    if pc.any(mask).as_py():
-                        hops += self._hops_in(parquet.read_row_group(number, columns=_HOP_COLUMNS).filter(mask))
-            self._found[address] = hops
+            self._found[address] = [
+                kept
+                for file in self._searched
+                for rows in self._rows_of(file, address, _HOP_COLUMNS)
+                for kept in self._hops_in(rows)
+            ]
         return self._found[address]
+
+    def _rows_of(self, file: SealedFile, prefix: bytes, columns: list[str]) -> Iterator[Any]:
+        """Rows whose messages begin with `prefix`, from the row groups that the index names, else from all."""
+        index = self._index(file)
+        runs = None if index is None else index.runs_of(prefix)
+        if runs == []:
+            return
+        parquet = self._open(file)
+        position = 0
+        for number in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(number).num_rows
+            if runs is None:
+                messages = parquet.read_row_group(number, columns=["message"]).column("message")
+                is_here = pc.any(pc.starts_with(messages, prefix)).as_py()
+            else:
+                is_here = any(first < position + rows and position < first + count for first, count in runs)
+            if is_here:
+                table = parquet.read_row_group(number, columns=columns)
+                yield table.filter(pc.starts_with(table.column("message"), prefix))
+            position += rows
+
+    def _index(self, file: SealedFile) -> FileIndex | None:
+        if file.first_seq not in self._indexes:
+            self._indexes[file.first_seq] = FileIndex.open(self._lake, self.server, file)
+        return self._indexes[file.first_seq]
 
     def raw(self, address: Address) -> bytes | None:
         """The bytes of one message, from the hop that carries them."""
@@ -141,20 +169,33 @@ class LakeSource:
                 tree.append(bytes.fromhex(file.root), file.level)
                 index += 1
             return tree.root()
-        if level < _BLOCK_LEVEL or file.level < _BLOCK_LEVEL:
-            return fold_perfect(list(self._leaves(first, end)))
+        if level < BLOCK_LEVEL:
+            leaves = self._leaves_around(file, first)
+            start = first & (len(leaves) - 1)
+            return fold_perfect(leaves[start : start + end - first])
         if file.first_seq not in self._blocks:
-            self._blocks[file.first_seq] = list(self._fold_blocks(file))
-        start = (first - file.first_seq) >> _BLOCK_LEVEL
-        return fold_perfect(self._blocks[file.first_seq][start : start + (1 << (level - _BLOCK_LEVEL))])
+            self._blocks[file.first_seq] = self._block_roots(file)
+        start = (first - file.first_seq) >> BLOCK_LEVEL
+        return fold_perfect(self._blocks[file.first_seq][start : start + (1 << (level - BLOCK_LEVEL))])
 
-    def _fold_blocks(self, file: SealedFile) -> Iterator[bytes]:
-        leaves: list[bytes] = []
-        for leaf in self._leaves(file.first_seq, file.end):
-            leaves.append(leaf)
-            if len(leaves) == 1 << _BLOCK_LEVEL:
-                yield fold_perfect(leaves)
-                leaves.clear()
+    def _leaves_around(self, file: SealedFile, seq: int) -> list[bytes]:
+        """The leaves of the block of a hop, or of its file where that is smaller; the last ones asked for are kept."""
+        level = min(file.level, BLOCK_LEVEL)
+        first = seq >> level << level
+        leaves = self._leaf_blocks.get(first)
+        if leaves is None:
+            if len(self._leaf_blocks) >= _MAX_BLOCKS_KEPT:
+                self._leaf_blocks.clear()
+            leaves = self._leaf_blocks[first] = list(self._leaves(first, first + (1 << level)))
+        return leaves
+
+    def _block_roots(self, file: SealedFile) -> list[bytes]:
+        """From the index where they lead to the file's root, else from the rows."""
+        index = self._index(file)
+        roots = [] if index is None else index.block_roots()
+        if roots and fold_perfect(roots).hex() == file.root:
+            return roots
+        return fold_blocks(list(self._leaves(file.first_seq, file.end)))
 
     def _leaves(self, first: int, end: int) -> Iterator[bytes]:
         """Leaf hashes of hops; rows that differ only in their counterpart are hashed as the run they were."""
@@ -174,11 +215,9 @@ class LakeSource:
                 ):
                     stop += 1
                 stage, reason = self._words(seqs[start], stages[start], reasons[start])
-                names = [encode_counterpart(name) for name in counterparts[start:stop]]
+                tails = [encode_tail(stage, reason, name) for name in counterparts[start:stop]]
                 digest = NO_DIGEST if digests[start] is None else digests[start]
-                yield from hash_run(
-                    seqs[start], times[start], messages[start], stage, reason, names, digest, sizes[start] or 0
-                )
+                yield from hash_run(seqs[start], times[start], messages[start], tails, digest, sizes[start] or 0)
                 start = stop
 
     def _words(self, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
@@ -218,12 +257,10 @@ class LakeSource:
                     yield parquet.read_row_group(number, columns=columns).slice(start - position, stop - start)
                 position += rows
 
-    def _groups(self, file: SealedFile, columns: list[str]) -> Iterator[Any]:
-        parquet = self._open(file)
-        for number in range(parquet.num_row_groups):
-            yield parquet.read_row_group(number, columns=columns)
-
     def _open(self, file: SealedFile) -> Any:
+        parquet = self._parquets.get(file.first_seq)
+        if parquet is not None:
+            return parquet
         path = self._lake / file.path
         try:
             parquet = pq.ParquetFile(path)
@@ -231,6 +268,9 @@ class LakeSource:
             raise JournalDamaged(f"{path} cannot be read: {error}") from None
         if parquet.metadata.num_rows != file.rows:
             raise JournalDamaged(f"{path} has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
+        if len(self._parquets) >= _MAX_FILES_OPEN:
+            self._parquets.clear()
+        self._parquets[file.first_seq] = parquet
         return parquet
 
 

@@ -18,6 +18,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from dovetail.errors import CheckpointError, ReceiptError
 from dovetail.journal.checkpoint import Checkpoint, parse_checkpoint
 from dovetail.receipt.format import NoteRecord, decode_base64, encode_base64
@@ -27,6 +30,7 @@ SIGNS_CHECKPOINT = 0x01
 SIGNS_COSIGNATURE = 0x04
 _KEY_ID_BYTES = 4
 _MAX_KEYS_KEPT = 1024
+_MAX_NOTES_KEPT = 256
 _MARK = "— "
 _TIME = struct.Struct(">Q")
 _MAX_TIME_S = 253_402_300_800
@@ -74,22 +78,32 @@ def parse_key(text: str) -> tuple[Verifier, int]:
 
 
 def check_note(record: NoteRecord) -> CheckedNote:
-    """Check the form of a checkpoint and all of its signatures, the server's first and then each witness's."""
+    """Check the form of a checkpoint and all of its signatures, the server's first and then each witness's.
+
+    Whoever verifies many receipts meets the same checkpoints again and again: the last good ones are remembered, by
+    their very text and keys.
+    """
+    return check_signatures(record.checkpoint, tuple(record.keys))
+
+
+@functools.lru_cache(maxsize=_MAX_NOTES_KEPT)
+def check_signatures(note: str, keys: tuple[str, ...]) -> CheckedNote:
+    """The checkpoint of a note whose signatures were all made with these keys; a pure function that is remembered."""
     try:
-        checkpoint = parse_checkpoint(record.checkpoint).checkpoint
+        checkpoint = parse_checkpoint(note).checkpoint
     except CheckpointError as error:
         raise ReceiptError(f"checkpoint: {error}") from None
     body = checkpoint.body()
-    if not record.checkpoint.startswith(body + "\n"):
+    if not note.startswith(body + "\n"):
         raise ReceiptError(f"checkpoint: that of {checkpoint.origin} has more than three lines")
-    lines = record.checkpoint[len(body) + 1 : -1].split("\n")
-    if len(lines) != len(record.keys):
+    lines = note[len(body) + 1 : -1].split("\n")
+    if len(lines) != len(keys):
         raise ReceiptError(
-            f"signature: the checkpoint of {checkpoint.origin} has {len(lines)} signatures and {len(record.keys)} keys"
+            f"signature: the checkpoint of {checkpoint.origin} has {len(lines)} signatures and {len(keys)} keys"
         )
     verifier: Verifier | None = None
     cosignatures: list[Cosignature] = []
-    for line, text in zip(lines, record.keys, strict=True):
+    for line, text in zip(lines, keys, strict=True):
         signer, kind = parse_key(text)
         signature = _split_line(line, signer, kind)
         if verifier is None:
@@ -172,10 +186,16 @@ def _cosigned(at_s: int, body: str) -> bytes:
 
 def _verify(verifier: Verifier, signature: bytes, body: bytes) -> None:
     try:
-        verifier.verify(signature, body)
-    except CheckpointError as error:
-        raise ReceiptError(f"signature: {error}") from None
+        _load_key(verifier.public_key).verify(signature, body)
+    except InvalidSignature:
+        raise ReceiptError(f"signature: signature of {verifier.name} does not verify") from None
 
 
+@functools.lru_cache(maxsize=_MAX_KEYS_KEPT)
+def _load_key(public_key: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public_key)
+
+
+@functools.lru_cache(maxsize=_MAX_KEYS_KEPT)
 def _key_id(verifier: Verifier, kind: int) -> bytes:
     return hashlib.sha256(verifier.name.encode() + b"\n" + bytes([kind]) + verifier.public_key).digest()[:_KEY_ID_BYTES]

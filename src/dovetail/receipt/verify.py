@@ -25,20 +25,22 @@ from typing import assert_never
 
 from dovetail.receipt.completeness import check_completeness
 from dovetail.receipt.consistency import View, compare_views
+from dovetail.receipt.conversation import check_conversation, find_left_out
 from dovetail.receipt.delivery import check_delivery
+from dovetail.receipt.exchange import check_exchange
 from dovetail.receipt.fork import check_fork
-from dovetail.receipt.format import Completeness, Delivery, Fork, SplitView, decode_receipt
+from dovetail.receipt.format import Completeness, Conversation, Delivery, Exchange, Fork, SplitView, decode_receipt
 from dovetail.receipt.proof import Policy, Proof
 from dovetail.receipt.split_view import check_split_view
 from dovetail.signing import Verifier
 
 
 def verify_receipt(
-    data: bytes, trusted: Iterable[Verifier], policy: Policy | None = None, against: Iterable[View] = ()
+    data: bytes, trusted: Iterable[Verifier], policy: Policy | None = None, against: Iterable[View | Proof] = ()
 ) -> Proof:
     """What the receipt in `data` proves to somebody who trusts these keys; ReceiptError names the first broken step.
 
-    `against` are views of the same journals from other receipts or checkpoints, with which it must be consistent.
+    `against` are other receipts that were verified, or views of the same journals, with which it must be consistent.
     """
     keys, rules, others = frozenset(trusted), policy or Policy(), list(against)
     receipt = decode_receipt(data)
@@ -51,6 +53,18 @@ def verify_receipt(
             proof = check_fork(receipt, keys, rules)
         case SplitView():
             proof = check_split_view(receipt, keys, rules)
+        case Conversation():
+            proof = check_conversation(receipt, keys, rules)
+        case Exchange():
+            proof = check_exchange(receipt, keys, rules)
         case _:
             assert_never(receipt)
-    return proof.with_growth(compare_views(proof.views, others)) if others else proof
+    if not others:
+        return proof
+    views = [view for other in others for view in (other.views if isinstance(other, Proof) else (other,))]
+    proof = proof.with_growth(compare_views(proof.views, views))
+    if isinstance(receipt, Conversation):
+        for other in others:
+            if isinstance(other, Proof):
+                find_left_out(proof, other)
+    return proof

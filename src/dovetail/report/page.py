@@ -20,11 +20,12 @@ from markupsafe import Markup
 
 from dovetail import __version__
 from dovetail.report.charts import Chart, make_charts
-from dovetail.report.evidence import read_hops, read_messages
+from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_routes
 from dovetail.report.numbers import Numbers
 from dovetail.report.pictures import Picture
+from dovetail.report.receipts import Origins, Related, Shelf, build_shelf
 from dovetail.report.tables import Tables
 from dovetail.report.text import name_server, show, write_duration, write_time
 from dovetail.report.vega import bundle_script
@@ -40,10 +41,13 @@ class Content:
     findings: dict[str, Any]
     gallery: list[Picture]
     finding_pictures: list[tuple[int, Picture]]
+    receipts: Shelf
 
 
-def gather_content(tables: Tables, numbers: Numbers, *, max_findings: int = MAX_FINDINGS) -> Content:
-    """Read the stories and draw the pictures."""
+def gather_content(
+    tables: Tables, numbers: Numbers, *, max_findings: int = MAX_FINDINGS, origins: Origins | None = None
+) -> Content:
+    """Read the stories, draw the pictures, and build the receipts where it is known from what."""
     rows = tables.read("findings")
     findings = order_findings(rows, max_findings)
     addresses = addresses_of(findings)
@@ -54,7 +58,15 @@ def gather_content(tables: Tables, numbers: Numbers, *, max_findings: int = MAX_
         findings=encode_findings(findings, messages, read_hops(tables, addresses), total=rows.num_rows),
         gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_routes(tables, peers)],
         finding_pictures=[(places[address], picture) for address, picture in draw_findings(tables, findings, peers)],
+        receipts=Shelf() if origins is None else build_shelf(origins, addresses, _responses(tables, addresses)),
     )
+
+
+def _responses(tables: Tables, addresses: list[bytes]) -> Related:
+    """The responses to these messages."""
+    kinds = ("first_response", "second_response", "failure")
+    chains = read_chains(tables, addresses)
+    return {message: [row[kind] for kind in kinds if row[kind] is not None] for message, row in chains.items()}
 
 
 def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
@@ -81,6 +93,7 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
                     "guides": _guides(numbers),
                     "tables": show(tables_path),
                     "lake": show(numbers.lake),
+                    "receipts": content.receipts.encode(),
                 }
             ),
             max_rows=MAX_TABLE_ROWS,
@@ -88,9 +101,15 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
     )
 
 
-def write_page(tables: Tables, numbers: Numbers, path: Path, *, max_findings: int = MAX_FINDINGS) -> int:
-    """Write the page under another name and rename it, so that nobody reads half of one; returns its size in bytes."""
-    page = build_page(numbers, gather_content(tables, numbers, max_findings=max_findings), tables_path=str(tables.root))
+def write_page(
+    tables: Tables, numbers: Numbers, path: Path, *, max_findings: int = MAX_FINDINGS, origins: Origins | None = None
+) -> int:
+    """Write the page under another name and rename it, so that nobody reads half of one; returns its size in bytes.
+
+    `origins` are the journals and the lake from which it is to have receipts.
+    """
+    content = gather_content(tables, numbers, max_findings=max_findings, origins=origins)
+    page = build_page(numbers, content, tables_path=str(tables.root))
     data = page.encode()
     beside = path.with_name(f"{path.name}.new")
     beside.write_bytes(data)

@@ -93,7 +93,10 @@ async def _run_node(site: Site, table: WonServerSection, on_ready: Ready) -> Non
     _tend(site, server.journal)
     try:
         port = await server.start()
-        on_ready({"server": table.uri, "port": port})
+        ready: dict[str, object] = {"server": table.uri, "port": port}
+        if server.metrics_port is not None:
+            ready["metrics_port"] = server.metrics_port
+        on_ready(ready)
         while not stopped.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), _LOOK_S)

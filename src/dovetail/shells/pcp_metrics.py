@@ -117,6 +117,9 @@ class BrokerMetrics:
         self.journal_delays = Counter(
             "dovetail_pcp_journal_delays", "Turns that waited for room in the journal.", registry=self.registry
         )
+        self.rule_changes = Counter(
+            "dovetail_pcp_rule_changes", "Rules read again, by outcome.", ["outcome"], registry=self.registry
+        )
         self._named = 0
 
     def count_slow(self, uri: str) -> None:

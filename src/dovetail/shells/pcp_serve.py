@@ -14,7 +14,8 @@ from dovetail.errors import ConfigError, DovetailError
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
 from dovetail.pcp.settings import PcpSettings
-from dovetail.shells.pcp_server import PcpServer, check_settings, now_us
+from dovetail.shells.pcp_server import PcpServer, now_us
+from dovetail.shells.pcp_tls import check_settings
 from dovetail.signing import Signer
 
 _GC_THRESHOLDS = (50_000, 20, 100)
@@ -28,13 +29,15 @@ def run_broker(
     *,
     journal_options: JournalOptions | None = None,
     on_journal: Callable[[Journal], None] | None = None,
+    read_settings: Callable[[], PcpSettings] | None = None,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; raises where it cannot start or can no longer keep its journal.
 
     `on_journal` is told the open journal before the broker starts, for whatever else is to be done with it.
+    `read_settings` is called at SIGHUP: the rules it returns decide from then on; where it raises, the old ones do.
     """
     check_settings(settings)
-    running = _serve(settings, on_started, journal_options, on_journal)
+    running = _serve(settings, on_started, journal_options, on_journal, read_settings)
     if settings.event_loop == "uvloop":
         try:
             import uvloop
@@ -68,6 +71,7 @@ async def _serve(
     on_started: Callable[[dict[str, object]], None],
     journal_options: JournalOptions | None,
     on_journal: Callable[[Journal], None] | None,
+    read_settings: Callable[[], PcpSettings] | None,
 ) -> None:
     journal = open_journal(settings, journal_options)
     try:
@@ -81,11 +85,30 @@ async def _serve(
         gc.collect()
         gc.freeze()  # what is there now stays; a collection looks only at what comes after
         gc.set_threshold(*_GC_THRESHOLDS)
+        if read_settings is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_rules, server, read_settings)
         await _until_stopped(server, lambda: on_started(describe(server)))
         await server.stop()
     finally:
         if journal is not None:
             journal.close()
+
+
+def reload_rules(server: PcpServer, read_settings: Callable[[], PcpSettings]) -> None:
+    """Let the rules of newly read settings decide; where these cannot be read, the old rules stay."""
+    try:
+        settings = read_settings()
+    except DovetailError as error:
+        server.keep_rules(error)
+        return
+    changed = [
+        name
+        for name in settings.__struct_fields__
+        if name != "rules" and getattr(settings, name) != getattr(server.settings, name)
+    ]
+    if changed:
+        log.warning("changed settings that need a restart: %s", ", ".join(changed))
+    server.change_rules(settings.rules)
 
 
 def describe(server: PcpServer) -> dict[str, object]:

@@ -1,20 +1,19 @@
 """The broker on sockets: feeds the core, journals what it saw, sends, and sets the timer again.
 
-Theory of operation. Everything that arrives in one turn of the event loop is fed to the core at once; the first of it
-plans one flush at the turn's end. The flush drains the core, gives the observations to the journal, and writes to each
-connection once. There is no `await` on this path.
+Theory of operation. Messages that arrive in one turn of the event loop are collected in the inbox; the first of them
+plans one flush at the turn's end. The flush feeds them to the core at once, drains it, gives the observations to the
+journal, and writes to each connection once. There is no `await` on this path. Whatever else happens to a connection is
+told to the core at once, after what came before it.
 
-The gate. With durability `full`, observations are appended and waited for; until the disk has them, frames that arrive
-are kept back and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages, so
-that a delivery is observed only if it is handed to a transport. With `relaxed` durability the gate closes only while
-the journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
+The gate. With durability `full`, observations are appended and waited for; until the disk has them, the inbox is kept
+and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages, so that a
+delivery is observed only if it is handed to a transport. With `relaxed` durability the gate closes only while the
+journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ipaddress
 import logging
 import time
 import uuid
@@ -27,18 +26,24 @@ from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import CloseDecided, Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.outbound import Outgoing
 from dovetail.pcp.session import ConnectionId, parse_mount
-from dovetail.pcp.settings import PcpSettings
-from dovetail.pcp.vocabulary import CLOSE_GOING_AWAY, CLOSE_LIMIT_EXCEEDED, CLOSE_NO_CERTIFICATE, CLOSE_REVOKED
+from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.vocabulary import (
+    CLOSE_ASSOCIATION_UNSUCCESSFUL,
+    CLOSE_GOING_AWAY,
+    CLOSE_LIMIT_EXCEEDED,
+    CLOSE_NO_CERTIFICATE,
+    CLOSE_REVOKED,
+)
 from dovetail.shells.metrics import Health, MetricsServer
 from dovetail.shells.pcp_access import access, log_message
 from dovetail.shells.pcp_metrics import BrokerMetrics
-from dovetail.shells.pcp_tls import RevocationList, common_name, serial_number, server_context
+from dovetail.shells.pcp_tls import RevocationList, check_settings, common_name, serial_number, server_context
 from dovetail.shells.websocket import Connection, encode_frames, listen
 
 REVOCATION_CHECK_S = 2.0
 RETRY_S = 0.01
 DRAIN_CHECK_S = 0.02
-MAX_KEPT_BACK_BYTES = 64 * 1024 * 1024
+MAX_INBOX_BYTES = 64 * 1024 * 1024
 
 log = logging.getLogger("dovetail.pcp")
 
@@ -83,8 +88,9 @@ class PcpServer:
         self._is_planned = False
         self._is_gated = False
         self._is_draining = False
-        self._kept_back: list[tuple[bytes | None, int, bool]] = []  # None: the connection was closed
-        self._kept_back_bytes = 0
+        self._inbox: list[tuple[bytes, ConnectionId, bool]] = []
+        self._inbox_bytes = 0  # counted only while it is gated
+        self._closed_while_gated: list[ConnectionId] = []
         self._now = 0
         self._turn_began = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -132,6 +138,7 @@ class PcpServer:
         deadline = self._loop.time() + self.settings.drain_timeout_ms / 1000
         await self._wait_until(lambda: not (self._is_busy() or self._unwritten_bytes()), deadline)
         self._now = now_us()
+        self._feed()
         for connection in list(self._connections):
             self.broker.close(ConnectionId(connection), CLOSE_GOING_AWAY, "shutting down", self._now)
         self._plan()
@@ -189,14 +196,14 @@ class PcpServer:
         assert mount is not None
         name: str | None = None
         if not self.settings.insecure_plain:
-            certificate = connection.certificate
+            certificate = connection.take_certificate()
             name = common_name(certificate)
             serial = serial_number(certificate)
             if name is None:
                 self._refuse(connection, CLOSE_NO_CERTIFICATE, "no certificate with exactly one common name")
                 return
-            if serial is not None:
-                if self._revocations is not None and serial in self._revocations.serials:
+            if serial is not None and self._revocations is not None:
+                if serial in self._revocations.serials:
                     self._refuse(connection, CLOSE_REVOKED, "certificate revoked")
                     return
                 self._serials[connection.id] = serial
@@ -206,6 +213,7 @@ class PcpServer:
         else:
             self._opened_at[connection.id] = self._loop.time()
         self._plan()
+        self._feed()
         self.broker.receive_opened(ConnectionId(connection.id), name, path, self._now)
 
     def _refuse(self, connection: Connection, code: int, detail: str) -> None:
@@ -217,10 +225,11 @@ class PcpServer:
         """A whole message; the hot path."""
         if not self._is_planned:
             self._plan()
+        self._inbox.append((data, ConnectionId(connection), is_text))
         if self._is_gated:
-            self._keep_back(data, connection, is_text)
-        else:
-            self.broker.receive_frame(data, ConnectionId(connection), self._now, is_text)
+            self._inbox_bytes += len(data)
+            if self._inbox_bytes > MAX_INBOX_BYTES:
+                time.sleep(RETRY_S)  # the disk is slower than the network: let TCP slow the senders down
 
     def receive_large(self, connection: int, size: int) -> None:
         """Read buffers grow and never shrink: over the memory limit, a connection that has a large one is closed."""
@@ -230,6 +239,7 @@ class PcpServer:
             self._read_buffer_bytes += grown
         if self._read_buffer_bytes > self.settings.total_queue_bytes:
             self._plan()
+            self._feed()
             detail = "read buffers exceed the memory limit"
             self.broker.close(ConnectionId(connection), CLOSE_LIMIT_EXCEEDED, detail, self._now)
 
@@ -240,6 +250,7 @@ class PcpServer:
     def receive_refused(self, data: bytes, connection: int, reason: Reason, size: int) -> None:
         """A frame that was not taken in whole."""
         self._plan()
+        self._feed()
         self.broker.receive_refused(data, ConnectionId(connection), self._now, reason, size)
 
     def receive_paused(self, connection: int) -> None:
@@ -263,8 +274,9 @@ class PcpServer:
         if self._is_gated:
             # What it sent before must be fed first; but nothing more may be handed over to it.
             self.broker.receive_broken(ConnectionId(connection), self._now)
-            self._kept_back.append((None, connection, False))
+            self._closed_while_gated.append(ConnectionId(connection))
         else:
+            self._feed()
             self.broker.receive_closed(ConnectionId(connection), self._now)
 
     # A turn
@@ -277,11 +289,29 @@ class PcpServer:
             self._turn_began = time.perf_counter()
             self._loop.call_soon(self._flush)
 
+    def _feed(self) -> None:
+        """Give the core what has arrived, unless the gate is closed."""
+        if self._is_gated or not self._inbox:
+            return
+        inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
+        left = iter(inbox)
+        while True:
+            try:
+                self.broker.receive_frames(left, self._now)
+                return
+            except Exception:
+                rest = list(left)
+                failed = inbox[len(inbox) - len(rest) - 1][1]
+                log.exception("connection %d is closed: its message could not be handled", failed)
+                self.broker.close(failed, CLOSE_LIMIT_EXCEEDED, "internal error", self._now)
+                left = iter(rest)
+
     def _flush(self) -> None:
         self._is_planned = False
         if self._is_gated:
             return
         try:
+            self._feed()
             events = self.broker.events(settle=not self._is_full)
             observations = [event for event in events if isinstance(event, Observation)]
             if observations and self._journal is not None:
@@ -378,18 +408,10 @@ class PcpServer:
             return
         self._is_gated = False
         self._plan()
-        kept, self._kept_back, self._kept_back_bytes = self._kept_back, [], 0
-        for data, connection, is_text in kept:
-            if data is None:
-                self.broker.receive_closed(ConnectionId(connection), self._now)
-            else:
-                self.broker.receive_frame(data, ConnectionId(connection), self._now, is_text)
-
-    def _keep_back(self, data: bytes, connection: int, is_text: bool) -> None:
-        self._kept_back.append((data, connection, is_text))
-        self._kept_back_bytes += len(data)
-        if self._kept_back_bytes > MAX_KEPT_BACK_BYTES:
-            time.sleep(RETRY_S)  # the disk is slower than the network: let TCP slow the senders down
+        self._feed()
+        closed, self._closed_while_gated = self._closed_while_gated, []
+        for connection in closed:
+            self.broker.receive_closed(connection, self._now)
 
     def _fail(self, error: Exception) -> None:
         """The broker cannot keep its promises: stop promising."""
@@ -416,6 +438,7 @@ class PcpServer:
         self._timer = self._timer_due = None
         self._plan()
         if not self._is_gated:
+            self._feed()
             self.broker.handle_timer(self._now)
 
     # Revocation
@@ -431,26 +454,30 @@ class PcpServer:
             revoked = [connection for connection, serial in self._serials.items() if serial in new]
             if revoked:
                 log.warning("%d connections have a revoked certificate", len(revoked))
-                self._spawn(self._close_revoked(revoked))
+                self._spawn(self._close_spread(revoked, CLOSE_REVOKED, "certificate revoked"))
 
-    async def _close_revoked(self, connections: list[int]) -> None:
+    async def _close_spread(self, connections: Sequence[int], code: int, detail: str) -> None:
         """Close them spread over time, so that they do not all come back at once."""
         pause = self.settings.revocation_spread_ms / 1000 / len(connections)
         for connection in connections:
             self._plan()
-            self.broker.close(ConnectionId(connection), CLOSE_REVOKED, "certificate revoked", self._now)
+            self._feed()
+            self.broker.close(ConnectionId(connection), code, detail, self._now)
             await asyncio.sleep(pause)
 
+    # Rules
 
-def check_settings(settings: PcpSettings) -> None:
-    """Refuse what would be unsafe or cannot work; raises ConfigError."""
-    if settings.insecure_plain:
-        is_loopback = settings.host == "localhost"
-        with contextlib.suppress(ValueError):
-            is_loopback = is_loopback or ipaddress.ip_address(settings.host).is_loopback
-        if not is_loopback:
-            raise ConfigError(f"host {settings.host!r} with insecure_plain, expected a loopback address")
-        return
-    for name in ("certificate", "key", "authority"):
-        if not getattr(settings, name):
-            raise ConfigError(f"{name} is missing; without TLS there is only insecure_plain on loopback")
+    def change_rules(self, rules: tuple[Rule, ...]) -> None:
+        """From now on these rules decide; connections that they do not let associate are closed, spread over time."""
+        self._plan()
+        self._feed()
+        refused = self.broker.change_rules(rules, self._now)
+        self.metrics.rule_changes.labels("done").inc()
+        log.warning("rules changed: %d rules decide now, %d connections are closed by them", len(rules), len(refused))
+        if refused:
+            self._spawn(self._close_spread(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate"))
+
+    def keep_rules(self, error: DovetailError) -> None:
+        """New rules could not be read: say so; the old ones stay."""
+        self.metrics.rule_changes.labels("failed").inc()
+        log.error("rules not read, the old ones stay: %s", error)

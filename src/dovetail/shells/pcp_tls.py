@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import ssl
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,23 @@ from typing import Any
 from cryptography import x509
 
 from dovetail.errors import ConfigError, KeyFileError
+from dovetail.pcp.settings import PcpSettings
 
 MAX_REVOCATION_LIST_BYTES = 64 * 1024 * 1024
+
+
+def check_settings(settings: PcpSettings) -> None:
+    """Refuse what would be unsafe or cannot work; raises ConfigError."""
+    if settings.insecure_plain:
+        is_loopback = settings.host == "localhost"
+        with contextlib.suppress(ValueError):
+            is_loopback = is_loopback or ipaddress.ip_address(settings.host).is_loopback
+        if not is_loopback:
+            raise ConfigError(f"host {settings.host!r} with insecure_plain, expected a loopback address")
+        return
+    for name in ("certificate", "key", "authority"):
+        if not getattr(settings, name):
+            raise ConfigError(f"{name} is missing; without TLS there is only insecure_plain on loopback")
 
 
 def server_context(certificate: str, key: str, authority: str) -> ssl.SSLContext:

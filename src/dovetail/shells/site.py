@@ -168,6 +168,7 @@ class Site:
             certificate=table.certificate or str(keys / f"{table.host}.pem"),
             certificate_key=table.key or str(keys / f"{table.host}.key"),
             authority=table.authority or (str(keys / "ca.pem") if (keys / "ca.pem").exists() else None),
+            metrics=parse_listen(table.metrics) if table.metrics is not None else None,
             settings=table.limits,
             journal_options=self.journal_options(table),
         )
@@ -189,7 +190,7 @@ class Site:
             match table:
                 case PcpServerSection(metrics_port=int(port)) if port:
                     found.append((table.label, f"http://{join_host(table.metrics_host, port)}/metrics"))
-                case SwarmServerSection(metrics=str(address)):
+                case WonServerSection(metrics=str(address)) | SwarmServerSection(metrics=str(address)):
                     found.append((table.label, f"http://{address}/metrics"))
         return found
 

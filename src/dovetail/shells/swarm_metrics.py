@@ -38,6 +38,8 @@ class PeerCollector(Collector):
         for name, help_text, value in (
             ("accepted", "Messages that joined the flow, own ones included.", status.accepted),
             ("duplicates", "Messages that came again.", status.duplicates),
+            ("late_answers", "Answers to own questions that came late or again.", status.late_answers),
+            ("refused_journaled", "Refusals that went into the journal.", status.refused_journaled),
             ("received_bytes", "Bytes received.", status.received_bytes),
             ("received_datagrams", "Datagrams received.", status.received_datagrams),
             ("sent_datagrams", "Datagrams sent.", status.sent_datagrams),

@@ -7,25 +7,32 @@
 
 A node keeps its identity (`peer.skey`) and its journal (`journal.db`) in a directory of its own. After a restart
 everything unexpired is back from the journal.
+
+While the disk is full a node waits: nothing is sent, `publish` does not return. When the journal fails for good, or its
+file is removed or replaced, the node reads and sends nothing more, and the block of `async with` is cancelled and ends
+with the JournalError, as that of a TaskGroup does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.errors import JournalError
 from dovetail.hop import Address, address_of
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys import load_signing_key
 from dovetail.keys.files import write_private
+from dovetail.shells.metrics import Health
 from dovetail.shells.swarm_solver import WorkSolver
 from dovetail.shells.swarm_udp import SwarmUdp, now_us
 from dovetail.signing import Signer
@@ -47,6 +54,7 @@ from dovetail.swarm.status import PeerStatus
 
 MAX_WAITING: Final = 65_536
 """Items kept for a subscriber that does not read; then the oldest give way, and it is told how many."""
+WATCH_S: Final = 1.0
 KEY_FILE: Final = "peer.skey"
 JOURNAL_FILE: Final = "journal.db"
 
@@ -132,7 +140,18 @@ class SwarmNode:
         self.restored = self.peer.restore(self.journal.hops(), now)
         self.endpoints: list[Endpoint] = []
         self._listen = listen
-        self._udp = SwarmUdp(self.peer, self.journal, is_full=options.durability == "full", listener=self._hear)
+        self._udp = SwarmUdp(
+            self.peer,
+            self.journal,
+            is_full=options.durability == "full",
+            listener=self._hear,
+            on_failure=self._fail,
+        )
+        self.failure: Exception | None = None
+        """Why the node had to stop."""
+        self._file = _identify(self.journal.path)
+        self._watching: asyncio.Task[None] | None = None
+        self._block: asyncio.Task[Any] | None = None
         self._threads = threads
         self._solver: WorkSolver | None = None
         self._subscriptions: set[_Subscription] = set()
@@ -140,15 +159,30 @@ class SwarmNode:
 
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
+        self._block = asyncio.current_task()
+        self._watching = asyncio.ensure_future(self._watch_file())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        block, self._block = self._block, None
+        is_cancelled = False
+        if self.failure is not None and block is not None:
+            if kind is not asyncio.CancelledError:
+                # the block ended before our cancellation reached it
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)
+            is_cancelled = block.uncancel() > 0
         await self.close()
+        if self.failure is not None and kind in (None, asyncio.CancelledError):
+            # somebody else's cancellation goes before our error
+            raise asyncio.CancelledError if is_cancelled else self.failure
 
     async def close(self) -> None:
         """Leave: commit, close sockets and journal, end all subscriptions."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self._udp.stop()
         for subscription in self._subscriptions:
             subscription.items.put_nowait(None)
@@ -204,9 +238,30 @@ class SwarmNode:
         """The peer in numbers."""
         return self.peer.status()
 
+    @property
+    def health(self) -> Health:
+        """Whether the peer can do its work."""
+        if self.failure is not None:
+            return Health(False, "the journal has failed")
+        return Health(False, "waiting for the disk") if self._udp.gate.is_waiting else Health(True, "well")
+
     async def linked(self) -> None:
         """Wait until the first peer is there that we relay to."""
         await self._linked.wait()
+
+    async def _watch_file(self) -> None:
+        """A file that was removed or replaced still takes writes, but nobody can ever read them."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if _identify(self.journal.path) != self._file:
+                reason = f"{self.journal.path} was removed or replaced while it was being written"
+                self._udp.gate.fail(JournalError(reason))
+                return
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        if self._block is not None:
+            self._block.cancel()
 
     def _hear(self, events: list[Event]) -> None:
         if not self._linked.is_set() and any(isinstance(event, PeerLinked) and event.is_forward for event in events):
@@ -243,6 +298,15 @@ def _item_of(event: Event) -> Item | None:
             return Evidence(kind="cycle", messages=path)
         case _:
             return None
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Which file lies there; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _load_key(path: Path) -> Ed25519PrivateKey:

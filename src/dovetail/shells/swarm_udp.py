@@ -1,11 +1,10 @@
 """The swarm on UDP sockets: feeds the peer, journals what it saw, sends, and sets the timer again.
 
 Theory of operation. Everything that a socket holds, up to `MAX_BATCH` datagrams, is one turn: it is fed to the core,
-and what comes of it is kept as a turn until its observations are journaled; only then are the application told and
-the datagrams sent. While a commit is under way, further turns gather and share the next one, so the disk's waiting
-costs latency and not throughput. At `MAX_KEPT` turns the sockets are no longer read: the kernel's buffer fills, then
-UDP loses, and the swarm repairs it. With `relaxed` durability there is no waiting, except when the journal's queue is
-at its bound.
+and what comes of it is kept at the gate until its observations are journaled (`swarm_gate`); only then are the
+application told and the datagrams sent, all to one receiver in as few system calls as can be (`swarm_batches`). While
+the gate is crowded neither sockets nor the timer feed the core: the kernel's buffer fills, then UDP loses, and the
+swarm repairs it. After a failure of the journal nothing is read or sent any more.
 
 Endpoints are numeric, `192.0.2.7:4711` or `[2001:db8::7]:4711`: names that peers pass on are never looked up.
 """
@@ -17,34 +16,23 @@ import ipaddress
 import logging
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
-from dovetail.errors import ConfigError, JournalBusy, JournalError
-from dovetail.hop import Observation
+from dovetail.errors import ConfigError
+from dovetail.shells.swarm_batches import BatchSender, SocketAddress
+from dovetail.shells.swarm_gate import Journal, JournalGate, Turn
 from dovetail.swarm.events import Event
 from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.peer import Peer
 
 MAX_BATCH: Final = 512
-MAX_KEPT: Final = 8
 MAX_DATAGRAM_BYTES: Final = 2_048
 SOCKET_BUFFER_BYTES: Final = 4 << 20
 MAX_NAMES: Final = 8_192
-RETRY_S: Final = 0.2
-
-SocketAddress = tuple[Any, ...]
-Turn = tuple[list[Event], list[tuple[Endpoint, bytes]]]
 
 log = logging.getLogger("dovetail.swarm")
-
-
-class Journal(Protocol):
-    """What the shell needs of a journal."""
-
-    async def append_async(self, observations: Sequence[Observation]) -> int: ...
-
-    def write(self, observations: Sequence[Observation]) -> None: ...
 
 
 def now_us() -> int:
@@ -90,18 +78,18 @@ class SwarmUdp:
         *,
         is_full: bool = True,
         listener: Callable[[list[Event]], None] | None = None,
+        on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
         self.peer = peer
         self.dropped = 0
         """Datagrams that the kernel did not take."""
-        self._journal = journal
-        self._is_full = is_full
+        self.gate = JournalGate(journal, is_full=is_full, let_go=self._let_go, on_failure=self._fail)
         self._listener = listener
+        self._on_failure = on_failure
         self._sockets: dict[int, socket.socket] = {}
         self._endpoints: dict[SocketAddress, Endpoint] = {}
-        self._addresses: dict[Endpoint, tuple[socket.socket, SocketAddress] | None] = {}
-        self._kept: list[Turn] = []
-        self._committing: asyncio.Task[None] | None = None
+        self._senders: dict[int, BatchSender] = {}
+        self._addresses: dict[Endpoint, tuple[BatchSender, SocketAddress] | None] = {}
         self._is_reading = False
         self._is_stopping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -114,42 +102,35 @@ class SwarmUdp:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             if family in self._sockets:
                 raise ConfigError(f"listen {text!r}: one IPv4 and one IPv6 endpoint at most")
-            self._sockets[family] = _open_socket(family, host, port)
+            opened = self._sockets[family] = _open_socket(family, host, port)
+            self._senders[family] = BatchSender(opened)
         self._read_on()
         self.turn()
         return [format_endpoint(each.getsockname()) for each in self._sockets.values()]
 
     async def stop(self) -> None:
-        """Commit and send what is kept, then close. Safe to call twice."""
-        if self._is_stopping:
-            return
-        self._read_off()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.turn()
-        self._is_stopping = True
-        if self._committing is not None:
-            await self._committing
-        if self._timer is not None:
-            self._timer.cancel()
+        """Commit and send what is kept, then close; what the journal has no room for is dropped. Safe to call twice."""
+        is_first, self._is_stopping = not self._is_stopping, True
+        self._rest()
+        if is_first:
+            self.turn()
+        await self.gate.close()
         for each in self._sockets.values():
             each.close()
 
     async def settle(self) -> None:
-        """Wait until everything so far is journaled and sent."""
-        while self._committing is not None:
-            await asyncio.shield(self._committing)
+        """Wait until everything so far is journaled and sent; raises what stopped the journal for good."""
+        await self.gate.settle()
 
     def turn(self) -> None:
         """Drain the core after it was fed: journal, tell, send, re-arm."""
         events, datagrams = self.peer.events(), self.peer.to_send()
         if events or datagrams:
-            self._kept.append((events, datagrams))
-            if self._committing is None:
-                self._settle_turns()
-            elif len(self._kept) >= MAX_KEPT:
-                self._read_off()
-        self._arm()
+            self.gate.put(Turn(events, datagrams, self._loop.time()))
+        if self.gate.is_crowded:
+            self._rest()
+        else:
+            self._arm()
 
     # -- the turn's parts
 
@@ -166,71 +147,34 @@ class SwarmUdp:
             log.debug("receiving failed: %s", error)
         self.turn()
 
-    def _settle_turns(self) -> None:
-        """Finish the kept turns at once where nothing has to be waited for, else in a task."""
-        if self._journal is None:
-            self._finish()
-            return
-        if not self._is_full:
-            try:
-                self._journal.write(_observations(self._kept))
-            except JournalBusy:
-                log.warning("the journal's queue is full: the swarm waits for the disk")
-            else:
-                self._finish()
-                return
-        elif not any(events for events, _ in self._kept):
-            self._finish()
-            return
-        self._committing = self._loop.create_task(self._commit(self._journal))
+    def _let_go(self, turns: list[Turn]) -> None:
+        """Tell the application and send: what was observed is in the journal now."""
+        outgoing: defaultdict[Endpoint, list[bytes]] = defaultdict(list)
+        for turn in turns:
+            if self._listener is not None and turn.events:
+                self._listener(turn.events)
+            for endpoint, datagram in turn.datagrams:
+                outgoing[endpoint].append(datagram)
+        for endpoint, waiting in outgoing.items():
+            found = self._addresses.get(endpoint) or self._locate(endpoint)
+            self.dropped += len(waiting) if found is None else found[0].send(found[1], waiting)
+        if not self._is_reading and not self._is_stopping:
+            self._read_on()
+            self._arm()
 
-    async def _commit(self, journal: Journal) -> None:
-        """Commit what is kept, again and again until nothing is left; a full disk holds everything back."""
-        is_told = False
-        try:
-            while self._kept:
-                turns, self._kept = self._kept, []
-                observations = _observations(turns)
-                while observations:
-                    try:
-                        await journal.append_async(observations)
-                        break
-                    except JournalError as error:
-                        if not error.retriable or self._is_stopping:
-                            raise
-                        if not is_told:
-                            log.warning("the journal cannot take hops now, the swarm waits: %s", error)
-                            is_told = True
-                        await asyncio.sleep(RETRY_S)
-                for events, datagrams in turns:
-                    self._tell(events)
-                    self._send(datagrams)
-                self._read_on()
-        finally:
-            self._committing = None
+    def _fail(self, error: Exception) -> None:
+        """The journal has failed for good: whatever is seen from now on could not be journaled."""
+        self._is_stopping = True
+        self._rest()
+        if self._on_failure is not None:
+            self._on_failure(error)
 
-    def _finish(self) -> None:
-        turns, self._kept = self._kept, []
-        for events, datagrams in turns:
-            self._tell(events)
-            self._send(datagrams)
-
-    def _tell(self, events: list[Event]) -> None:
-        if self._listener is not None and events:
-            self._listener(events)
-
-    def _send(self, datagrams: list[tuple[Endpoint, bytes]]) -> None:
-        addresses = self._addresses
-        for endpoint, data in datagrams:
-            found = addresses.get(endpoint) or self._locate(endpoint)
-            if found is None:
-                self.dropped += 1
-                continue
-            try:
-                found[0].sendto(data, found[1])
-            except OSError:
-                # a full buffer or no route: for UDP that is loss, and the swarm repairs it
-                self.dropped += 1
+    def _rest(self) -> None:
+        """Feed the core nothing more."""
+        self._read_off()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -264,21 +208,17 @@ class SwarmUdp:
         endpoint = self._endpoints[address] = format_endpoint(address)
         return endpoint
 
-    def _locate(self, endpoint: Endpoint) -> tuple[socket.socket, SocketAddress] | None:
+    def _locate(self, endpoint: Endpoint) -> tuple[BatchSender, SocketAddress] | None:
         if len(self._addresses) >= MAX_NAMES:
             self._addresses.clear()
-        found: tuple[socket.socket, SocketAddress] | None = None
+        found: tuple[BatchSender, SocketAddress] | None = None
         if is_sendable(endpoint):
             host, port = parse_endpoint(endpoint)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            if family in self._sockets:
-                found = self._sockets[family], (host, port)
+            if family in self._senders:
+                found = self._senders[family], (host, port)
         self._addresses[endpoint] = found
         return found
-
-
-def _observations(turns: list[Turn]) -> list[Observation]:
-    return [event for events, _ in turns for event in events if type(event) is Observation]
 
 
 def _open_socket(family: int, host: str, port: int) -> socket.socket:

@@ -64,9 +64,8 @@ class Connection(Protocol):
     def write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken yet."""
 
-    @property
-    def certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, as `ssl` describes it; None without TLS."""
+    def take_certificate(self) -> dict[str, Any] | None:
+        """The peer's certificate, as `ssl` describes it, which is not kept; None without TLS."""
 
 
 class Handler(Protocol):
@@ -151,6 +150,17 @@ class Assembler:
 class PicowsConnection(picows.WSListener):
     """One connection of picows: both its listener and our Connection."""
 
+    __slots__ = (
+        "_assembler",
+        "_handler",
+        "_is_closing",
+        "_max_bytes",
+        "_path",
+        "_receive",
+        "_underlying",
+        "id",
+    )
+
     def __init__(self, handler: Handler, path: str, max_bytes: int) -> None:
         self.id = next(_numbers)
         self._handler = handler
@@ -158,16 +168,17 @@ class PicowsConnection(picows.WSListener):
         self._path = path
         self._max_bytes = max_bytes
         self._assembler: Assembler | None = None
-        self._transport: picows.WSTransport | None = None
         self._underlying: Any = None
         self._is_closing = False
 
     # Called by picows
 
     def on_ws_connected(self, transport: picows.WSTransport) -> None:
-        self._transport = transport
         self._underlying = transport.underlying_transport
         self._underlying.set_write_buffer_limits(high=0)
+        # picows keeps both for as long as the connection lives; their headers take 2 KiB
+        for exchanged in (transport.request, transport.response):
+            exchanged.headers.clear()
         self._handler.receive_opened(cast(Connection, self), self._path)
 
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
@@ -264,10 +275,14 @@ class PicowsConnection(picows.WSListener):
         """Bytes that the kernel has not taken yet."""
         return int(self._underlying.get_write_buffer_size())
 
-    @property
-    def certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, as `ssl` describes it."""
-        return cast("dict[str, Any] | None", self._underlying.get_extra_info("peercert"))
+    def take_certificate(self) -> dict[str, Any] | None:
+        """The peer's certificate, as `ssl` describes it. The transport's copy is emptied: it takes 1 KiB."""
+        kept: dict[str, Any] | None = self._underlying.get_extra_info("peercert")
+        if kept is None:
+            return None
+        certificate = dict(kept)
+        kept.clear()
+        return certificate
 
 
 async def listen(

@@ -87,6 +87,16 @@ class Driver:
         """False once the journal can no longer be written; the process should end then."""
         return self._writer is not None and not self._writer.done()
 
+    @property
+    def is_reading(self) -> bool:
+        """False while the journal has no room, or too much waits for it: nothing is taken in then."""
+        return self._is_reading
+
+    @property
+    def waiting(self) -> int:
+        """How many turns wait for the journal."""
+        return len(self._turns)
+
     def start(self) -> None:
         """Begin to journal and send; whatever the core has to say already goes first."""
         self._writer = asyncio.get_running_loop().create_task(self._write_turns())

@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.errors import ConfigError
 from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.shells.metrics import Health, MetricsServer
 from dovetail.shells.won_driver import Driver, now_us
+from dovetail.shells.won_metrics import node_registry
 from dovetail.shells.won_socket import Answer, Wire, client_context, serve, server_context
 from dovetail.signing import Signer
 from dovetail.won.archive import RecentArchive
@@ -41,6 +43,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     certificate: str | None = None
     certificate_key: str | None = None
     authority: str | None = None
+    metrics: tuple[str, int] | None = None
     settings: WonSettings = WonSettings()
     journal_options: JournalOptions = JournalOptions()
 
@@ -64,6 +67,8 @@ class NodeServer:
         self._observer = observer
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
+        self._metrics: MetricsServer | None = None
+        self.metrics_port: int | None = None
         self._server_context: ssl.SSLContext | None = None
         if options.certificate is not None and options.certificate_key is not None:
             self._server_context = server_context(options.certificate, options.certificate_key)
@@ -87,12 +92,25 @@ class NodeServer:
         )
         self._server = await serve(self._answer, self.options.host, self.options.port, self._server_context)
         self.driver.start()
+        if self.options.metrics is not None:
+            self._metrics = MetricsServer(node_registry(self.node, self.journal, self.driver), self.health)
+            self.metrics_port = await self._metrics.start(*self.options.metrics)
         port: int = self._server.sockets[0].getsockname()[1]
         log.info("node %s listens on port %d with %d atoms", self.node.uri, port, len(self.node.ledger.atoms))
         return port
 
+    def health(self) -> Health:
+        """Whether the node takes messages in and makes them durable."""
+        if not self.driver.is_alive:
+            return Health(False, "the journal can no longer be written")
+        if not self.driver.is_reading:
+            return Health(False, "waiting for the journal")
+        return Health(True, "well")
+
     async def stop(self) -> None:
         """Stop listening, journal what waits, close the journal."""
+        if self._metrics is not None:
+            await self._metrics.stop()
         if self._server is not None:
             self._server.close()
             await self.driver.stop()

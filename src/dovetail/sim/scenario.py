@@ -31,6 +31,9 @@ MAX_PLACES = 10_000
 
 SCENARIOS: dict[str, str] = {
     "pingpong": "dovetail.sim.pingpong:build",
+    "pcp": "dovetail.sim.pcp_play:build",
+    "won": "dovetail.sim.won_play:build",
+    "swarm": "dovetail.sim.swarm_play:build",
 }
 """By name: module and function of the builder."""
 

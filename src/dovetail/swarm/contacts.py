@@ -8,8 +8,10 @@ that only take places do neither, so proven ones are preferred wherever there is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
+
+import msgspec
 
 from dovetail.swarm.exchange import NO_PROOF, Endpoint, PeerAddress, is_forward_peer
 from dovetail.swarm.limits import TokenBucket
@@ -57,6 +59,7 @@ class Contact:
         "is_validated",
         "knows_us",
         "linked_us",
+        "past_tickets",
         "queries",
         "received_bytes",
         "refused_until_us",
@@ -81,6 +84,8 @@ class Contact:
         self.is_backward = False
         self.heard_us = now
         self.hello_ticket: bytes | None = None
+        self.past_tickets: tuple[bytes, ...] = ()
+        """Tickets of earlier hellos, answered or not."""
         self.given_token: bytes | None = None
         self.held_token = NO_PROOF
         self.hello_had_proof = False
@@ -113,6 +118,19 @@ class Contact:
         return True
 
 
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """Whom a message goes on to, and how the journal names them."""
+
+    receivers: tuple[Contact, ...]
+    uris: tuple[str, ...]
+
+
+def make_route(receivers: Iterable[Contact]) -> Route:
+    """The route to these contacts, as they are named now."""
+    receivers = tuple(receivers)
+    return Route(receivers, tuple([contact.uri for contact in receivers]))
+
+
 class Contacts:
     """All contacts by endpoint: the answered ones, and strangers in the order in which they were last heard."""
 
@@ -132,6 +150,7 @@ class Contacts:
         self._known: dict[Endpoint, Contact] = {}
         self._strangers: dict[Endpoint, Contact] = {}
         self._forward: list[Contact] | None = None
+        self._routes: dict[Endpoint, Route] = {}
 
     def __len__(self) -> int:
         return len(self._known) + len(self._strangers)
@@ -156,6 +175,16 @@ class Contacts:
         if self._forward is None:
             self._forward = [contact for contact in self._known.values() if contact.is_forward]
         return self._forward
+
+    def route_from(self, source: Contact) -> Route:
+        """The way of what came from this contact: to all that we relay to, but not back."""
+        route = self._routes.get(source.endpoint)
+        if route is None:
+            if len(self._routes) >= MAX_CONTACTS:
+                self._routes.clear()
+            route = make_route([contact for contact in self.forward if contact is not source])
+            self._routes[source.endpoint] = route
+        return route
 
     @property
     def backward(self) -> list[Contact]:
@@ -200,6 +229,7 @@ class Contacts:
         contact.address = address
         contact.is_ahead = is_forward_peer(self.local, address)
         contact.uri = f"swarm://{self._swarm_name}/{address.hex()}"
+        self._routes.clear()
 
     def validate(self, contact: Contact) -> None:
         """It echoed a ticket: it is where it says."""
@@ -217,13 +247,13 @@ class Contacts:
         if backward is not None:
             contact.is_backward = backward
             contact.delivered = 0
-        self._forward = None
+        self._links_changed()
 
     def forget(self, contact: Contact) -> None:
         """Remove a contact that is neither pinned nor linked."""
         self._strangers.pop(contact.endpoint, None)
         self._known.pop(contact.endpoint, None)
-        self._forward = None
+        self._links_changed()
 
     def pick(self, count: int, is_fit: Callable[[Contact], bool]) -> list[Contact]:
         """Up to `count` contacts at random, first those that are proven, and that will answer us."""
@@ -232,6 +262,10 @@ class Contacts:
             [(not contact.is_proven, not contact.knows_us, self._chance.random(), at) for at, contact in enumerate(fit)]
         )
         return [fit[row[-1]] for row in ranked[:count]]
+
+    def _links_changed(self) -> None:
+        self._forward = None
+        self._routes.clear()
 
     def _evict(self) -> None:
         spare = [contact for contact in self._known.values() if not contact.is_pinned and not contact.is_linked]

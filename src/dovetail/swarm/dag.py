@@ -3,15 +3,17 @@
 Messages are indexed by their full 32-byte address; the 8 bytes on the wire are only a hint, and two messages that
 share them are both kept and reported (reading 6). An edge counts when the referrer is strictly newer than the referee
 (reading 9); a message that breaks the rule is kept and the edge is not counted. Counted edges always lead back in
-time, so only an edge that is not counted can close a cycle: whenever one is seen, a bounded walk looks for the way
-back, and a cycle found is reported. Nothing pins an expired message; when a referrer expires, what only it referred
-to becomes a tip again, and the next composer refers to it.
+time, so every cycle has an edge that is not counted. As long as a message with such an edge lives, whatever comes
+after it was referred to may close a cycle, and a bounded walk looks for the way back to it; a cycle found is reported.
+Honest composers never make such an edge, so the walk costs nothing in peace. Nothing pins an expired message; when a
+referrer expires, what only it referred to becomes a tip again, and the next composer refers to it.
 
 ttl 0 messages are known by address only, to relay them once; they have no edges (reading 12).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
@@ -35,7 +37,9 @@ from dovetail.swarm.times import TimeIndex
 MAX_AWAITED: Final = 16_384
 """Unresolved references whose referrers are remembered, so that the edge counts when the referee comes."""
 MAX_REFERRERS: Final = 8
-MAX_CYCLE_WALK: Final = 256
+MAX_CYCLE_WALK: Final = 512
+MAX_SUSPECTS: Final = 256
+"""Messages with an edge that is not counted, remembered as long as they live."""
 RECENT: Final = 32
 """How many of the newest messages are looked at when there are fewer tips than references to give."""
 
@@ -84,12 +88,15 @@ class Dag:
     def __init__(self, epoch_ms: int) -> None:
         self._epoch_ms = epoch_ms
         self._entries: dict[Address, Entry] = {}
-        self._by_hash: dict[MsgHash, list[Entry]] = {}
+        self._by_hash: dict[MsgHash, Entry] = {}
+        self._collided: dict[MsgHash, list[Entry]] = {}
+        """Further messages with the wire hash of one in `_by_hash`."""
         self._times: TimeIndex[Entry] = TimeIndex()
         self._tips: dict[Address, Entry] = {}
         self._passing: set[Address] = set()
         self._expiry: list[tuple[int, Address]] = []
         self._awaited: dict[MsgHash, list[Address]] = {}
+        self._suspects: dict[Address, int] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -111,13 +118,10 @@ class Dag:
         """A pullable message by its address."""
         return self._entries.get(address)
 
-    def has_hash(self, msg_hash: MsgHash) -> bool:
-        """Whether a pullable message with this wire hash is here."""
-        return msg_hash in self._by_hash
-
     def by_hash(self, msg_hash: MsgHash) -> Sequence[Entry]:
         """All messages with this wire hash; more than one is a collision."""
-        return self._by_hash.get(msg_hash, ())
+        first = self._by_hash.get(msg_hash)
+        return () if first is None else (first, *self._collided.get(msg_hash, ()))
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[Entry]:
         """Pullable messages of this time, in order."""
@@ -136,19 +140,17 @@ class Dag:
         self._entries[entry.address] = entry
         self._times.add(entry)
         collides_with: tuple[Address, ...] = ()
-        same = self._by_hash.get(entry.msg_hash)
-        if same is None:
-            self._by_hash[entry.msg_hash] = [entry]
-        else:
-            collides_with = tuple([other.address for other in same])
-            same.append(entry)
+        by_hash = self._by_hash
+        if by_hash.setdefault(entry.msg_hash, entry) is not entry:
+            collides_with = tuple([other.address for other in self.by_hash(entry.msg_hash)])
+            self._collided.setdefault(entry.msg_hash, []).append(entry)
         self._tips[entry.address] = entry
         referrers = self._awaited.pop(entry.msg_hash, None)
         missing: list[Reference] | None = None
         for edge in entry.references:
-            found = self._by_hash.get(edge.msg_hash)
-            if found is not None:
-                self._link(entry, found[0])
+            referee = by_hash.get(edge.msg_hash)
+            if referee is not None:
+                self._link(entry, referee)
                 continue
             self._await(edge.msg_hash, entry.address)
             if missing is None:
@@ -187,14 +189,16 @@ class Dag:
             [Reference(entry.msg_hash, epoch_diff_of(expires_ms, entry.expires_ms, self._epoch_ms)) for entry in chosen]
         )
 
-    def _link(self, referrer: Entry, referee: Entry) -> bool:
+    def _link(self, referrer: Entry, referee: Entry) -> None:
         """Count an edge, if it is one that counts."""
         if referrer.timestamp_ms <= referee.timestamp_ms:
-            return False
+            if len(self._suspects) >= MAX_SUSPECTS:
+                del self._suspects[next(iter(self._suspects))]
+            self._suspects[referrer.address] = referrer.timestamp_ms
+            return
         referee.referred += 1
         if referee.referred == 1:
             self._tips.pop(referee.address, None)
-        return True
 
     def _await(self, msg_hash: MsgHash, referrer: Address) -> None:
         referrers = self._awaited.get(msg_hash)
@@ -207,22 +211,23 @@ class Dag:
 
     def _settle(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
         """Count the edges that waited for a message: only one that was referred to before it came closes a cycle."""
-        is_suspect = False
         for address in referrers:
             referrer = self._entries.get(address)
             if referrer is not None:
-                is_suspect = not self._link(referrer, entry) or is_suspect
-        return self._find_cycle(entry) if is_suspect else ()
+                self._link(referrer, entry)
+        return self._find_cycle(entry) if self._suspects else ()
 
     def _find_cycle(self, start: Entry) -> tuple[Address, ...]:
-        """A way along the references from a message back to itself, if there is one within the walk's bound."""
+        """The shortest way along the references from a message back to itself, if there is one within the bound."""
+        # from before the oldest suspect all ways lead further back
+        oldest_ms = min(self._suspects.values())
         came_from: dict[Address, Address] = {}
-        waiting = [start]
+        waiting = deque([start])
         while waiting and len(came_from) < MAX_CYCLE_WALK:
-            entry = waiting.pop()
+            entry = waiting.popleft()
             for edge in entry.references:
-                for other in self._by_hash.get(edge.msg_hash, ()):
-                    if other.address not in came_from:
+                for other in self.by_hash(edge.msg_hash):
+                    if other.address not in came_from and other.timestamp_ms >= oldest_ms:
                         came_from[other.address] = entry.address
                         waiting.append(other)
             if start.address in came_from:
@@ -234,15 +239,23 @@ class Dag:
 
     def _remove(self, entry: Entry) -> None:
         entry.is_live = False
+        self._suspects.pop(entry.address, None)
         self._times.remove(entry)
         self._tips.pop(entry.address, None)
-        same = self._by_hash[entry.msg_hash]
-        same.remove(entry)
-        if not same:
-            del self._by_hash[entry.msg_hash]
+        self._forget_hash(entry)
         for edge in entry.references:
-            for referee in self._by_hash.get(edge.msg_hash, ())[:1]:
-                if referee.timestamp_ms < entry.timestamp_ms and referee.referred:
-                    referee.referred -= 1
-                    if not referee.referred:
-                        self._tips[referee.address] = referee
+            referee = self._by_hash.get(edge.msg_hash)
+            if referee is not None and referee.timestamp_ms < entry.timestamp_ms and referee.referred:
+                referee.referred -= 1
+                if not referee.referred:
+                    self._tips[referee.address] = referee
+
+    def _forget_hash(self, entry: Entry) -> None:
+        same = [other for other in self.by_hash(entry.msg_hash) if other is not entry]
+        self._collided.pop(entry.msg_hash, None)
+        if same:
+            self._by_hash[entry.msg_hash] = same[0]
+        else:
+            del self._by_hash[entry.msg_hash]
+        if len(same) > 1:
+            self._collided[entry.msg_hash] = same[1:]

@@ -6,7 +6,8 @@ contact has a watermark, the time of the last complete answer, so that after a p
 of it. The window reaches further back than the watermark by an overlap: messages come late when they were repaired,
 and carry older times when their composer's clock is slow, so the overlap follows the age of what has lately been
 accepted. Now and then a question reaches back `DEEP_MS`, twice that, and so on to the longest lifetime; each depth is
-asked so seldom that all depths together cost little. An unanswered question goes to the next partner after 1 s.
+asked so seldom that all depths together cost little. An unanswered question goes to the next partner after 1 s; a list
+that comes later is taken all the same (`tickets`).
 
 A composer pushes its message again until it sees it come back, referred to or listed.
 """
@@ -20,13 +21,12 @@ from dovetail.hop import Address
 from dovetail.swarm.contacts import Chance, Contact, Contacts
 from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.queries import RangeList, encode_pull_range
-from dovetail.swarm.refusals import UnknownTicket
+from dovetail.swarm.tickets import ANSWER_WITHIN_US, Question, Tickets
 
 SECOND_US: Final = 1_000_000
 IDLE_US: Final = 5 * SECOND_US
 BUSY_US: Final = 1 * SECOND_US
 ALONE_US: Final = SECOND_US // 2
-ANSWER_WITHIN_US: Final = 1 * SECOND_US
 PARTNERS: Final = 4
 EXPLORE_EVERY: Final = 6
 OVERLAP_MS: Final = 4_000
@@ -37,26 +37,9 @@ DEEP_MS: Final = 64_000
 DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
 FULL_SYNCS: Final = 2
-MAX_OPEN: Final = 8
+MAX_RETURNED: Final = 8
 PUSH_AGAIN_US: Final = 2 * SECOND_US
 MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
-
-
-class Question:
-    """A time-range pull that is under way."""
-
-    __slots__ = ("asked_ms", "contact", "end_ms", "is_explored", "is_full", "sent_us", "start_ms")
-
-    def __init__(
-        self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, *, is_full: bool, is_explored: bool
-    ) -> None:
-        self.contact = contact
-        self.start_ms = start_ms
-        self.end_ms = end_ms
-        self.asked_ms = asked_ms
-        self.is_full = is_full
-        self.is_explored = is_explored
-        self.sent_us = 0
 
 
 class Gossip:
@@ -67,7 +50,7 @@ class Gossip:
         self._chance = chance
         self._lifetime_ms = lifetime_ms
         self._max_future_ms = max_future_ms
-        self._open: dict[bytes, Question] = {}
+        self._tickets = Tickets()
         self._paused: Question | None = None
         self._turn = 0
         self._full_syncs = 0
@@ -89,7 +72,7 @@ class Gossip:
 
     def prefer(self, contact: Contact, now: int) -> None:
         """A contact is back after a silence: ask it next, it may have seen another part of the swarm."""
-        if len(self._returned) < MAX_OPEN and contact not in self._returned:
+        if len(self._returned) < MAX_RETURNED and contact not in self._returned:
             self._returned.append(contact)
             self.due_us = min(self.due_us, now)
 
@@ -97,9 +80,7 @@ class Gossip:
         """Give up what is unanswered and ask the next partner."""
         if now < self.due_us:
             return
-        for ticket, question in list(self._open.items()):
-            if now - question.sent_us >= ANSWER_WITHIN_US:
-                del self._open[ticket]
+        self._tickets.expire(now)
         if self._paused is not None and has_room:
             question, self._paused = self._paused, None
             self._ask(question, now)
@@ -107,15 +88,20 @@ class Gossip:
             partner = self._next_partner()
             if partner is not None:
                 self._ask(self._question(*partner, now), now)
-        waiting = self._open or self._paused is not None
+        waiting = self._tickets or self._paused is not None
         self.due_us = now + (ANSWER_WITHIN_US if waiting else ALONE_US)
 
-    def receive_list(self, answer: RangeList, contact: Contact, now: int, found: int, has_room: bool) -> None:
-        """Take the answer in; `found` hashes of it are not here. Raises UnknownTicket for an answer not asked for."""
-        question = self.find(answer.ticket, contact)
-        if answer.end_ms < question.start_ms:
-            raise UnknownTicket("list that ends before the range that was asked for")
-        del self._open[answer.ticket]
+    @property
+    def late_answers(self) -> int:
+        """Lists that came after their time, or again."""
+        return self._tickets.late
+
+    def claim(self, answer: RangeList, contact: Contact, now: int) -> Question | None:
+        """The question that a list answers; None for one that came before. Raises UnknownTicket if we did not ask."""
+        return self._tickets.claim(answer, contact, now)
+
+    def receive_list(self, answer: RangeList, question: Question, now: int, found: int, has_room: bool) -> None:
+        """Go on after the list that answers a claimed question; `found` hashes of it are not here."""
         if answer.end_ms < question.end_ms:
             question.start_ms = answer.end_ms + 1
             if has_room:
@@ -125,7 +111,8 @@ class Gossip:
                 self.due_us = now + ALONE_US
             return
         if not question.is_explored:
-            contact.watermark_ms = question.asked_ms
+            # a late list must not set back what a later question has reached
+            question.contact.watermark_ms = max(question.contact.watermark_ms or 0, question.asked_ms)
         if question.is_full:
             self._full_syncs += 1
         pause = BUSY_US if found else IDLE_US
@@ -133,19 +120,12 @@ class Gossip:
 
     def turn_back(self, now: int) -> None:
         """The clock was set back: ask for everything anew."""
-        self._open.clear()
+        self._tickets.turn_back(now)
         self._paused = None
         self._full_syncs = 0
         self._late = (0, now)
         self._deep.clear()
         self.due_us = now
-
-    def find(self, ticket: bytes, contact: Contact) -> Question:
-        """The question that this contact was asked; raises UnknownTicket if there is none."""
-        question = self._open.get(ticket)
-        if question is None or question.contact is not contact:
-            raise UnknownTicket("list for a range that was not asked of this peer")
-        return question
 
     def _question(self, contact: Contact, is_explored: bool, now: int) -> Question:
         now_ms = now // 1000
@@ -186,7 +166,7 @@ class Gossip:
         if self._returned:
             return self._returned.pop(), False
         self._turn += 1
-        busy = {question.contact.endpoint for question in self._open.values()}
+        busy = self._tickets.asked
         able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
         if not able:
             return None
@@ -200,11 +180,8 @@ class Gossip:
         return partner, is_explored
 
     def _ask(self, question: Question, now: int) -> None:
-        if len(self._open) >= MAX_OPEN:
-            del self._open[next(iter(self._open))]
         ticket = self._chance.getrandbits(32).to_bytes(4)
-        question.sent_us = now
-        self._open[ticket] = question
+        self._tickets.give(ticket, question, now)
         self.outbox.append((question.contact, encode_pull_range(ticket, question.start_ms, question.end_ms)))
         self.due_us = now + ANSWER_WITHIN_US
 

@@ -46,6 +46,8 @@ ANSWER_WITHIN_US: Final = 1 * SECOND_US
 MAX_RETRY_US: Final = 10 * SECOND_US
 MAX_RETRY_SEEKING_US: Final = 2 * SECOND_US
 MAX_UNANSWERED: Final = 4
+MAX_PAST_TICKETS: Final = 4
+"""Hellos to one contact whose answers are known when they come late or again."""
 FORGET_US: Final = 600 * SECOND_US
 REFUSED_US: Final = 10 * SECOND_US
 LOST_US: Final = 20 * SECOND_US
@@ -71,6 +73,8 @@ class Neighbours:
         self.due_us = now
         self.outbox: list[tuple[Contact, bytes]] = []
         self.events: list[PeerLinked | PeerUnlinked] = []
+        self.late_answers = 0
+        """Answers to hellos that came after their time, or again."""
         self.returned: list[Contact] = []
         """Contacts that answered again after a silence."""
 
@@ -109,9 +113,15 @@ class Neighbours:
         self.outbox.append((contact, message))
 
     def receive_answer(self, answer: Answer, contact: Contact, now: int) -> None:
-        """Take the answer to our hello; raises UnknownTicket for any other."""
+        """Take the answer to our hello; raises UnknownTicket for one that was not asked for.
+
+        An answer to an earlier hello is only counted: the hello after it wished what we wish now.
+        """
         if contact.hello_ticket is None or answer.ticket != contact.hello_ticket:
-            raise UnknownTicket("answer to a hello that was not sent")
+            if answer.ticket not in contact.past_tickets:
+                raise UnknownTicket("answer to a hello that was not sent")
+            self.late_answers += 1
+            return
         contact.hello_ticket = None
         if contact.unanswered >= MAX_UNANSWERED and contact.is_validated:
             self.returned.append(contact)
@@ -273,6 +283,7 @@ class Neighbours:
 
     def _hello(self, contact: Contact, now: int, wish: int = 0) -> None:
         contact.hello_ticket = self._chance.getrandbits(32).to_bytes(4)
+        contact.past_tickets = (contact.hello_ticket, *contact.past_tickets)[:MAX_PAST_TICKETS]
         contact.hello_sent_us = now
         contact.hello_had_proof = contact.held_token != NO_PROOF
         contact.wished = _state(contact) | wish

@@ -10,6 +10,8 @@ mask = (c * 256 + seed + 3133079277)^2 xor (size + 3735928559)^2  mod 2^32, c = 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from dovetail.swarm.refusals import BadIndicator, Truncated
@@ -37,8 +39,18 @@ def mask_of(h: int, seed: int, size: int) -> int:
 
 def encode_obfuscated(packet: bytes, choice: int, seed: int) -> bytes:
     """The packet masked; `choice` (0-63) and `seed` (0-255) are the sender's random numbers."""
-    h = choice if choice < LOW_LIMIT else 287 - choice
-    return bytes((h, seed)) + _xor(packet, mask_of(h, seed, len(packet)))
+    return encode_obfuscated_each(packet, ((choice, seed),))[0]
+
+
+def encode_obfuscated_each(packet: bytes, draws: Iterable[tuple[int, int]]) -> list[bytes]:
+    """The packet masked once for each pair of `choice` and `seed`; what they share is computed once."""
+    size = len(packet)
+    number, ones = int.from_bytes(packet, "little"), _ones(size)
+    masked = []
+    for choice, seed in draws:
+        h = choice if choice < LOW_LIMIT else 287 - choice
+        masked.append(bytes((h, seed)) + _to_bytes(number ^ mask_of(h, seed, size) * ones, size))
+    return masked
 
 
 def decode_obfuscated(datagram: bytes) -> bytes:
@@ -47,11 +59,17 @@ def decode_obfuscated(datagram: bytes) -> bytes:
         raise Truncated(f"{len(datagram)} bytes, expected at least {HEADER_BYTES}")
     if not is_obfuscated(datagram):
         raise BadIndicator(f"first byte 0x{datagram[0]:02x} is not that of an obfuscated packet")
-    packet = datagram[HEADER_BYTES:]
-    return _xor(packet, mask_of(datagram[0], datagram[1], len(packet)))
+    size = len(datagram) - HEADER_BYTES
+    number = int.from_bytes(datagram[HEADER_BYTES:], "little")
+    return _to_bytes(number ^ mask_of(datagram[0], datagram[1], size) * _ones(size), size)
 
 
-def _xor(data: bytes, mask: int) -> bytes:
-    size = len(data)
-    pattern = mask.to_bytes(4, "little") * (size // 4 + 1)
-    return (int.from_bytes(data, "little") ^ int.from_bytes(pattern[:size], "little")).to_bytes(size, "little")
+@lru_cache(maxsize=1024)
+def _ones(size: int) -> int:
+    """1 in every dword that begins in so many bytes: times a mask, the mask repeated."""
+    return int.from_bytes(b"\1\0\0\0" * -(-size // 4), "little")
+
+
+def _to_bytes(number: int, size: int) -> bytes:
+    """The first bytes of a number of whole dwords."""
+    return number.to_bytes(-(-size // 4) * 4, "little")[:size]

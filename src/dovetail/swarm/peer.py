@@ -17,7 +17,7 @@ from typing import Final
 
 from dovetail.errors import LocalProtocolError
 from dovetail.hop import Address, Hop, Observation, Stage, address_of
-from dovetail.swarm.contacts import Chance, Contact, Contacts
+from dovetail.swarm.contacts import Chance, Contact, Contacts, make_route
 from dovetail.swarm.content import (
     HASH_BYTES,
     MAX_CONTENT_BYTES,
@@ -57,6 +57,7 @@ from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
 
 CONTENT_HEAD: Final = b"\x79\x10"
+EXCHANGE_HEAD: Final = bytes((EXCHANGE,))
 RELAY_EPOCHS: Final = 2
 """A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
 past: whoever joins does not repeat it."""
@@ -117,8 +118,9 @@ class Peer:
         self._received_datagrams += 1
         self._received_bytes += size
         endpoint = Endpoint(sender)
-        packet = data
-        if not (size and self._signer.knows(data, now // 1000)):
+        packet, is_masked = data, False
+        if not self._signer.knows(data, now // 1000):
+            is_masked = is_obfuscated(data)
             try:
                 opened = self._open(data, endpoint, now)
             except Refusal as refusal:
@@ -130,12 +132,12 @@ class Peer:
         contact = self._contacts.meet(endpoint, now)
         contact.heard_us = now
         contact.received_bytes += size
-        contact.is_masked = is_obfuscated(data)
+        contact.is_masked = is_masked
         message = packet[HEADER_BYTES:]
         try:
-            if message[:2] == CONTENT_HEAD:
+            if message.startswith(CONTENT_HEAD):
                 self._receive_content(message, contact, now)
-            elif message[:1] == bytes((EXCHANGE,)):
+            elif message.startswith(EXCHANGE_HEAD):
                 self._receive_exchange(message, contact, now)
             else:
                 self._receive_query(message, contact, now)
@@ -245,6 +247,7 @@ class Peer:
             unconfirmed=len(self._repair.own),
             accepted=self._accepted,
             duplicates=self._duplicates,
+            late_answers=self._neighbours.late_answers + self._repair.gossip.late_answers,
             refused={str(reason): count for reason, count in sorted(self._refusals.counts.items())},
             refused_journaled=self._refusals.journaled,
             received_bytes=self._received_bytes,
@@ -332,21 +335,11 @@ class Peer:
             self._events.append(CycleFound(added.cycle))
 
     def _relay(self, message: bytes, address: Address, source: Contact | None, now: int) -> None:
-        if source is None:
-            # the first push decides whether a message gets anywhere at all, so it goes to all links
-            receivers = self._contacts.linked
-        else:
-            receivers = [contact for contact in self._contacts.forward if contact is not source]
-        if receivers:
-            self._outbox.send(message, receivers, Purpose.RELAY, now)
-            self._events.append(
-                Observation(
-                    at_us=now,
-                    stage=Stage.FORWARDED,
-                    message=address,
-                    counterparts=tuple([contact.uri for contact in receivers]),
-                )
-            )
+        # the first push decides whether a message gets anywhere at all, so it goes to all links
+        route = self._contacts.route_from(source) if source is not None else make_route(self._contacts.linked)
+        if route.receivers:
+            self._outbox.send(message, route.receivers, Purpose.RELAY, now)
+            self._events.append(Observation(at_us=now, stage=Stage.FORWARDED, message=address, counterparts=route.uris))
 
     def _receive_query(self, message: bytes, contact: Contact, now: int) -> None:
         match decode_message(message):

@@ -104,7 +104,9 @@ class Repair:
 
     def receive_list(self, answer: RangeList, contact: Contact, now: int) -> None:
         """Want what a partner has and we lack; raises UnknownTicket for a list that was not asked for."""
-        is_history = self.gossip.find(answer.ticket, contact).is_full
+        question = self.gossip.claim(answer, contact, now)
+        if question is None:
+            return
         found = 0
         for msg_hash in answer.hashes:
             entries = self._dag.by_hash(msg_hash)
@@ -113,10 +115,10 @@ class Repair:
                 for entry in entries:
                     self.own.confirm(entry.address)
             else:
-                self.wants.add(msg_hash, contact.endpoint, now, delay_us=0, is_history=is_history)
+                self.wants.add(msg_hash, contact.endpoint, now, delay_us=0, is_history=question.is_full)
                 found += 1
         self._contacts.validate(contact)
-        self.gossip.receive_list(answer, contact, now, found, self._has_room)
+        self.gossip.receive_list(answer, question, now, found, self._has_room)
 
     def note_arrival(self, entry: Entry, now: int) -> Want | None:
         """A message was accepted; the want that it fulfils, if it was wanted."""

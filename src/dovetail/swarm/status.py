@@ -20,6 +20,7 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     unconfirmed: int
     accepted: int
     duplicates: int
+    late_answers: int
     refused: dict[str, int]
     refused_journaled: int
     received_bytes: int

@@ -25,6 +25,10 @@ from dovetail.hop import Address, Reason
 from dovetail.won.vocabulary import SELF
 
 Quad = tuple[str, str, str, str]
+Statement = tuple[str, str, str]
+"""A quad without its graph."""
+Graphs = dict[str, list[str]]
+"""Graph -> the N-Quads lines in it."""
 
 MAX_DATASET_BYTES = 1 << 20
 MAX_DATASET_QUADS = 6_000
@@ -98,6 +102,29 @@ def _split_line(line: str) -> Quad:
     return subject, predicate, target, graph
 
 
+def sort_lines(lines: Iterable[str]) -> Graphs:
+    """The lines of a dataset by their last term, which is the graph; of the default graph, it is an object."""
+    graphs: Graphs = {}
+    end = "\n"
+    for line in lines:
+        # Serialisers write a graph's quads one after the other.
+        if not line.endswith(end):
+            end = line[line.rfind(" ", 0, -2) :]
+            group = graphs.setdefault(end[1:-2], [])
+        group.append(line)
+    return graphs
+
+
+def split_statements(graph: str, lines: list[str]) -> tuple[Statement, ...]:
+    """The statements of one graph, from its lines as `sort_lines` gives them; raises RemoteProtocolError."""
+    cut = -len(graph) - 3
+    words = [line[:cut].split(" ", 2) for line in lines]
+    # Without a graph the last term is an object: a literal, or an IRI that is missing from the rest.
+    if '"' in graph or any(len(three) != 3 for three in words):
+        raise RemoteProtocolError(Reason.INVALID_SCHEMA, "the default graph is not empty")
+    return tuple([(s, p, o) for s, p, o in words])
+
+
 def encode_lines(quads: Iterable[Quad]) -> list[str]:
     """Sorted, deduplicated N-Quads lines."""
     return sorted({f"{s} {p} {o} {g} ." if g else f"{s} {p} {o} ." for s, p, o, g in quads})
@@ -108,17 +135,29 @@ def join_lines(lines: list[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
+class Renaming(dict[str, str]):
+    """Term -> the term after `old` and `old#x` became `new` and `new#x`; each is worked out once.
+
+    It is for graph names, subjects and objects. Predicates are left alone, and literals stay as they are.
+    """
+
+    __slots__ = ("_fresh", "_prefix")
+
+    def __init__(self, old: str, new: str) -> None:
+        super().__init__({f"<{old}>": f"<{new}>"})
+        self._prefix = f"<{old}#"
+        self._fresh = f"<{new}#"
+
+    def __missing__(self, term: str) -> str:
+        renamed = self._fresh + term[len(self._prefix) :] if term.startswith(self._prefix) else term
+        self[term] = renamed
+        return renamed
+
+
 def rename(quads: Iterable[Quad], old: str, new: str) -> list[Quad]:
-    """`old` and `old#x` become `new` and `new#x` in graph names, subjects and objects; literals stay."""
-    term, prefix, cut = f"<{old}>", f"<{old}#", len(old) + 1
-    fresh, fresh_prefix = f"<{new}>", f"<{new}"
-
-    def swap(text: str) -> str:
-        if text == term:
-            return fresh
-        return fresh_prefix + text[cut:] if text.startswith(prefix) else text
-
-    return [(swap(s), p, swap(o), swap(g)) for s, p, o, g in quads]
+    """`old` and `old#x` become `new` and `new#x` in graph names, subjects and objects."""
+    names = Renaming(old, new)
+    return [(names[s], p, names[o], names[g]) for s, p, o, g in quads]
 
 
 def canonical_lines(quads: list[Quad]) -> list[str]:

@@ -11,13 +11,14 @@ from dovetail.hop import won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     Quad,
+    Renaming,
+    Statement,
     canonical_lines,
     digest_of,
-    encode_lines,
-    rename,
+    has_blank_nodes,
     split_lines,
 )
-from dovetail.won.message import Message, decode_lines
+from dovetail.won.message import Message, assemble
 from dovetail.won.signing import PublicKey, SigningKey, encode_base64, key_quads, sign_digest
 from dovetail.won.vocabulary import Direction, MessageType
 
@@ -40,49 +41,59 @@ def compose(
     content: Iterable[Quad] = (),
 ) -> Message:
     """A signed, addressed message. `envelope` are (property, term) pairs, `content` quads in graphs `wm:/SELF#x`."""
-    body = _build_envelope(type, direction, timestamp_ms, envelope)
     contents = list(content)
-    graphs = sorted({quad[3] for quad in contents})
-    body += [(_SELF, v.P_CONTENT, graph, _ENVELOPE) for graph in graphs] + contents
-    lines = canonical_lines(body)
+    if has_blank_nodes(contents):
+        # Labels of blank nodes depend on what is said of them, which is all in the contents.
+        contents = split_lines(canonical_lines(contents))
+    named = sorted({quad[3] for quad in contents})
+    signed = {_ENVELOPE: _build_envelope(type, direction, timestamp_ms, envelope, named)}
+    for s, p, o, graph in contents:
+        signed.setdefault(graph, []).append((s, p, o))
+    lines = _write_lines(signed.items())
     digest = digest_of(lines)
-    signature = [
-        (_SELF, v.P_SIGNATURE, _SIGNATURE, _SIGNATURE),
-        (_SIGNATURE, v.P_SIGNER, f"<{signer}>", _SIGNATURE),
-        *((_SIGNATURE, v.P_SIGNED_GRAPH, graph, _SIGNATURE) for graph in (_ENVELOPE, *graphs)),
-        (_SIGNATURE, v.P_HASH, f'"{encode_base64(digest)}"', _SIGNATURE),
-        (_SIGNATURE, v.P_SIGNATURE_VALUE, f'"{sign_digest(key, digest)}"', _SIGNATURE),
-        (_SIGNATURE, v.P_FINGERPRINT, f'"{key.public.fingerprint}"', _SIGNATURE),
+    proof = [
+        (_SELF, v.P_SIGNATURE, _SIGNATURE),
+        (_SIGNATURE, v.P_SIGNER, f"<{signer}>"),
+        *((_SIGNATURE, v.P_SIGNED_GRAPH, graph) for graph in (_ENVELOPE, *named)),
+        (_SIGNATURE, v.P_HASH, f'"{encode_base64(digest)}"'),
+        (_SIGNATURE, v.P_SIGNATURE_VALUE, f'"{sign_digest(key, digest)}"'),
+        (_SIGNATURE, v.P_FINGERPRINT, f'"{key.public.fingerprint}"'),
     ]
-    # The signature graph has no blank nodes, so the canonical labels of the rest stay as they are.
-    lines = sorted(lines + encode_lines(signature))
-    address = digest_of(lines)
+    address = digest_of(sorted(lines + _write_lines([(_SIGNATURE, proof)])))
     uri = won_uri(address)
-    if any(v.SELF in o for _, _, o, _ in contents if o[0] == '"'):
-        lines = encode_lines(rename(split_lines(lines), v.SELF, uri))
-    else:
-        # No literal holds the text of the placeholder, so that replacing text is renaming terms.
-        text = "\n".join(lines).replace(_SELF, f"<{uri}>").replace(f"<{v.SELF}#", f"<{uri}#")
-        lines = text.split("\n")
+    names = Renaming(v.SELF, uri)
+    graphs = {
+        names[graph]: [(names[s], p, names[o]) for s, p, o in statements]
+        for graph, statements in (*signed.items(), (_SIGNATURE, proof))
+    }
     try:
-        return decode_lines(uri, lines, (address, digest))
+        return assemble(uri, graphs, (address, digest))
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"cannot build this message: {error.detail}") from None
 
 
+def _write_lines(graphs: Iterable[tuple[str, list[Statement]]]) -> list[str]:
+    return sorted({f"{s} {p} {o} {graph} ." for graph, statements in graphs for s, p, o in statements})
+
+
 def _build_envelope(
-    kind: MessageType, direction: Direction, timestamp_ms: int, envelope: Iterable[tuple[str, str]]
-) -> list[Quad]:
+    kind: MessageType,
+    direction: Direction,
+    timestamp_ms: int,
+    envelope: Iterable[tuple[str, str]],
+    contents: list[str],
+) -> list[Statement]:
     pairs = [
         (v.RDF_TYPE, v.DIRECTION_TERMS[direction]),
         (v.P_ENVELOPE, _ENVELOPE),
         (v.P_MESSAGE_TYPE, v.TYPE_TERMS[kind]),
         (v.P_TIMESTAMP, f'"{timestamp_ms}"{v.XSD_LONG}'),
         (v.P_VERSION, f'"{v.PROTOCOL_VERSION}"'),
+        *((v.P_CONTENT, graph) for graph in contents),
         *envelope,
     ]
-    quads = [(_SELF, name, term, _ENVELOPE) for name, term in pairs]
-    return [*quads, (_ENVELOPE, v.RDF_TYPE, v.T_ENVELOPE_GRAPH, _ENVELOPE)]
+    statements = [(_SELF, name, term) for name, term in pairs]
+    return [*statements, (_ENVELOPE, v.RDF_TYPE, v.T_ENVELOPE_GRAPH)]
 
 
 def literal(text: str) -> str:

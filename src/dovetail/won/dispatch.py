@@ -9,6 +9,7 @@ from dovetail.won.events import DestinationChanged, OpenLink
 from dovetail.won.ledger import Ledger
 from dovetail.won.outbox import Outbox
 from dovetail.won.settings import WonSettings
+from dovetail.won.status import QueueStatus
 from dovetail.won.turn import Turn
 
 
@@ -57,6 +58,18 @@ class Dispatcher:
             self._pump(box, now)
             if not len(box):
                 self._busy.pop(node, None)
+
+    def status(self, now: int) -> list[QueueStatus]:
+        """What is owed to each node, and since when."""
+        return [
+            QueueStatus(
+                node=box.node,
+                length=len(box),
+                oldest_ms=max((now // 1000 - self._ledger.sent[uri].since_ms for uri in box.oldest()), default=0),
+                is_open=box.is_open,
+            )
+            for box in self._outboxes.values()
+        ]
 
     def opened(self, link: str, now: int) -> None:
         """A link is open."""

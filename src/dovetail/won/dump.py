@@ -17,8 +17,9 @@ from dovetail.hop import won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, is_nquads, rename, split_lines
 from dovetail.won.chain import Chain, ChainState, Role
+from dovetail.won.envelope import literal_value
 from dovetail.won.integrity import cyclic_members
-from dovetail.won.message import compute_address, literal_value, uri_address
+from dovetail.won.message import compute_address, uri_address
 from dovetail.won.vocabulary import MessageType
 
 MAX_DAMAGES = 1000

@@ -23,6 +23,16 @@ class KeyRing:
         self._capacity = capacity
         self._lifetime_us = lifetime_us
 
+    @property
+    def pinned(self) -> int:
+        """How many keys are kept for ever."""
+        return len(self._pinned)
+
+    @property
+    def fetched(self) -> int:
+        """How many fetched keys are kept."""
+        return len(self._fetched)
+
     def pin(self, uri: str, key: PublicKey) -> None:
         """Keep a key that this party vouches for itself."""
         self._pinned[uri] = key

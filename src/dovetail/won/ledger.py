@@ -7,12 +7,15 @@ the same in a conversation of a hundred thousand messages as in one of a hundred
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from dovetail.hop import Address
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive
 from dovetail.won.atom import Atom
+from dovetail.won.chain import ChainState
 from dovetail.won.compose import sockets_of
 from dovetail.won.connection import Connection, next_state
 from dovetail.won.message import Message
@@ -27,6 +30,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     message: Address
     first: str
     first_address: Address
+    since_ms: int
 
     @property
     def destination(self) -> str:
@@ -48,6 +52,8 @@ class Ledger:
         self.first: dict[Address, Address] = {}
         self.second: dict[Address, Address] = {}
         self.acknowledged: dict[Address, Address] = {}
+        # how far the messages of our atoms got; those that still await the recipient's node are in `sent`
+        self.chains: Counter[ChainState] = Counter()
 
     def store_atom_specific(self, message: Message, response: Message) -> Atom:
         """An atom-specific message was answered with a SuccessResponse."""
@@ -65,6 +71,7 @@ class Ledger:
         self.first[message.address] = response.address
         self._keep(response, message)
         atom.log.append((message.address, response.address))
+        self.chains[ChainState.ATOM] += 1
         return atom
 
     def store_first(self, message: Message, response: Message) -> Connection:
@@ -74,7 +81,9 @@ class Ledger:
         connection.confirmations.append_own(response.uri, response.previous)
         connection.messages += (message.address, response.address)
         self.first[message.address] = response.address
-        self.sent[message.uri] = Sent(connection, message.address, response.uri, response.address)
+        self.sent[message.uri] = Sent(
+            connection, message.address, response.uri, response.address, response.timestamp_ms
+        )
         self._keep(response, message)
         self.atoms[connection.atom].log.append((message.address, response.address))
         return connection
@@ -95,7 +104,9 @@ class Ledger:
         """The other node's response to a message that awaited it came: s2, or a failure."""
         assert response.responding_to is not None
         sent = self.sent.pop(response.responding_to)
-        if response.type is MessageType.SUCCESS:
+        is_success = response.type is MessageType.SUCCESS
+        self.chains[ChainState.COMPLETE if is_success else ChainState.FAILED] += 1
+        if is_success:
             sent.connection.confirmations.append_other(response.uri, response.previous)
         sent.connection.messages.append(response.address)
         self.acknowledged[sent.message] = response.address
@@ -110,6 +121,7 @@ class Ledger:
         atom = self.atoms.get(response.sender or "") if is_first else None
         if atom is not None:
             self.refused.add(message)
+            self.chains[ChainState.FAILED] += 1
             atom.log.append((message, response.address))
         return atom
 

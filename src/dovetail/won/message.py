@@ -14,22 +14,27 @@ import msgspec
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Address, Reason, parse_address, won_uri
 from dovetail.won import vocabulary as v
+from dovetail.won.blocks import decode_blocks
 from dovetail.won.canonical import (
     MAX_DATASET_BYTES,
     MAX_MESSAGE_QUADS,
     Quad,
+    Renaming,
+    Statement,
     canonical_lines,
     digest_of,
-    encode_lines,
-    has_blank_nodes,
+    join_lines,
     read_lines,
     rename,
-    split_lines,
+    sort_lines,
+    split_statements,
 )
+from dovetail.won.envelope import decode_envelope, decode_iri, decode_long, decode_signature, literal_value
 from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_MESSAGES_PER_DATASET = 16
-MAX_TEXT_CHARS = 256
+_MESSAGE_PREFIX = "<" + v.MESSAGE_SCHEME
+_SIGNATURE_GRAPH = f"<{v.SELF}{v.SIGNATURE}>"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,7 +65,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hash: str
     signature: str
     fingerprint: str
-    quads: tuple[Quad, ...]
+    graphs: tuple[tuple[str, tuple[Statement, ...]], ...]
 
     @property
     def sender(self) -> str | None:
@@ -78,9 +83,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.type in v.RESPONSE_TYPES
 
     @property
+    def quads(self) -> list[Quad]:
+        """Everything it states, graph by graph."""
+        return [(s, p, o, graph) for graph, statements in self.graphs for s, p, o in statements]
+
+    @property
     def text(self) -> str | None:
         """The first `con:text` of its contents, unescaped."""
-        texts = [o for _, p, o, _ in self.quads if p == v.P_TEXT]
+        texts = [o for _, statements in self.graphs for _, p, o in statements if p == v.P_TEXT]
         return literal_value(min(texts)) if texts else None
 
 
@@ -108,40 +118,48 @@ def decode_bundle(
 
     Messages in `known` with the very same bytes are not decoded again.
     """
-    graphs: dict[str, list[str]] = {}
-    for line in read_lines(data, max_bytes=max_bytes):
-        graphs.setdefault(line[line.rfind(" ", 0, -2) + 1 : -2], []).append(line)
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, dict[str, Sequence[Statement]]] = {}
     place: dict[str, int] = {}
     log: str | None = None
-    for graph, lines in graphs.items():
-        if graph.startswith("<" + v.MESSAGE_SCHEME):
-            groups.setdefault(v.message_of_graph(graph[1:-1]), []).extend(lines)
+    for graph, statements in _read_graphs(data, max_bytes).items():
+        if graph.startswith(_MESSAGE_PREFIX):
+            groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = statements
             continue
-        for s, p, o, g in split_lines(lines):
+        for s, p, o in statements:
             if p not in (v.P_POSITION, v.P_SIZE) or p in place:
-                raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {g[:200] or 'default'} belongs to no message")
-            place[p] = _decode_long(o, "position")
-            log = _iri(s, "position")
+                raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {graph[:200]} belongs to no message")
+            place[p] = decode_long(o, "position")
+            log = decode_iri(s, "position")
     if not groups:
         raise RemoteProtocolError(Reason.MALFORMED, "the dataset holds no message")
     if len(groups) > MAX_MESSAGES_PER_DATASET:
         raise RemoteProtocolError(
             Reason.TOO_LARGE, f"{len(groups)} messages in a dataset, expected at most {MAX_MESSAGES_PER_DATASET}"
         )
-    messages = []
-    for uri, lines in groups.items():
-        before = known.get(uri) if known else None
-        if before is not None and before.raw == ("\n".join(sorted(set(lines))) + "\n").encode():
-            messages.append(before)
-        else:
-            messages.append(decode_lines(uri, lines))
-    return Bundle(
-        messages=tuple(sorted(messages, key=_order)),
-        position=place.get(v.P_POSITION),
-        size=place.get(v.P_SIZE),
-        log=log,
-    )
+    messages = [_find_known(uri, graphs, known) or decode_graphs(uri, graphs) for uri, graphs in groups.items()]
+    if len(messages) > 1:
+        messages.sort(key=_order)
+    return Bundle(messages=tuple(messages), position=place.get(v.P_POSITION), size=place.get(v.P_SIZE), log=log)
+
+
+def _read_graphs(data: bytes, max_bytes: int) -> Mapping[str, Sequence[Statement]]:
+    graphs = decode_blocks(data) if len(data) <= max_bytes else None
+    if graphs is not None:
+        return graphs
+    lines = sort_lines(read_lines(data, max_bytes=max_bytes))
+    return {graph: split_statements(graph, group) for graph, group in lines.items()}
+
+
+def _find_known(
+    uri: str, graphs: Mapping[str, Sequence[Statement]], known: Mapping[str, Message] | None
+) -> Message | None:
+    before = known.get(uri) if known else None
+    return before if before is not None and before.raw == _encode_raw(graphs.items()) else None
+
+
+def _encode_raw(graphs: Iterable[tuple[str, Sequence[Statement]]]) -> bytes:
+    """Canonical N-Quads, where there are no blank nodes, or where they have their canonical labels."""
+    return join_lines(sorted({f"{s} {p} {o} {graph} ." for graph, group in graphs for s, p, o in group}))
 
 
 def _order(message: Message) -> tuple[int, bool, str]:
@@ -152,45 +170,96 @@ def _order(message: Message) -> tuple[int, bool, str]:
 
 def decode_quads(uri: str, quads: Iterable[Quad]) -> Message:
     """One message from its quads under its own URI; raises RemoteProtocolError."""
-    return decode_lines(uri, encode_lines(quads))
+    graphs: dict[str, list[Statement]] = {}
+    for s, p, o, graph in quads:
+        graphs.setdefault(graph, []).append((s, p, o))
+    return decode_graphs(uri, graphs)
 
 
-def decode_lines(uri: str, lines: list[str], digests: tuple[Address, bytes] | None = None) -> Message:
-    """One message from its N-Quads lines under its own URI; raises RemoteProtocolError.
+def decode_graphs(uri: str, graphs: Mapping[str, Sequence[Statement]]) -> Message:
+    """One message from the statements of its graphs under its own URI; raises RemoteProtocolError."""
+    count = sum(map(len, graphs.values()))
+    if count > MAX_MESSAGE_QUADS:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {MAX_MESSAGE_QUADS}")
+    if uri == v.SELF:
+        raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
+    return assemble(uri, graphs)
+
+
+def assemble(
+    uri: str, graphs: Mapping[str, Iterable[Statement]], digests: tuple[Address, bytes] | None = None
+) -> Message:
+    """A message out of the statements of its graphs under its own URI; raises RemoteProtocolError.
 
     `digests` are its address and signed digest, where they are known because this party has just made the message.
     """
-    if len(lines) > MAX_MESSAGE_QUADS:
-        raise RemoteProtocolError(Reason.TOO_LARGE, f"{len(lines)} quads, expected at most {MAX_MESSAGE_QUADS}")
-    if uri == v.SELF:
-        raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
-    lines = sorted(set(lines))
-    quads = split_lines(lines)
-    text = "\n".join(lines)
-    is_blank = "_:" in text and has_blank_nodes(quads)
-    if is_blank:
-        lines = canonical_lines(quads)
-        quads, text = split_lines(lines), "\n".join(lines)
-    envelope, signature, contents = _sort_graphs(uri, quads)
-    fields = _decode_envelope(uri, envelope, contents)
+    parts = _Parts(uri, graphs)
+    if parts.is_blank:
+        lines = canonical_lines(parts.quads())
+        parts = _Parts(uri, {graph: split_statements(graph, group) for graph, group in sort_lines(lines).items()})
+    fields = decode_envelope(uri, parts.envelope, parts.contents)
+    signature = decode_signature(uri, parts.signature, parts.contents)
     if digests is not None:
-        address, signed_digest = digests
-    elif is_blank or any(uri in o for _, _, o, _ in quads if o[0] == '"'):
-        address, signed_digest = compute_address(rename(quads, uri, v.SELF))
+        address, signed_digest, true_uri = *digests, uri
     else:
-        # No literal holds the text of the URI, so that replacing text is renaming terms.
-        under_self = text.replace(f"<{uri}>", f"<{v.SELF}>").replace(f"<{uri}#", f"<{v.SELF}#")
-        address, signed_digest = _digest_lines(sorted(under_self.split("\n")))
+        if parts.is_blank:
+            address, signed_digest = compute_address(rename(parts.quads(), uri, v.SELF))
+        else:
+            address, signed_digest = _digest_graphs(uri, parts.graphs)
+        true_uri = won_uri(address)
     return Message(
         uri=uri,
-        raw=(text + "\n").encode(),
+        raw=_encode_raw(parts.graphs),
         address=address,
-        true_uri=won_uri(address),
+        true_uri=true_uri,
         signed_digest=signed_digest,
-        quads=tuple(quads),
+        graphs=tuple(parts.graphs),
         **fields,  # type: ignore[arg-type]
-        **_decode_signature(uri, signature, contents),  # type: ignore[arg-type]
+        **signature,  # type: ignore[arg-type]
     )
+
+
+class _Parts:
+    """The graphs of a message, each sorted and without duplicates, told apart."""
+
+    __slots__ = ("contents", "envelope", "graphs", "is_blank", "signature")
+
+    def __init__(self, uri: str, graphs: Mapping[str, Iterable[Statement]]) -> None:
+        self.envelope: tuple[Statement, ...] = ()
+        self.signature: tuple[Statement, ...] = ()
+        self.contents: set[str] = set()
+        self.graphs: list[tuple[str, tuple[Statement, ...]]] = []
+        self.is_blank = False
+        envelope, signature, prefix = f"<{uri}{v.ENVELOPE}>", f"<{uri}{v.SIGNATURE}>", f"<{uri}#"
+        for graph in sorted(graphs):
+            statements = tuple(sorted(set(graphs[graph])))
+            if graph == envelope:
+                self.envelope = statements
+            elif graph == signature:
+                self.signature = statements
+            elif graph.startswith(prefix):
+                self.contents.add(graph)
+                self._check_content(statements)
+            else:
+                raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{graph[:200]} is not a graph of {uri}")
+            self.graphs.append((graph, statements))
+        if not self.envelope:
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has no envelope graph")
+
+    def quads(self) -> list[Quad]:
+        return [(s, p, o, graph) for graph, statements in self.graphs for s, p, o in statements]
+
+    def _check_content(self, statements: tuple[Statement, ...]) -> None:
+        reserved = "<" + v.MSG
+        for subject, predicate, target in statements:
+            datatype = target[target.rfind('"') :] if target[0] == '"' else target
+            if predicate.startswith(reserved) or subject.startswith(reserved) or reserved in datatype:
+                raise RemoteProtocolError(
+                    Reason.RESERVED_NAMESPACE, f"content uses {predicate[:120]} of the envelope's namespace"
+                )
+            if target.startswith("<<"):
+                raise RemoteProtocolError(Reason.INVALID_SCHEMA, "triple terms are not part of the protocol")
+            self.is_blank = self.is_blank or subject[0] == "_" or target[0] == "_"
 
 
 def compute_address(quads_under_self: list[Quad]) -> tuple[Address, bytes]:
@@ -198,8 +267,24 @@ def compute_address(quads_under_self: list[Quad]) -> tuple[Address, bytes]:
     return _digest_lines(canonical_lines(quads_under_self))
 
 
+def _digest_graphs(uri: str, graphs: list[tuple[str, tuple[Statement, ...]]]) -> tuple[Address, bytes]:
+    """The same as `compute_address` for a message without blank nodes, from its graphs under its own URI."""
+    names = Renaming(uri, v.SELF)
+    signed: list[str] = []
+    lines: list[str] = []
+    for graph, statements in graphs:
+        name = names[graph]
+        renamed = [f"{names[s]} {p} {names[o]} {name} ." for s, p, o in statements]
+        lines += renamed
+        if name != _SIGNATURE_GRAPH:
+            signed += renamed
+    signed.sort()
+    lines.sort()
+    return digest_of(lines), digest_of(signed)
+
+
 def _digest_lines(lines: list[str]) -> tuple[Address, bytes]:
-    mark = f" <{v.SELF}{v.SIGNATURE}> ."
+    mark = f" {_SIGNATURE_GRAPH} ."
     return digest_of(lines), digest_of([line for line in lines if not line.endswith(mark)])
 
 
@@ -214,190 +299,6 @@ def uri_address(uri: str) -> Address | None:
         return parse_address(uri) if uri.startswith(v.MESSAGE_SCHEME) else None
     except ValueError:
         return None
-
-
-def _sort_graphs(uri: str, quads: list[Quad]) -> tuple[list[Quad], list[Quad], dict[str, None]]:
-    """Envelope quads, signature quads and the names of the content graphs."""
-    envelope_graph, signature_graph = f"<{uri}{v.ENVELOPE}>", f"<{uri}{v.SIGNATURE}>"
-    envelope, signature = [], []
-    contents: dict[str, None] = {}
-    for quad in quads:
-        graph = quad[3]
-        if not graph:
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, "the default graph is not empty")
-        if graph == envelope_graph:
-            envelope.append(quad)
-        elif graph == signature_graph:
-            signature.append(quad)
-        else:
-            contents[graph] = None
-            _check_content(quad)
-    if not envelope:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has no envelope graph")
-    if f"<{uri}>" in contents:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} names a graph without a fragment")
-    return envelope, signature, contents
-
-
-def _check_content(quad: Quad) -> None:
-    subject, predicate, target, _ = quad
-    reserved = "<" + v.MSG
-    datatype = target[target.rfind('"') :] if target[0] == '"' else target
-    if predicate.startswith(reserved) or subject.startswith(reserved) or reserved in datatype:
-        raise RemoteProtocolError(
-            Reason.RESERVED_NAMESPACE, f"content uses {predicate[:120]} of the envelope's namespace"
-        )
-
-
-def _decode_envelope(uri: str, envelope: list[Quad], contents: dict[str, None]) -> dict[str, object]:
-    values = _collect(uri, envelope)
-    kind = v.TYPES_BY_TERM.get(values.get(v.P_MESSAGE_TYPE, [""])[0])
-    if kind is None:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has no known messageType")
-    check_properties(kind, values)
-    if values[v.P_VERSION] != [f'"{v.PROTOCOL_VERSION}"']:
-        raise RemoteProtocolError(Reason.UNSUPPORTED_VERSION, f"protocolVersion {values[v.P_VERSION][0][:40]}")
-    direction = v.DIRECTIONS_BY_TERM.get(values[v.RDF_TYPE][0])
-    if direction is None or values[v.P_ENVELOPE] != [f"<{uri}{v.ENVELOPE}>"]:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has a wrong direction or envelope")
-    if set(values.get(v.P_CONTENT, ())) != set(contents):
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} does not list exactly the content graphs it has")
-    answered = v.TYPES_BY_TERM.get(values.get(v.P_RESPONDING_TO_TYPE, [""])[0])
-    if (answered is None) == (kind in v.RESPONSE_TYPES):
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} responds to an unknown messageType")
-    fields: dict[str, object] = {
-        "type": kind,
-        "direction": direction,
-        "timestamp_ms": _decode_long(values[v.P_TIMESTAMP][0], "timestamp"),
-        "responding_to_type": answered,
-        "contents": tuple(sorted(graph[1:-1] for graph in contents)),
-    }
-    if v.P_AFTER in values:
-        fields["after"] = _decode_long(values[v.P_AFTER][0], "after")
-    return fields | _decode_references(values)
-
-
-_SINGLE_REFERENCES = (("atom", v.P_ATOM), ("connection", v.P_CONNECTION), ("responding_to", v.P_RESPONDING_TO))
-_SOCKET_REFERENCES = (("sender_socket", v.P_SENDER_SOCKET), ("recipient_socket", v.P_RECIPIENT_SOCKET))
-_SET_REFERENCES = (("previous", v.P_PREVIOUS), ("forwarded", v.P_FORWARDED))
-
-
-def _decode_references(values: dict[str, list[str]]) -> dict[str, object]:
-    fields: dict[str, object] = {}
-    for name, term in _SINGLE_REFERENCES:
-        if term in values:
-            fields[name] = _iri(values[term][0], name)
-    for name, term in _SOCKET_REFERENCES:
-        if term in values:
-            fields[name] = v.check_socket_uri(_iri(values[term][0], name))
-    for name, term in _SET_REFERENCES:
-        if term in values:
-            fields[name] = tuple(sorted([_iri(text, name) for text in values[term]]))
-    if "atom" in fields:
-        v.check_atom_uri(str(fields["atom"]))
-    return fields
-
-
-def _collect(uri: str, envelope: list[Quad]) -> dict[str, list[str]]:
-    """Property -> objects of the message node; the only other statement allowed is the envelope graph's own type."""
-    values: dict[str, list[str]] = {}
-    subject, is_typed = f"<{uri}>", False
-    own_type = (f"<{uri}{v.ENVELOPE}>", v.RDF_TYPE, v.T_ENVELOPE_GRAPH)
-    for s, p, o, _ in envelope:
-        if s == subject:
-            values.setdefault(p, []).append(o)
-        elif (s, p, o) == own_type:
-            is_typed = True
-        else:
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"the envelope speaks about {s[:200]}")
-    if not is_typed:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri}{v.ENVELOPE} is not declared an EnvelopeGraph")
-    return values
-
-
-def check_properties(kind: MessageType, values: dict[str, list[str]]) -> None:
-    """The envelope has what its type requires, nothing that it does not list, and most of it once."""
-    if not v.REQUIRED[kind] <= values.keys() <= v.ALLOWED[kind]:
-        for term in sorted(v.REQUIRED[kind] - values.keys()):
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} lacks {term}")
-        for term in sorted(values.keys() - v.ALLOWED[kind]):
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} may not carry {term[:200]}")
-    for term, objects in values.items():
-        if len(objects) > 1 and term not in v.REPEATABLE:
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{kind} carries {term} {len(objects)} times")
-
-
-_SIGNATURE_PROPERTIES = frozenset({v.P_SIGNER, v.P_SIGNED_GRAPH, v.P_HASH, v.P_SIGNATURE_VALUE, v.P_FINGERPRINT})
-
-
-def _decode_signature(uri: str, signature: list[Quad], contents: dict[str, None]) -> dict[str, object]:
-    """The signature graph, closed as well: with anything free in it, others could make a second URI for the message."""
-    if not signature:
-        raise RemoteProtocolError(Reason.UNSIGNED, f"{uri} has no signature graph")
-    node = f"<{uri}{v.SIGNATURE}>"
-    values: dict[str, list[str]] = {}
-    is_attached = False
-    for s, p, o, _ in signature:
-        if s == node and p in _SIGNATURE_PROPERTIES:
-            values.setdefault(p, []).append(o)
-        elif (s, p, o) == (f"<{uri}>", v.P_SIGNATURE, node):
-            is_attached = True
-        else:
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"the signature graph may not state {p[:200]}")
-    if not is_attached or values.keys() != _SIGNATURE_PROPERTIES:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has an incomplete signature")
-    signed = values.pop(v.P_SIGNED_GRAPH)
-    if any(len(objects) != 1 for objects in values.values()):
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{uri} has more than one signature")
-    if set(signed) != {f"<{uri}{v.ENVELOPE}>", *contents}:
-        raise RemoteProtocolError(Reason.UNSIGNED, f"{uri} is not signed over its envelope and all of its contents")
-    return {
-        "signer": _iri(values[v.P_SIGNER][0], "signer"),
-        "hash": literal_value(values[v.P_HASH][0]),
-        "signature": literal_value(values[v.P_SIGNATURE_VALUE][0]),
-        "fingerprint": literal_value(values[v.P_FINGERPRINT][0]),
-    }
-
-
-def _iri(term: str, name: str) -> str:
-    if not term.startswith("<"):
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{name} is not an IRI: {term[:80]}")
-    return term[1:-1]
-
-
-def _decode_long(term: str, name: str) -> int:
-    digits = term[1 : -len(v.XSD_LONG) - 1]
-    if not term.endswith('"' + v.XSD_LONG) or not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
-        raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{name} is not a non-negative xsd:long: {term[:80]}")
-    return int(digits)
-
-
-_UNESCAPE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "'": "'"}
-
-
-def literal_value(term: str) -> str:
-    """The lexical form of a literal term, unescaped; an IRI's text for an IRI."""
-    if not term.startswith('"'):
-        return term.strip("<>")
-    body = term[1 : term.rfind('"')]
-    if "\\" not in body:
-        return body
-    out: list[str] = []
-    index = 0
-    while index < len(body):
-        if body[index] != "\\":
-            out.append(body[index])
-            index += 1
-            continue
-        code = body[index + 1]
-        if code in "uU":
-            width = 4 if code == "u" else 8
-            out.append(chr(int(body[index + 2 : index + 2 + width], 16)))
-            index += 2 + width
-        else:
-            out.append(_UNESCAPE[code])
-            index += 2
-    return "".join(out)
 
 
 def collect_quads(messages: Iterable[Message]) -> list[Quad]:
@@ -429,8 +330,3 @@ def describe(message: Message) -> dict[str, object]:
         "quads": len(message.quads),
     }
     return {name: value for name, value in fields.items() if value not in (None, [])}
-
-
-def bundle_uris(messages: Sequence[Message]) -> tuple[str, ...]:
-    """The URIs of some messages, in order."""
-    return tuple(message.uri for message in messages)

@@ -16,6 +16,7 @@ one message at a time per connection. A message that is known already gets the r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Address, Hop, Reason, Stage
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive, MemoryArchive
-from dovetail.won.chain import is_first
+from dovetail.won.chain import ChainState, is_first
 from dovetail.won.connection import Connection
 from dovetail.won.dispatch import Dispatcher
 from dovetail.won.events import AtomChanged, CloseLink, ConnectionChanged, Event, KeyWanted, Outgoing
@@ -45,6 +46,7 @@ from dovetail.won.rules import (
 from dovetail.won.scribe import Scribe
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey, expected_signer
+from dovetail.won.status import NodeStatus
 from dovetail.won.trig import encode_bundle
 from dovetail.won.turn import Turn
 from dovetail.won.vocabulary import Direction, MessageType
@@ -167,6 +169,21 @@ class Node:
     def to_send(self) -> list[Outgoing]:
         """What is to be sent, once the observations of `events` are durable."""
         return self._turn.drain_outgoing()
+
+    def status(self, now: int) -> NodeStatus:
+        """The node in numbers; costs a look at each atom and connection."""
+        ledger = self.ledger
+        return NodeStatus(
+            hops=dict(self._turn.counts),
+            atoms=Counter(atom.state for atom in ledger.atoms.values()),
+            connections=Counter(each.state for each in ledger.connections.values() if each.state is not None),
+            chains={**ledger.chains, ChainState.AWAITING_RECIPIENT: len(ledger.sent)},
+            links=Counter(link.kind for link in self._links.values()),
+            queues=self._dispatcher.status(now),
+            keys_pinned=self.keys.pinned,
+            keys_fetched=self.keys.fetched,
+            links_waiting=len(self._held),
+        )
 
     # -- frames
 

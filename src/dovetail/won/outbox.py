@@ -9,6 +9,7 @@ again after a pause that doubles, with jitter, for as long as anything is owed: 
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 from dovetail.won.settings import WonSettings
 
@@ -29,6 +30,11 @@ class Outbox:
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way)
+
+    def oldest(self) -> list[str]:
+        """A few messages, among which is the one that is owed the longest."""
+        # What was sent again may have changed places, but only within a window.
+        return [*self._under_way, *islice(self._waiting, self._settings.window)]
 
     @property
     def is_full(self) -> bool:

@@ -88,14 +88,30 @@ class Owner:
             raise LocalProtocolError(f"{kind} does not change an atom")
         return self._say(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
 
-    def speak(self, kind: MessageType, socket: str, target_socket: str, now: int, text: str | None = None) -> Message:
-        """Connect, send a message on, or close the connection between two sockets."""
+    def speak(
+        self,
+        kind: MessageType,
+        socket: str,
+        target_socket: str,
+        now: int,
+        text: str | None = None,
+        forwarded: Iterable[str] = (),
+    ) -> Message:
+        """Connect, send a message on, or close the connection between two sockets.
+
+        `forwarded` are the URIs of messages that this owner has and refers the other one to.
+        """
         if kind not in v.CONNECTION_TYPES:
             raise LocalProtocolError(f"{kind} does not travel on a connection")
         if v.atom_of_socket(socket) != self.atom:
             raise LocalProtocolError(f"{socket} is not a socket of {self.atom}")
+        envelope = c.socket_pair(socket, target_socket)
+        for uri in forwarded:
+            if kind is not MessageType.CONNECTION or not self.conversations.knows(uri):
+                raise LocalProtocolError(f"{kind} cannot forward {uri}: a ConnectionMessage can, what is known here")
+            envelope.append((v.P_FORWARDED, f"<{uri}>"))
         content = c.text_content(text) if text is not None else ()
-        return self._say(kind, c.socket_pair(socket, target_socket), content, now)
+        return self._say(kind, envelope, content, now)
 
     def start(self, now: int) -> None:
         """Keep a link to the node open from now on."""

@@ -6,7 +6,7 @@ placeholder. The address is therefore not part of what is signed, and the signat
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hashlib
 from collections.abc import Iterable
 
@@ -17,7 +17,8 @@ from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad
-from dovetail.won.message import Message, literal_value
+from dovetail.won.envelope import literal_value
+from dovetail.won.message import Message
 
 SIGNATURE_DOMAIN = b"dovetail won message v1\0"
 PUBLIC_KEY_BYTES = 32
@@ -71,13 +72,13 @@ class SigningKey:
 
 def encode_base64(data: bytes) -> str:
     """Standard base64 text."""
-    return base64.b64encode(data).decode()
+    return binascii.b2a_base64(data, newline=False).decode()
 
 
 def decode_base64(text: str, size: int) -> bytes | None:
     """`size` bytes from their one canonical base64 text, None for anything else."""
     try:
-        data = base64.b64decode(text, validate=True)
+        data = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         return None
     return data if len(data) == size and encode_base64(data) == text else None

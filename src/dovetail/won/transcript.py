@@ -56,6 +56,7 @@ class Transcript:
                 "from": message.sender_socket or message.atom,
                 "to": message.recipient_socket,
                 "text": message.text,
+                "forwarded": list(message.forwarded) or None,
                 "state": chain.state.value,
                 "s1": chain.first,
                 "s2": chain.second,

@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import Quad, encode_lines, join_lines
+from dovetail.won.blocks import HEADER, encode_block
+from dovetail.won.canonical import Quad, Statement, encode_lines, join_lines
 from dovetail.won.message import Message, collect_quads
-
-_HEADER = "".join(f"@prefix {name}: <{uri}> .\n" for name, uri in v.PREFIXES.items())
-_HEADER_BYTES = _HEADER.encode()
-
-_SHORT: dict[str, str] = {v.RDF_TYPE: "a"}
-for _name in (
-    *("envelope", "content", "signature", "messageType", "timestamp", "protocolVersion", "atom", "connection"),
-    *("senderSocket", "recipientSocket", "respondingTo", "respondingToMessageType", "previousMessage", "signer"),
-    *("forwardedMessage", "signedGraph", "hash", "signatureValue", "publicKeyFingerprint", "EnvelopeGraph"),
-    *(kind.value for kind in v.MessageType if kind is not v.MessageType.REGISTER),
-    *(direction.value for direction in v.Direction),
-):
-    _SHORT[f"<{v.MSG}{_name}>"] = f"msg:{_name}"
-_SHORT |= {v.P_TEXT: "con:text", v.P_SOCKET: "won:socket", v.P_CERT_KEY: "cert:key"}
 
 
 def encode_bundle(messages: Iterable[Message]) -> bytes:
     """One TriG dataset of some messages."""
-    return b"".join([_HEADER_BYTES, *(encode_graphs(message.quads) for message in messages)])
+    blocks = [encode_block(graph, statements) for message in messages for graph, statements in message.graphs]
+    return (HEADER + "".join(blocks)).encode()
 
 
 def encode_position(log: str, position: int, size: int | None, *, trig: bool) -> bytes:
@@ -35,20 +23,17 @@ def encode_position(log: str, position: int, size: int | None, *, trig: bool) ->
     if size is not None:
         facts.append(f'{v.P_SIZE} "{size}"{v.XSD_LONG}')
     if trig:
-        return f"{graph} {{ {subject} {' ; '.join(facts)} . }}\n".encode()
+        pairs = " ;\n ".join(facts)
+        return f"{graph} {{\n{subject} {pairs} .\n}}\n".encode()
     return "".join(f"{subject} {fact} {graph} .\n" for fact in facts).encode()
 
 
 def encode_graphs(quads: Iterable[Quad]) -> bytes:
     """TriG blocks, one per graph, for quads in any order; needs the prefixes of `encode_bundle`'s header."""
-    graphs: dict[str, dict[str, list[str]]] = {}
+    graphs: dict[str, list[Statement]] = {}
     for s, p, o, g in quads:
-        graphs.setdefault(g, {}).setdefault(s, []).append(f"{_SHORT.get(p, p)} {_SHORT.get(o, o)}")
-    blocks = []
-    for graph, subjects in graphs.items():
-        body = " .\n".join(subject + " " + " ;\n ".join(pairs) for subject, pairs in subjects.items())
-        blocks.append(f"{graph} {{\n{body} .\n}}\n" if graph else f"{body} .\n")
-    return "".join(blocks).encode()
+        graphs.setdefault(g, []).append((s, p, o))
+    return "".join([encode_block(graph, statements) for graph, statements in graphs.items()]).encode()
 
 
 def encode_document(quads: list[Quad], media_type: str) -> bytes:
@@ -56,8 +41,8 @@ def encode_document(quads: list[Quad], media_type: str) -> bytes:
     if media_type == "application/n-quads":
         return join_lines(encode_lines(quads))
     if media_type == "text/turtle":
-        return _HEADER_BYTES + encode_graphs({(s, p, o, "") for s, p, o, _ in quads})
-    return _HEADER_BYTES + encode_graphs(quads)
+        return HEADER.encode() + encode_graphs({(s, p, o, "") for s, p, o, _ in quads})
+    return HEADER.encode() + encode_graphs(quads)
 
 
 def encode_messages(messages: Iterable[Message], media_type: str) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import Address, Observation, Reason, Stage, address_of
 from dovetail.won.events import Event, MessageRejected, Outgoing, SendFrame
@@ -15,6 +17,7 @@ class Turn:
         self._max_evidence_bytes = max_evidence_bytes
         self._events: list[Event] = []
         self._outgoing: list[Outgoing] = []
+        self.counts: Counter[tuple[Stage, Reason | None]] = Counter()
 
     def drain_events(self) -> list[Event]:
         """What happened since the last call."""
@@ -41,16 +44,19 @@ class Turn:
     def keep(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
         """Observe a message with its bytes."""
         counterparts = (counterpart,) if counterpart else ()
+        self.counts[stage, None] += 1
         self._events.append(
             Observation(at_us=now, stage=stage, message=message.address, counterparts=counterparts, raw=message.raw)
         )
 
     def note(self, stage: Stage, address: Address, counterpart: str, now: int) -> None:
         """Observe a message whose bytes were kept before."""
+        self.counts[stage, None] += 1
         self._events.append(Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,)))
 
     def reject_message(self, message: Message, counterpart: str, reason: Reason, detail: str, now: int) -> None:
         """Observe the refusal of a readable message."""
+        self.counts[Stage.REJECTED, reason] += 1
         self._events.append(
             Observation(
                 at_us=now,
@@ -65,6 +71,7 @@ class Turn:
 
     def reject_frame(self, data: bytes, counterpart: str, error: RemoteProtocolError, now: int) -> None:
         """Observe the refusal of bytes that are no message, or not the message they claim to be."""
+        self.counts[Stage.REJECTED, error.reason] += 1
         self._events.append(
             Observation(
                 at_us=now,

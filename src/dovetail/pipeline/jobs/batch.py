@@ -25,7 +25,8 @@ from dovetail.pipeline.leaves import with_leaves
 from dovetail.pipeline.schemas import Table
 from dovetail.pipeline.settings import AuditSettings
 from dovetail.pipeline.signatures import VERDICT_SCHEMA, verify_signatures
-from dovetail.pipeline.sources import announced_files, learn_files, read_rows
+from dovetail.pipeline.sources import announced_files, check_kept, kept_paths, learn_files, read_rows
+from dovetail.pipeline.standing import hops_read_again, standing_facts, without
 from dovetail.pipeline.store import Store
 from dovetail.pipeline.transforms import hops as hop_transforms
 from dovetail.pipeline.transforms import messages as message_transforms
@@ -62,21 +63,27 @@ class Batch:
 
     def process(self, paths: Sequence[Path]) -> None:
         """Read what these manifests announce and write all silver tables of the batch."""
-        known = {file.path for file in self.store.facts(below=self.number).files}
+        before = self.store.facts(below=self.number)
+        known = {file.path for file in before.files}
         manifests = [learn_manifest(self.lake, path) for path in paths]
-        announced = [(server, file) for server, file in announced_files(manifests) if file.path not in known]
+        everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
+        own = {fact.path for fact in manifests}
+        standing = [fact for fact in standing_facts(everything).manifests if fact.path in own]
+        announced = [(server, file) for server, file in announced_files(standing) if file.path not in known]
         self.say("integrity: hash files and leaves")
         files = learn_files(self.spark, self.lake, announced)
+        files = check_kept(self.lake, announced, files)
         proven = proven_paths(manifests, files)
-        rows = self._believed(files)
+        again = hops_read_again(before, standing)
+        rows = without(self._believed(files), again)
         self.say("hops")
         unproven = [fact.path for fact in files if fact.part is not None and fact.path not in proven]
         self._write(schemas.HOPS, hop_transforms.hops(rows, unproven=unproven))
         self._write(SERVERS_TABLE, hop_transforms.servers(self._own(schemas.HOPS)))
-        self._decode(rows, files)
+        self._decode(rows, files, kept_paths(self.lake, announced, files))
         self._quarantine(rows, files)
         if any(fact.fabric == Fabric.WON.value for fact in files):
-            self._verify([*self.store.facts(below=self.number).manifests, *manifests])
+            self._verify([*before.manifests, *manifests])
         self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
 
     def _believed(self, files: Sequence[FileFact]) -> DataFrame:
@@ -89,7 +96,7 @@ class Batch:
         checked = with_leaves(read_rows(self.spark, self.lake, dirty)).where("leaf_valid")
         return rows.unionByName(checked.drop("kept_digest", "leaf_hash"))
 
-    def _decode(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
+    def _decode(self, rows: DataFrame, files: Sequence[FileFact], kept: Sequence[str]) -> None:
         self.say("messages: decode")
         targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
         before = self._decoded_before(rows, files)
@@ -104,6 +111,10 @@ class Batch:
             of_swarms = waiting.where("fabric = 'swarm'")
             narrow = of_swarms.mapInArrow(SwarmDecoder(self.settings.epochs), DECODED_SWARM_SCHEMA)
             decoded.append(message_transforms.widen_swarm(narrow))
+        if kept:
+            recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*kept)
+            ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
+            decoded.append(message_transforms.unread(recorded, ever, waiting))
         nothing = self.spark.createDataFrame([], DECODED_SCHEMA)
         self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded, nothing))
         new = self._own(DECODED_TABLE)

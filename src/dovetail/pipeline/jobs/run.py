@@ -2,7 +2,7 @@
 
 What is new is found by Structured Streaming over the manifests, since a manifest is written last and whole: its
 checkpoint remembers which ones were seen, `availableNow` takes all others and stops. The same stream with a
-processing-time trigger is `audit follow`. Gold is a function of all silver, whichever way it got there.
+processing-time trigger is `audit follow` (`following`). Gold is a function of all silver, whichever way it got there.
 """
 
 from __future__ import annotations
@@ -20,15 +20,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import PipelineError
-from dovetail.journal.lake import MANIFESTS
-from dovetail.pipeline.facts import BatchFacts, announced_rows, changed_manifests, missing_files, unannounced_files
+from dovetail.journal.lake import MANIFESTS, Manifest
+from dovetail.pipeline.facts import (
+    BatchFacts,
+    ManifestFact,
+    announced_rows,
+    changed_manifests,
+    missing_files,
+    unannounced_files,
+)
 from dovetail.pipeline.integrity import Verdict, judge_servers
 from dovetail.pipeline.jobs.batch import Batch
 from dovetail.pipeline.jobs.gold import Gold, basis_of
+from dovetail.pipeline.lock import reading
 from dovetail.pipeline.progress import Progress, silent
 from dovetail.pipeline.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, load_settings
 from dovetail.pipeline.sources import check_lake
+from dovetail.pipeline.standing import lying_manifests, standing_facts
 from dovetail.pipeline.store import RunRecord, Store
 from dovetail.pipeline.summary import Summary, summarize
 
@@ -46,62 +55,65 @@ class Audit:
     settings: AuditSettings
     as_of: dt.datetime | None = None
     progress: Progress = silent
+    settling_s: float = 0
+    """A file that no manifest announces is a finding only when it is so old."""
     whole_below: int = SMALL_ROWS
 
     def run(self) -> Summary:
         """Do what is new and return what a person wants to know first."""
-        self.ingest()
-        return self.conclude()
+        with reading(self.lake, self.progress.step):
+            self.ingest()
+            return self.conclude()
 
     def ingest(self) -> None:
         """Make silver of the manifests that were not seen before."""
-        wait(self._stream(self._process).trigger(availableNow=True).start())
-
-    def follow(self, seconds: float, each: Callable[[Summary], None]) -> StreamingQuery:
-        """Keep going: look for new manifests every `seconds`, and call `each` after every batch."""
-
-        def process(rows: DataFrame, number: int) -> None:
-            self._process(rows, number)
-            each(self.conclude())
-
-        return self._stream(process).trigger(processingTime=f"{seconds} seconds").start()
+        wait(self.stream(self.process).trigger(availableNow=True).start())
 
     def conclude(self) -> Summary:
-        """Bring the gold tables to where silver is, if anything has changed."""
-        facts = self.store.facts()
-        verdicts = self._judge(facts)
+        """Bring the gold tables to where silver is, and read the summary off them."""
+        record = self.refresh()
+        self.progress.step("summary")
+        return summarize(self.store, record)
+
+    def refresh(self) -> RunRecord:
+        """Judge the lake as it lies, and bring the gold tables to where silver is, if anything has changed."""
+        everything = self.store.facts()
+        facts = standing_facts(everything)
+        verdicts = self._judge(facts, everything)
         record = self._record(facts, verdicts)
         previous = self.store.run_record()
         if previous != record:
             gold = Gold(self.spark, self.store, self.settings, facts, record, self.progress.step, self.whole_below)
             gold.make(verdicts, previous)
-        self.progress.step("summary")
-        return summarize(self.store, record)
+        return record
 
-    def _stream(self, process: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+    def stream(self, process: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        """The stream of manifests, each batch given to `process`, without a trigger yet."""
         manifests = (
             self.spark.readStream.format("binaryFile")
             .option("maxFileAge", _FOREVER)
+            .option("ignoreMissingFiles", "true")  # a compaction may have replaced a manifest since it was listed
             .schema("path string, modificationTime timestamp, length bigint, content binary")
             .load(str(self.lake / MANIFESTS / "*" / "[0-9]*.json"))
             .select("path")
         )
         return manifests.writeStream.option("checkpointLocation", str(self.store.stream)).foreachBatch(process)
 
-    def _process(self, rows: DataFrame, number: int) -> None:
+    def process(self, rows: DataFrame, number: int) -> None:
+        """Make silver of one batch of manifests."""
         paths = sorted(_local(row["path"]) for row in rows.collect())
         tune(self.spark, announced_rows(paths))
         Batch(self.spark, self.lake, self.store, self.settings, number, self.progress.step).process(paths)
 
-    def _judge(self, facts: BatchFacts) -> list[Verdict]:
-        manifests = [fact.manifest for fact in facts.manifests if fact.manifest is not None]
+    def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
+        lying = lying_manifests(self.lake, facts.manifests)
         return judge_servers(
             facts.manifests,
             facts.files,
             trusted=self.settings.trusted,
-            changed=changed_manifests(self.lake, facts.manifests),
-            unannounced=unannounced_files(self.lake, manifests),
-            missing=missing_files(self.lake, manifests),
+            changed=changed_manifests(self.lake, lying),
+            unannounced=unannounced_files(self.lake, _believed(everything.manifests), self.settling_s),
+            missing=missing_files(self.lake, _believed(lying)),
         )
 
     def _record(self, facts: BatchFacts, verdicts: list[Verdict]) -> RunRecord:
@@ -124,6 +136,10 @@ def wait(query: StreamingQuery) -> None:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         cause = next((line for line in reversed(lines) if "Error" in line or "Exception" in line), lines[0])
         raise PipelineError(f"the audit stopped: {cause[:400]}") from error
+
+
+def _believed(facts: Sequence[ManifestFact]) -> list[Manifest]:
+    return [fact.manifest for fact in facts if fact.manifest is not None]
 
 
 def _local(path: str) -> Path:

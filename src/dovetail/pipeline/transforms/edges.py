@@ -27,10 +27,11 @@ EDGES = Table(
             StructField("parent_decoded", BOOLEAN),
             StructField("expires", TIMESTAMP),
             StructField("holding", ArrayType(STRING)),
+            StructField("refusing", ArrayType(STRING)),
         ]
     ),
 )
-"""`holding` is set where some server of the fabric holds the parent and some other does not."""
+"""`holding` is set where some server of the fabric holds the parent and some other does not; `refusing` refused it."""
 
 
 def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFrame:
@@ -45,6 +46,7 @@ def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFra
         F.col("is_decoded").alias("parent_decoded"),
         "expires",
         F.col("holders.server").alias("holding"),
+        F.col("refusals.server").alias("refusing"),
     )
     counts = servers.groupBy("fabric").agg(F.count("*").alias("servers"))
     is_lacking = (

@@ -1,4 +1,7 @@
-"""Links whose parent nobody has, or that a server lacks though others have it; what it took in or made it holds."""
+"""Links whose parent nobody has, or that a server lacks though others have it; what it took in or made it holds.
+
+A server that refused a message does not lack it: it has seen it and decided, which `deliveries` tells.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ def gaps(edges: DataFrame, sightings: DataFrame, *, as_of: dt.datetime) -> DataF
     )
     is_nobody = F.col("parent_message").isNull()
     nobody = F.array(F.struct(F.col("first_seen").alias("since"), F.lit(None).cast("string").alias("server")))
-    lacking = F.filter("holders", lambda one: ~F.array_contains(F.col("holding"), one["server"]))
+    knowing = F.concat("holding", "refusing")
+    lacking = F.filter("holders", lambda one: ~F.array_contains(knowing, one["server"]))
     each = ends.select("*", F.explode(F.when(is_nobody, nobody).otherwise(lacking)).alias("one"))
     until = F.when(is_nobody, F.col("parent_expires")).otherwise(F.coalesce("expires", "parent_expires"))
     return each.select(

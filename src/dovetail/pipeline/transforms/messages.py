@@ -69,6 +69,16 @@ def widen_swarm(decoded: DataFrame) -> DataFrame:
     )
 
 
+def unread(recorded: DataFrame, decoded: DataFrame, waiting: DataFrame) -> DataFrame:
+    """What a compaction kept of messages whose bytes it removed, where the bytes were not and will not be decoded."""
+    return (
+        recorded.dropDuplicates(["fabric", "digest"])
+        .join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
+        .join(waiting.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
+        .select(*recorded.columns)
+    )
+
+
 def has_work(swarm: Column, targets: Mapping[str, int]) -> Column:
     """Whether the work of `raw` lies below its swarm's target; as hex text both compare like big-endian numbers."""
     high = F.substring("raw", TIME_HIGH_OFFSET + 1, TTL_OFFSET - TIME_HIGH_OFFSET)

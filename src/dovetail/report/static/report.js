@@ -184,6 +184,31 @@
     return make("p", [make("code", text), copy], "command");
   };
 
+  // the receipt that the page holds of a message, as a file; the bytes must be just these, or it would not verify
+  let offered = null;
+  const receiptOf = (one) => {
+    if (offered) URL.revokeObjectURL(offered);
+    offered = null;
+    const place = data.receipts.of.indexOf(one.message);
+    const build = command(`dovetail receipt build ${one.address} --lake ${data.lake || "LAKE"} -o receipt`);
+    if (place < 0) {
+      const without = data.receipts.without.indexOf(one.message);
+      return without < 0 ? [build] : [make("p", "No receipt: " + data.receipts.reason[without], "quiet"), build];
+    }
+    const text = data.receipts.text[place];
+    const name = `${one.address.replace("wm:/", "").slice(0, 16)}.receipt`;
+    const save = make("a", "Download the receipt", "copy");
+    const file = new Blob([text], { type: "application/json" });
+    offered = URL.createObjectURL(file);
+    save.href = offered;
+    save.download = name;
+    const size = file.size.toLocaleString("en");
+    return [
+      make("p", [save, make("span", `${size} bytes; proves what became of this message to anybody, offline`, "quiet")], "command"),
+      command(`dovetail receipt verify ${name} --trust KEYS`),
+    ];
+  };
+
   const messageFacts = (number) => {
     messageOf ||= groupBy(data.messages.of);
     const place = (messageOf.get(number) || [])[0];
@@ -251,7 +276,7 @@
         parts.push(template.content.cloneNode(true));
       }
       parts.push(make("h3", "Look further"), command(`dovetail audit why ${one.address} --out ${data.tables}`));
-      parts.push(command(`dovetail receipt build ${one.address} --lake ${data.lake || "LAKE"} -o receipt`));
+      parts.push(make("h3", "Proof"), ...receiptOf(one));
     } else if (one.server) {
       parts.push(make("h3", "Look further"), command(`dovetail audit show integrity --out ${data.tables}`));
     }

@@ -1,0 +1,125 @@
+"""What the commands of `dovetail receipt` are given: sources, receipts, checkpoints, keys, addresses and times."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dovetail.hop import Address
+    from dovetail.journal.checkpoint import SignedCheckpoint
+    from dovetail.receipt.consistency import View
+    from dovetail.receipt.proof import Proof
+    from dovetail.receipt.source import Source
+    from dovetail.signing import Verifier
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str | None) -> Iterator[list[Source]]:
+    """The journals and the servers of the lake; a server that is in both counts by its journal."""
+    from dovetail.errors import UsageError
+    from dovetail.receipt import sources
+
+    if not journals and lake is None:
+        raise UsageError("name at least one --journal, or a --lake")
+    with sources.open_sources(journals or (), lake, None if date is None else _parse_day(date)) as opened:
+        yield opened
+
+
+def read_checkpoints(path: Path) -> list[SignedCheckpoint]:
+    """The checkpoints in a file: a note, or those of a receipt. They are not verified here."""
+    from dovetail.errors import CheckpointError, ReceiptError
+    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+    from dovetail.receipt.format import decode_receipt, notes_of
+
+    data = read_file(path)
+    try:
+        if data.startswith(b"{"):
+            return [parse_checkpoint(note.checkpoint) for note in notes_of(decode_receipt(data))]
+        return [parse_checkpoint(data[: MAX_NOTE_BYTES + 1].decode(errors="replace"))]
+    except (CheckpointError, ReceiptError) as error:
+        raise ReceiptError(f"{path}: {error}") from None
+
+
+def read_other(path: Path, trusted: Sequence[Verifier]) -> View | Proof:
+    """What a file shows of journals: a receipt, which must itself be valid, or a note that a trusted key has signed."""
+    from dovetail.errors import CheckpointError, ReceiptError
+    from dovetail.journal.checkpoint import verify_checkpoint
+    from dovetail.receipt.consistency import View
+    from dovetail.receipt.verify import verify_receipt
+
+    data = read_file(path)
+    try:
+        if data.startswith(b"{"):
+            return verify_receipt(data, trusted)
+        return View(verify_checkpoint(data.decode(errors="replace"), trusted).checkpoint)
+    except (CheckpointError, ReceiptError) as error:
+        raise ReceiptError(f"{path}: {error}") from None
+
+
+def merge_note_files(paths: Sequence[Path], keys: Sequence[Verifier]) -> list[SignedCheckpoint]:
+    """Cosigned checkpoints by server; several notes of one checkpoint become one."""
+    from dovetail.receipt.witness import merge_notes
+
+    by_server: dict[str, list[str]] = {}
+    for path in paths:
+        for signed in read_checkpoints(path):
+            by_server.setdefault(signed.checkpoint.origin, []).append(signed.note)
+    return [merge_notes(notes, keys) for notes in by_server.values()]
+
+
+def load_keys(paths: Sequence[Path]) -> list[Verifier]:
+    from dovetail.keys import load_verifier_keys
+
+    return [key for path in paths for key in load_verifier_keys(path)]
+
+
+def parse_prefix_text(text: str) -> bytes:
+    from dovetail.hop import parse_address_prefix
+
+    return _parse(parse_address_prefix, text)
+
+
+def parse_address_text(text: str) -> Address:
+    from dovetail.hop import Address, parse_address
+
+    return Address(_parse(parse_address, text))
+
+
+def parse_time_text(text: str) -> int:
+    """Microseconds of a time in ISO 8601; UTC where it names no zone."""
+    from datetime import UTC, datetime, timedelta
+
+    def parse(text: str) -> int:
+        at = datetime.fromisoformat(text)
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+    return _parse(parse, text)
+
+
+def _parse_day(text: str) -> tuple[int, int]:
+    first = parse_time_text(text)
+    return first, first + 86_400_000_000
+
+
+def _parse(parse: Callable[[str], T], text: str) -> T:
+    from dovetail.errors import UsageError
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def read_file(path: Path) -> bytes:
+    """A file's bytes, never more than one too many."""
+    from dovetail.receipt.format import MAX_RECEIPT_BYTES
+
+    with path.open("rb") as file:
+        return file.read(MAX_RECEIPT_BYTES + 1)

@@ -1,0 +1,121 @@
+"""The shape of a sender's last message, so that the next one like it need not be parsed and judged again.
+
+Theory of operation. What one client sends to another differs from message to message in its id, its expiry and its
+data; all other bytes of the envelope are the same. A template is made of a message that was decoded, checked,
+authorised and routed; it keeps the bytes around the two places that may differ. A later message of the same session
+that has the same bytes around them, a UUID in the one place and a time in the other, would be decoded to the same
+envelope: neither place can then hold a quotation mark or a backslash, so the JSON around it means what it meant before.
+What else was decided (the receiver's session, the rule, whether the bytes are journaled) is kept with it; whoever
+changes the rules forgets the templates. Anything that does not fit is decoded in full, which also finds its error.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import UNSET
+
+from dovetail.pcp.codec_v1 import CHUNK_DATA, Frame
+from dovetail.pcp.envelope import HEX_TO_ZERO, UUID_OF_ZEROS
+from dovetail.pcp.timestamps import decode_timestamp
+
+if TYPE_CHECKING:
+    from dovetail.pcp.session import Session
+
+MAX_TEMPLATE_BYTES = 2_048
+MAX_SECONDS_KEPT = 1_024
+_ID = b'"id":"'
+_ID_BYTES = len(UUID_OF_ZEROS)
+_EXPIRES = b'"expires":"'
+_SECOND_BYTES = len("2026-11-15T19:55:07")
+_SECOND = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_POINT = ord(".")
+_read_chunk = Struct(">Bi").unpack_from
+_seconds: dict[bytes, int] = {}
+
+
+class Template(NamedTuple):
+    """The bytes of a message around its id and its expiry, up to the envelope's end, and what was decided about it."""
+
+    head: bytes
+    id_end: int
+    middle: bytes
+    second_end: int
+    zone_at: int
+    tail: bytes
+    end: int
+    fraction_us: int
+    receiver: Session
+    keeps_body: bool
+
+
+def make_template(message: bytes, frame: Frame, receiver: Session, keeps_body: bool) -> Template | None:
+    """The template of a message that may be passed on to one receiver as it is; None where none can be made."""
+    envelope = frame.envelope
+    end = 6 + int.from_bytes(message[2:6])
+    if end > MAX_TEMPLATE_BYTES or envelope.in_reply_to is not UNSET or frame.debug or frame.forward is not message:
+        return None
+    # Unescaped quotation marks stand only around strings, and the schema is closed: what reads like the key is the key.
+    id_at = message.find(_ID, 6, end) + len(_ID)
+    second_at = message.find(_EXPIRES, 6, end) + len(_EXPIRES)
+    id_end, zone_at = id_at + _ID_BYTES, second_at + len(envelope.expires) - 1
+    second_end = second_at + _SECOND_BYTES
+    digits = zone_at - second_end - 1
+    if (
+        not len(_ID) <= id_at < second_at
+        or message[id_at:id_end] != envelope.id.encode()
+        or message[second_at : zone_at + 1] != envelope.expires.encode()
+        or message[zone_at : zone_at + 1] != b"Z"
+        or not 1 <= digits <= 6
+        or message[second_end] != _POINT
+    ):
+        return None
+    return Template(
+        message[:id_at],
+        id_end,
+        message[id_end:second_at],
+        second_end,
+        zone_at,
+        message[zone_at:end],
+        end,
+        10 ** (6 - digits),
+        receiver,
+        keeps_body,
+    )
+
+
+def match_template(template: Template, message: bytes) -> int | None:
+    """When a message that fits the template expires, in microseconds; None where it does not fit."""
+    head, id_end, middle, second_end, zone_at, tail, end, fraction_us, _, _ = template
+    if not (message.startswith(head) and message.startswith(middle, id_end) and message.startswith(tail, zone_at)):
+        return None
+    if message[id_end - _ID_BYTES : id_end].translate(HEX_TO_ZERO) != UUID_OF_ZEROS:
+        return None
+    size = len(message)
+    if size != end and (size < end + 6 or _read_chunk(message, end) != (CHUNK_DATA, size - end - 5)):
+        return None
+    second = message[second_end - _SECOND_BYTES : second_end]
+    fraction = message[second_end + 1 : zone_at]
+    if message[second_end] != _POINT or not fraction.isdigit():
+        return None
+    second_us = _seconds.get(second)
+    if second_us is None:
+        second_us = _decode_second(second)
+        if second_us is None:
+            return None
+    return second_us + int(fraction) * fraction_us
+
+
+def _decode_second(second: bytes) -> int | None:
+    if _SECOND.fullmatch(second) is None:
+        return None
+    try:
+        second_us = decode_timestamp(second.decode() + "Z")
+    except ValueError:
+        return None
+    if len(_seconds) >= MAX_SECONDS_KEPT:
+        _seconds.clear()
+    _seconds[second] = second_us
+    return second_us

@@ -1,0 +1,108 @@
+"""Receipts inside the page: one file for each message that a finding tells of, built when the page is written.
+
+They come from the journals, else from the lake, and are verified before they are embedded. What the page holds of them
+is bounded, by number, by bytes and by the time it takes to build them; beyond that the page shows the command that
+builds one. The same command stands where nothing can be proven, with the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import DovetailError, ReceiptError
+from dovetail.hop import Address
+from dovetail.receipt.build import BuildOptions, build_receipt
+from dovetail.receipt.source import Source
+from dovetail.receipt.sources import open_sources
+from dovetail.report.text import show
+
+MAX_RECEIPTS = 500
+MAX_BYTES = 4 << 20
+MAX_RECEIPT_BYTES = 256 << 10
+MAX_SECONDS = 60.0
+
+Related = Mapping[bytes, Sequence[bytes]]
+"""The responses to a message, as the audit's chains have them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """Where receipts are built from; a server that is in both counts by its journal."""
+
+    journals: Sequence[Path] = ()
+    lake: Path | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.journals) or self.lake is not None
+
+
+@dataclass(slots=True)
+class Shelf:
+    """What was built: receipts by the number of their message, and why others have none."""
+
+    receipts: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+    def encode(self) -> dict[str, Any]:
+        """As the page's script reads it."""
+        return {
+            "of": list(self.receipts),
+            "text": list(self.receipts.values()),
+            "without": list(self.reasons),
+            "reason": [show(reason) for reason in self.reasons.values()],
+        }
+
+
+def build_shelf(
+    origins: Origins,
+    addresses: Sequence[bytes],
+    related: Related,
+    *,
+    max_receipts: int = MAX_RECEIPTS,
+    max_bytes: int = MAX_BYTES,
+    max_seconds: float = MAX_SECONDS,
+) -> Shelf:
+    """Receipts of the first of these messages, as many as fit."""
+    shelf = Shelf()
+    ends = time.monotonic() + max_seconds
+    try:
+        with open_sources(origins.journals, origins.lake) as sources:
+            # no more reasons than receipts
+            for number, address in enumerate(addresses[: 2 * max_receipts]):
+                if len(shelf.receipts) >= max_receipts or shelf.bytes >= max_bytes or time.monotonic() > ends:
+                    break
+                _put(shelf, number, sources, Address(address), related.get(address, ()), max_bytes)
+    except DovetailError as error:
+        # a lake or journal that cannot be opened: the findings themselves say what is wrong with it
+        shelf.reasons = dict.fromkeys(range(min(len(addresses), max_receipts)), str(error))
+    return shelf
+
+
+def _put(
+    shelf: Shelf, number: int, sources: Sequence[Source], address: Address, related: Sequence[bytes], max_bytes: int
+) -> None:
+    try:
+        data = _build(sources, address, [Address(each) for each in related])
+    except DovetailError as error:
+        shelf.reasons[number] = str(error)
+        return
+    if len(data) > min(MAX_RECEIPT_BYTES, max_bytes - shelf.bytes):
+        shelf.reasons[number] = f"the receipt has {len(data):,} bytes, too many for this page"
+        return
+    shelf.receipts[number] = data.decode()
+    shelf.bytes += len(data)
+
+
+def _build(sources: Sequence[Source], address: Address, related: Sequence[Address]) -> bytes:
+    """With its responses where they can be shown, else without them."""
+    try:
+        return build_receipt(sources, address, BuildOptions(related=related)).data
+    except ReceiptError:
+        if not related:
+            raise
+        return build_receipt(sources, address, BuildOptions(related=())).data

@@ -1,0 +1,35 @@
+"""A node in numbers, for metrics and tests; read when it is asked for, so that it costs nothing in between."""
+
+from __future__ import annotations
+
+import msgspec
+
+from dovetail.hop import Reason, Stage
+from dovetail.won.atom import AtomState
+from dovetail.won.chain import ChainState
+from dovetail.won.connection import ConnectionState
+from dovetail.won.links import LinkKind
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is owed to one other node; `oldest_ms` is for how long the oldest of it has been owed."""
+
+    node: str
+    length: int
+    oldest_ms: int
+    is_open: bool
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one node at one moment: hops since it was started, and what there is of everything else."""
+
+    hops: dict[tuple[Stage, Reason | None], int]
+    atoms: dict[AtomState, int]
+    connections: dict[ConnectionState, int]
+    chains: dict[ChainState, int]
+    links: dict[LinkKind, int]
+    queues: list[QueueStatus]
+    keys_pinned: int
+    keys_fetched: int
+    links_waiting: int
+    """Links whose next frame waits for a signer's key."""

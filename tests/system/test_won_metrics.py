@@ -1,0 +1,87 @@
+"""A node's `/metrics` and `/healthz` over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client.parser import text_string_to_metric_families
+
+from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.shells.won_metrics import MAX_NAMED_NODES, _describe_queues
+from dovetail.shells.won_server import NodeOptions, NodeServer
+from dovetail.won.status import QueueStatus
+from dovetail.won.vocabulary import MessageType
+from system.pcp_site import scrape
+
+pytestmark = pytest.mark.system
+
+
+def read_samples(text):
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def run_node(directory):
+    """A node and an owner who writes to a node that is not there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    node = f"http://127.0.0.1:{port}/won/resource"
+    options = NodeOptions(
+        uri=node, host="127.0.0.1", port=port, journal=directory / "node.db", metrics=("127.0.0.1", 0)
+    )
+    async with NodeServer(options, Ed25519PrivateKey.generate()) as server:
+        atom = f"{node}/atom/alice"
+        home = OwnerHome.create(directory / "alice", AtomFile(atom, (f"{atom}#chat",)))
+        async with OwnerClient(home, is_created=False) as client:
+            created = client.say(lambda owner, now: owner.create(home.file.sockets, now))
+            await client.wait_settled(created.uri, 10)
+            away = "http://127.0.0.1:1/won/resource"
+            sent = client.say(
+                lambda owner, now: owner.speak(MessageType.CONNECT, f"{atom}#chat", f"{away}/atom/bob#chat", now)
+            )
+            await client.wait_settled(sent.uri, 0.5)
+            health = await scrape(server.metrics_port, "/healthz")
+            status, text = await scrape(server.metrics_port)
+        server.driver._set_reading(False)
+        stalled = await scrape(server.metrics_port, "/healthz")
+    return away, status, read_samples(text), health, stalled, server
+
+
+def test_the_nodes_numbers_can_be_parsed(tmp_path):
+    away, status, samples, health, stalled, server = asyncio.run(run_node(tmp_path))
+    assert (status, health) == (200, (200, "well\n"))
+    assert stalled == (503, "waiting for the journal\n")
+    assert samples["dovetail_won_messages_total", ("reason", ""), ("stage", "accepted")] == 2
+    assert samples["dovetail_won_messages_total", ("reason", ""), ("stage", "created")] == 2
+    assert samples["dovetail_won_atoms", ("state", "Active")] == 1
+    assert samples["dovetail_won_connections", ("state", "RequestSent")] == 1
+    assert samples["dovetail_won_chains", ("state", "awaiting_recipient")] == 1
+    assert samples["dovetail_won_chains", ("state", "atom")] == 1
+    assert samples["dovetail_won_links", ("kind", "owner")] == 1
+    assert samples["dovetail_won_queue_messages", ("node", away)] == 1
+    assert 0.4 < samples["dovetail_won_queue_oldest_seconds", ("node", away)] < 30
+    assert samples["dovetail_won_node_linked", ("node", away)] == 0
+    assert samples["dovetail_won_keys", ("kind", "own")] == 2
+    assert samples["dovetail_won_journal_hops",] == server.journal.size
+    assert samples["dovetail_won_journal_bytes",] > 0
+
+
+def test_any_number_of_nodes_makes_a_bounded_answer():
+    queues = [
+        QueueStatus(
+            node=f"https://n{number}.example/won/resource", length=number, oldest_ms=number * 1000, is_open=False
+        )
+        for number in range(MAX_NAMED_NODES + 5)
+    ]
+    length, age, _ = _describe_queues(queues)
+    assert len(length.samples) == len(age.samples) == MAX_NAMED_NODES + 1
+    assert length.samples[0].value == MAX_NAMED_NODES + 4
+    assert (length.samples[-1].labels, length.samples[-1].value) == ({"node": "others"}, 0 + 1 + 2 + 3 + 4)
+    assert age.samples[-1].value == 4
