@@ -31,6 +31,7 @@ format: setup ## rewrite the code in the house style
 bench: setup ## measure the journal beside the disk's own floor, and receipts
 	@$(VENV)/bin/python -m benchmarks.journal
 	@$(VENV)/bin/python -m benchmarks.receipt
+	@$(VENV)/bin/python -m benchmarks.lookup
 
 bench-pcp: setup ## the broker beside mosquitto and NATS over WebSocket (needs gcc)
 	@$(VENV)/bin/python -m benchmarks.pcp

@@ -1,7 +1,7 @@
 """What a delivered message costs the broker, beside mosquitto and NATS over WebSocket in the same interleaved rounds.
 
     python -m benchmarks.pcp [--rounds N] [--seconds S] [--workloads a1,b4] [--loop asyncio|uvloop]
-                             [--connections N] [--json]
+                             [--connections N] [--no-journal] [--json]
 
 Server CPU microseconds per delivered message of about 480 bytes. Ours runs as an operator would: authorisation by
 rules, metrics and the journal on (relaxed durability, its default). What the journal does later for the messages of a
@@ -125,8 +125,8 @@ def compare_memory(program: Path, servers: list[Server], count: int, show: Calla
         show(row)
 
 
-def start_all(directory: Path, loop: str, servers: list[Server]) -> None:
-    servers.append(start_dovetail(directory, loop))
+def start_all(directory: Path, loop: str, servers: list[Server], *, keeps_journal: bool) -> None:
+    servers.append(start_dovetail(directory, loop, keeps_journal=keeps_journal))
     servers.extend(server for server in (start_mosquitto(directory), start_nats(directory)) if server is not None)
 
 
@@ -141,6 +141,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="which, separated by commas")
     parser.add_argument("--loop", default="uvloop", choices=["asyncio", "uvloop"])
+    parser.add_argument("--no-journal", dest="journal", action="store_false", help="what is left without it")
     parser.add_argument("--connections", type=int, default=10_000, help="held for the memory measurement; 0: none")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     arguments = parser.parse_args()
@@ -155,14 +156,14 @@ def main() -> int:
     servers: list[Server] = []
     try:
         program = compile_load(directory)
-        start_all(directory, arguments.loop, servers)
+        start_all(directory, arguments.loop, servers, keeps_journal=arguments.journal)
         absent = {"mosquitto", "nats"} - {server.name for server in servers}
         if absent:
             print(f"not installed, so not compared: {', '.join(sorted(absent))}", file=sys.stderr)
         compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
         if arguments.connections:
             stop_all(servers)
-            start_all(directory, arguments.loop, servers)
+            start_all(directory, arguments.loop, servers, keeps_journal=arguments.journal)
             compare_memory(program, servers, arguments.connections, show)
     except BenchmarkFailed as error:
         print(f"bench-pcp: {error}", file=sys.stderr)

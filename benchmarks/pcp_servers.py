@@ -32,6 +32,7 @@ class Server:
     protocol: str
     port: int
     process: subprocess.Popen[bytes]
+    settle_s: float = 0.0
 
     def cpu_seconds(self, *, of_main_thread: bool = False) -> float:
         """CPU of all threads, or of the first one, in the kernel too. In ours the other threads keep the journal."""
@@ -44,10 +45,8 @@ class Server:
 
     def settle(self) -> None:
         """Wait for what a broker does after it has delivered: ours writes, hashes and signs its journal."""
-        if self.protocol != "pcp":
-            return
-        time.sleep(CHECKPOINT_SECONDS)
-        deadline = time.monotonic() + 2 * CHECKPOINT_SECONDS
+        time.sleep(self.settle_s)
+        deadline = time.monotonic() + 2 * self.settle_s
         while time.monotonic() < deadline:
             before = self.cpu_seconds()
             time.sleep(0.25)
@@ -84,19 +83,22 @@ def _start(name: str, protocol: str, command: list[str], port: int) -> Server:
         time.sleep(0.05)
 
 
-def start_dovetail(directory: Path, loop: str) -> Server:
+def start_dovetail(directory: Path, loop: str, *, keeps_journal: bool = True) -> Server:
     """As an operator would run it: rules, metrics and the journal, whose default is relaxed durability."""
     port = free_port()
+    journal = f'journal = "{directory / f"{port}.journal"}"\n' if keeps_journal else ""
     config = directory / "broker.toml"
     config.write_text(
         f'[pcp]\nname = "bench"\nport = {port}\ninsecure_plain = true\nevent_loop = "{loop}"\naccess_log = false\n'
-        f'journal = "{directory / f"{port}.journal"}"\nmetrics_port = {free_port()}\n'
+        f"{journal}metrics_port = {free_port()}\n"
         '[[pcp.rules]]\nname = "controllers"\nallow = true\nsender = "pcp://*/controller"\ntarget = "pcp://*/agent"\n'
         '[[pcp.rules]]\nname = "agents"\nallow = true\nsender = "pcp://*/agent"\ntarget = "pcp://*/controller"\n'
         '[[pcp.rules]]\nname = "broker"\nallow = true\ntarget = "pcp:///server"\n'
     )
     command = [sys.executable, "-m", "dovetail", "--log-level", "error", "pcp", "serve", "--config", str(config)]
-    return _start("dovetail", "pcp", command, port)
+    server = _start("dovetail", "pcp", command, port)
+    server.settle_s = CHECKPOINT_SECONDS if keeps_journal else 0.0
+    return server
 
 
 def start_mosquitto(directory: Path) -> Server | None:

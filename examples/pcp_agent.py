@@ -27,5 +27,7 @@ async def run(url: str, uri: str, *files: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (3, 6):
+        sys.exit(__doc__)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(run(*sys.argv[1:]))

@@ -32,4 +32,6 @@ async def run(url: str, uri: str, *files: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (3, 6):
+        sys.exit(__doc__)
     asyncio.run(run(*sys.argv[1:]))

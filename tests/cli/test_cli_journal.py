@@ -47,6 +47,25 @@ def test_list_tells_whose_journals_and_how_far(site, capsys):
     assert SERVER in run(capsys, "journal", "list", site / "journals")[1]
 
 
+def test_keys_are_what_trust_wants(site, capsys):
+    code, out, _ = run(capsys, "journal", "keys", site / "journals")
+    assert code == 0
+    assert out == (site / "keys" / "pcp_broker.example_server.vkey").read_text()
+
+
+def test_a_folder_is_looked_through_for_journals_of_peers_too(site, capsys):
+    peer = site / "journals" / "swarm_fleet_peer"
+    peer.mkdir()
+    (site / "journals" / "broker.journal").rename(peer / "journal.db")
+    code, out, _ = run(capsys, "journal", "verify", site / "journals")
+    assert code == 0
+    assert "journal.db: intact; 10 hops" in out
+    (peer / "journal.db").unlink()
+    code, _, err = run(capsys, "journal", "verify", site / "journals")
+    assert code == 2
+    assert "no *.journal or journal.db files in" in err
+
+
 @pytest.mark.parametrize(
     ("options", "seqs"),
     [
@@ -113,7 +132,7 @@ def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
     ("arguments", "text"),
     [
         (["journal", "tail", "missing.journal"], "no journal at missing.journal"),
-        (["journal", "verify", "."], "no *.journal files"),
+        (["journal", "verify", "."], "no *.journal or journal.db files"),
         (["journal", "tail", "x.journal", "--since", "yesterday"], "no journal at x.journal"),
         (["journal", "purge", "x.journal", "--key", "no.skey"], "no.skey"),
         (["journal", "purge", "x.journal", "--key", "no.skey", "--before", "2999-01-01"], "lies in the future"),

@@ -34,6 +34,16 @@ def test_list_says_what_would_run(dovetail, file):
     assert rows[0]["journal"] == str(file.parent / "journals" / "pcp_broker_server.journal")
 
 
+def test_list_names_the_page_and_the_audit_too(dovetail, file):
+    file.write_text(SITE + '[audit]\nenabled = true\nrole = "desk"\n[dashboard]\nenabled = true\nrole = "desk"\n')
+    ran = dovetail("up", file, "--list", "--json", "--role", "desk")
+    rows = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(row["process"], row["role"], row["listens"]) for row in rows] == [
+        ("audit", "desk", []),
+        ("dashboard", "desk", ["tcp:127.0.0.1:8600"]),
+    ]
+
+
 def test_list_keeps_to_the_roles(dovetail, file):
     ran = dovetail("up", file, "--list", "--role", "edge")
     assert [line.split()[0] for line in ran.out.splitlines()] == ["process", "swarm/fleet/peer", "seal"]
@@ -62,9 +72,11 @@ def test_text_for_people_has_names_in_front_and_is_escaped(streams):
     out, err = streams
     transcript = Transcript(is_json=False, out=out, err=err)
     transcript.changed("pcp/a", State.RUNNING, "port 1")
+    transcript.became_well(1)
     transcript.wrote("pcp/a", "a\x1b[2Jb", is_error=True)
     transcript.wrote("audit", "error lost", is_error=False)
-    told, line = err.getvalue().splitlines()
+    told, well, line = err.getvalue().splitlines()
+    assert well.endswith(" all 1 processes run; Ctrl-C or SIGTERM stops them")
     assert told.endswith(" pcp/a: running: port 1")
     assert line == "pcp/a | a\\x1b[2Jb"
     assert out.getvalue() == "audit | error lost\n"

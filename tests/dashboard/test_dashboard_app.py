@@ -155,10 +155,19 @@ def test_receipts_and_raw_bytes_can_be_downloaded(app):
 
 
 def test_unknown_messages_and_pages_are_one_line(app):
-    for address in ("/message/00", f"/message/{'0' * 64}", f"/message/{'0' * 64}/receipt", "/message/x/raw", "/x"):
+    for address in ("/message/0x", f"/message/{'0' * 64}", f"/message/{'0' * 64}/receipt", "/message/x/raw", "/x"):
         answer = ask(app, address)
         assert answer.status in (404, 409)
         assert "Traceback" not in answer.text
+
+
+def test_the_beginning_of_an_address_leads_to_its_message(app):
+    whole = message(world.REQUEST)
+    answer = ask(app, whole[: len("/message/") + 12])
+    assert (answer.status, answer.headers["location"]) == (307, whole)
+    for short in ("00", "0" * 16):
+        answer = ask(app, f"/message/{short}")
+        assert (answer.status, answer.headers["location"]) == (307, f"/search?address={short}")
 
 
 def test_a_damaged_journal_does_not_break_any_page(tmp_path):

@@ -60,3 +60,32 @@ def test_journals_come_go_and_break(tmp_path):
     assert broker_in(snapshot)["counted"] == 7
     assert sum(broker_in(snapshot)["stages"].values()) == 6
     assert {each["file"] for each in snapshot["damaged"]} == {"junk.journal", "moved.journal"}
+
+
+def test_journals_of_peers_are_found_by_their_folder_and_too_many_are_told(tmp_path, monkeypatch):
+    for number in range(3):
+        with world.open_writer(tmp_path / f"peer-{number}" / "journal.db", f"swarm://s/{number}") as writer:
+            writer.append([world.noise(number)])
+    site = Site((tmp_path,))
+    watch = live.Live(site)
+    assert [each["file"] for each in watch.look()["servers"]] == [f"peer-{n}/journal.db" for n in range(3)]
+    watch.close()
+    monkeypatch.setattr("dovetail.dashboard.places.MAX_PLACES", 2)
+    with site.open() as (places, damages):
+        assert len(places) == 2
+        assert [damage.text for damage in damages] == ["there are 3; only 2 are shown"]
+
+
+def test_a_journal_that_another_file_has_replaced_is_followed_anew(tmp_path):
+    path = tmp_path / "a.journal"
+    with world.open_writer(path, world.BROKER) as writer:
+        writer.append([world.noise(number) for number in range(5)])
+    watch = live.Live(Site((tmp_path,)))
+    assert watch.look()["hops"] == 5
+    with world.open_writer(tmp_path / "other", world.BROKER) as writer:
+        writer.append([world.noise(number) for number in range(2)])
+    for leftover in tmp_path.glob("a.journal-*"):
+        leftover.unlink()
+    (tmp_path / "other").replace(path)
+    assert watch.look()["hops"] == 2
+    watch.close()

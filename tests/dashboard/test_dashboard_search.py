@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import time
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from dashboard import dashboard_world as world
+from dovetail.dashboard.message import tell
 from dovetail.dashboard.places import Site
 from dovetail.dashboard.query import parse_query
 from dovetail.dashboard.search import MAX_RESULTS, search
 from dovetail.errors import UsageError
-from dovetail.hop import Address, Stage, address_of, won_uri
+from dovetail.hop import Address, Observation, Stage, address_of, won_uri
+from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.seal import seal_journal
 from journal import worlds
@@ -146,3 +152,106 @@ def test_bad_tokens_are_refused(site, token):
 def test_bad_terms_are_refused(given):
     with pytest.raises(UsageError):
         parse_query(given)
+
+
+def write_purged(folder: Path) -> Path:
+    """A journal of which everything is sealed, and the bytes of all requests but the last were purged."""
+    path, lake = folder / "broker.journal", folder / "lake"
+    with world.open_writer(path, world.BROKER) as writer:
+        for number in range(3):
+            raw = b'{"order": "gravel %d"}' % number
+            expires_us = world.T0 + 10 if number < 2 else None
+            writer.append([replace(world.observe(raw, Stage.ACCEPTED, world.CONTROLLER), expires_us=expires_us)])
+        writer.append([world.observe(b'{"order": "gravel 0"}', Stage.DELIVERED, world.AGENT)])
+        writer.checkpoint()
+    assert seal_journal(path, lake) is not None
+    with world.open_writer(path, world.BROKER) as writer:
+        assert purge_step(writer, now_us=world.T0 + world.SECOND) == 2
+    return lake
+
+
+def test_what_was_purged_is_found_by_its_sealed_bytes(tmp_path):
+    lake = write_purged(tmp_path)
+    orders = [address_of(b'{"order": "gravel %d"}' % number) for number in range(3)]
+    found, _ = find_all(Site((tmp_path,)), text="gravel")
+    assert {address for _, address in found} == {orders[2]}, "without the lake its bytes are gone"
+    for given in ({"text": "gravel"}, {"any": "GRAVEL"}):
+        found, damages = find_all(Site((tmp_path,), lake), **given)
+        assert {address for _, address in found} == set(orders)
+        assert damages == []
+    for stage, expected in (("delivered", {orders[0]}), ("purged", set(orders[:2]))):
+        found, _ = find_all(Site((tmp_path,), lake), text="gravel", stage=stage)
+        assert {address for _, address in found} == expected
+    with Site((tmp_path,), lake).open() as (places, _):
+        story, _ = tell(places, orders[0])
+        assert story.raw == b'{"order": "gravel 0"}'
+
+
+def test_a_lake_that_is_gone_says_how_many_bytes_are_too(tmp_path):
+    lake = write_purged(tmp_path)
+    for file in lake.rglob("*.parquet"):
+        file.unlink()
+    with Site((tmp_path,), lake).open() as (places, _):
+        answer = search(places, parse_query({"text": "gravel"}))
+    assert len(answer.found) == 1
+    assert answer.without_bytes == 2
+
+
+def test_a_bad_file_or_manifest_of_the_lake_hides_no_other(tmp_path):
+    lake, number = tmp_path / "lake", 0
+    for server in (world.BROKER, "pcp://other/server"):
+        path = tmp_path / "j" / f"{len(server)}.journal"
+        for count in (5, 3):
+            with world.open_writer(path, server) as writer:
+                writer.append([world.noise(number + each) for each in range(count)])
+                writer.checkpoint()
+            number += count
+            assert seal_journal(path, lake) is not None
+    assert len(find_all(Site((), lake), text="noise")[0]) == 16
+    first, *_ = sorted(lake.rglob("*server-*.0000000000000000000-*.parquet"))
+    gone = pq.ParquetFile(first).metadata.num_rows
+    first.unlink()
+    found, damages = find_all(Site((), lake), text="noise")
+    assert len(found) == 16 - gone
+    assert any("cannot be read" in text for text in damages)
+    manifest = max((lake / "_manifests").rglob("*.json"))
+    manifest.write_text("{}")
+    found, damages = find_all(Site((), lake), text="noise")
+    assert {server for server, _ in found} == {world.BROKER}
+    assert any(str(manifest) in text for text in damages)
+
+
+def test_a_beginning_that_several_addresses_share_is_looked_for_in_every_file(tmp_path):
+    addresses = [Address(b"\x11\x22\x33\x44" + bytes([number]) * 28) for number in range(4)]
+    path, lake = tmp_path / "broker.journal", tmp_path / "lake"
+    for address in addresses:
+        with world.open_writer(path, world.BROKER) as writer:
+            writer.append([Observation(at_us=world.T0, stage=Stage.PULLED, message=address)])
+            writer.checkpoint()
+        assert seal_journal(path, lake) is not None
+    for site in (Site((path,)), Site((), lake)):
+        assert {address for _, address in find_all(site, address="11223344")[0]} == set(addresses)
+
+
+def test_a_row_of_this_moment_is_found(tmp_path):
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        for number in range(3):
+            writer.append([world.observe(b"just now %d" % number, Stage.ACCEPTED, world.AGENT)])
+            assert len(find_all(Site((tmp_path,)), text="JUST NOW")[0]) == number + 1
+
+
+@pytest.mark.system
+def test_a_hundred_thousand_messages_are_looked_through_in_short_parts(tmp_path):
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        for start in range(0, 100_000, 1000):
+            writer.append([world.noise(number) for number in range(start, start + 1000)])
+    for given, count in (({"text": "noise 17"}, 1111), ({"uri": "pcp://host7/agent"}, 2000), ({"any": "nowhere"}, 0)):
+        token, found, longest = "", 0, 0.0
+        while token or not longest:
+            began = time.process_time()
+            with Site((tmp_path,)).open() as (places, _):
+                answer = search(places, parse_query(given), token)
+            longest = max(longest, time.process_time() - began)
+            found, token = found + len(answer.found), answer.token
+        assert found == count
+        assert longest < 2

@@ -1,7 +1,10 @@
+import shutil
+from collections import namedtuple
+
 import pytest
 
-from dovetail.demo.layout import Layout
-from dovetail.errors import UsageError
+from dovetail.demo.layout import MIN_FREE_BYTES, Layout
+from dovetail.errors import DovetailError, UsageError
 
 
 def test_only_what_an_earlier_demo_made_is_removed(tmp_path):
@@ -38,3 +41,11 @@ def test_private_keys_go_and_journals_stay(tmp_path):
     layout.tidy()
     assert not layout.site.exists()
     assert layout.journals.is_dir()
+
+
+def test_a_disk_without_room_is_refused_before_anything_starts(tmp_path, monkeypatch):
+    usage = namedtuple("Usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, MIN_FREE_BYTES - 1))
+    with pytest.raises(DovetailError, match="make room, or give another place with --out"):
+        Layout(tmp_path / "out").prepare()
+    assert not (tmp_path / "out").exists()

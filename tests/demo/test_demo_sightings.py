@@ -42,7 +42,12 @@ def test_malformed_bytes_in_the_quarantine(tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(Kind.SHARED_ID, "shared_id"), (Kind.OWNER_FORK, "two_creates"), (Kind.AGAINST_TIME, "against_time")],
+    [
+        (Kind.SHARED_ID, "shared_id"),
+        (Kind.CYCLE, "cycle"),
+        (Kind.OWNER_FORK, "two_creates"),
+        (Kind.AGAINST_TIME, "against_time"),
+    ],
 )
 def test_forks_with_their_evidence(tmp_path, kind, name):
     wanted = fault(kind, messages=(A.hex(), B.hex()))

@@ -11,7 +11,13 @@ import pytest
 from dovetail.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/how-to/keys.md", "docs/how-to/set-up.md")
+PAGES = (
+    "README.md",
+    "docs/how-to/keys.md",
+    "docs/how-to/pcp-broker.md",
+    "docs/how-to/set-up.md",
+    "docs/how-to/won-talk.md",
+)
 NOUNS = ("config", "doctor", "keys")  # the others' examples need servers, and are run by their own tests
 _EXAMPLE = re.compile(r"^    (?:\.venv/bin/)?dovetail (.+)$", re.MULTILINE)
 

@@ -379,6 +379,11 @@ class Oracle:
                 for p in taken:
                     if m.fabric == "swarm" and (p.fabric, p.key) == ("swarm", parent) and p.created_us >= m.created_us:
                         rows.add(("swarm", "against_time", m.address, (m.address, p.address)))
+        replies = {m.address: (m.key, parent) for m in taken if m.fabric == "pcp" for parent, _, _ in m.links}
+        for one, (key, parent) in replies.items():
+            for other in (other for other, ends in replies.items() if ends == (parent, key) and one <= other):
+                kind, evidence = ("self_reference", (one,)) if key == parent else ("cycle", (one, other))
+                rows.add(("pcp", kind, one, evidence))
         for (fabric, key), addresses in by_key.items():
             if len(addresses) > 1:
                 rows.add((fabric, "shared_id" if fabric == "pcp" else "collision", key, tuple(sorted(addresses))))

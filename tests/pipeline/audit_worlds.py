@@ -102,11 +102,14 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
                 "answered",
                 "v2",
                 "twin",
+                "circle",
             ]
         )
         targets = {"wildcard": ["pcp://*/agent"], "missing": [B, C]}.get(kind, [B])
         expires = at + 10 if kind == "silent" else at + 3600 * SECOND
         raw = pcp_frame(number, targets, expires_us=expires)
+        if kind == "circle":
+            raw = pcp_frame(number, targets, expires_us=expires, reply_to=2_000_000 + number)
         if kind == "v2":
             raw = encode_message(MessageV2(str(uuid.UUID(int=number)), "http://example/v2", B, A))
         if kind == "garbage":
@@ -139,6 +142,11 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
                 seen.append(see(later, Stage.DELIVERED, raw, B))
                 seen.append(see(later + 10, Stage.ACCEPTED, twin, A))
                 seen.append(see(later + 20, Stage.DELIVERED, twin, B, D))
+            case "circle":
+                back = pcp_frame(2_000_000 + number, [A], sender=B, reply_to=number)
+                seen.append(see(later, Stage.DELIVERED, raw, B))
+                seen.append(see(later + 10, Stage.ACCEPTED, back, B))
+                seen.append(see(later + 20, Stage.DELIVERED, back, A))
     return {BROKER: seen}
 
 

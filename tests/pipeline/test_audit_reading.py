@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dovetail.cli.main import main
 from dovetail.errors import PipelineError
 from dovetail.pipeline.alerts import Alerts
 from dovetail.pipeline.reading import count_rows, equals, has_prefix, open_table, scan, table_names
@@ -45,6 +46,14 @@ def test_a_prefix_finds_all_that_begin_with_it(out, prefix, numbers):
 def test_a_limit_and_conditions_by_type(out):
     assert len(list(scan(out, "hops", limit=2))) == 2
     assert [row["n"] for row in scan(out, "hops", equals(out, "hops", {"message": "ff", "n": "3"}))] == [3]
+
+
+def test_a_table_that_is_cut_says_so(out, capsys):
+    assert main(["audit", "show", "hops", "--out", str(out), "--limit", "3"]) == 0
+    assert capsys.readouterr().err == "3 of 4 rows; --limit 0 prints all\n"
+    for limit in ("0", "4"):
+        assert main(["audit", "show", "hops", "--out", str(out), "--limit", limit]) == 0
+        assert capsys.readouterr().err == ""
 
 
 def test_what_is_not_there_is_named(out, tmp_path):

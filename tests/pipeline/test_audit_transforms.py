@@ -203,6 +203,36 @@ def test_forks_name_the_contradiction_and_its_evidence(spark):
     }
 
 
+def test_pcp_messages_that_answer_each_other_are_a_cycle(spark):
+    ids = {M1: b"1" * 16, M2: b"2" * 16, M3: b"3" * 16}
+    answers = {M1: M2, M2: M1, M3: M3}
+    messages = [{"fabric": "pcp", "message": m, "key": key, "sender": "pcp://a/b"} for m, key in ids.items()]
+    # an ordinary answer, and one that nobody accepted
+    messages += [{"fabric": "pcp", "message": bytes([n]) * 32, "key": bytes([n]) * 16} for n in (7, 8)]
+    links = [
+        {"fabric": "pcp", "child": child, "parent": ids[parent], "relation": "in_reply_to"}
+        for child, parent in answers.items()
+    ]
+    links += [
+        {"fabric": "pcp", "child": bytes([7]) * 32, "parent": ids[M1], "relation": "in_reply_to"},
+        {"fabric": "pcp", "child": bytes([8]) * 32, "parent": bytes([8]) * 16, "relation": "in_reply_to"},
+    ]
+    hops = [hop(i, "accepted", m, fabric="pcp", at=at(i)) for i, m in enumerate((*ids, bytes([7]) * 32))]
+    hops.append(hop(9, "rejected", bytes([8]) * 32, fabric="pcp"))
+    found = forks(
+        frame(spark, schemas.HOPS, *hops),
+        frame(spark, schemas.MESSAGES, *messages),
+        frame(spark, schemas.LINKS, *links),
+        fabrics=["pcp"],
+    )
+    rows = found.select("kind", "evidence", F.unix_micros("first_seen").alias("us")).collect()
+    start_us = int(T0.timestamp()) * 1_000_000
+    assert {(row["kind"], tuple(bytes(one) for one in row["evidence"]), row["us"] - start_us) for row in rows} == {
+        ("cycle", (M1, M2), 1),
+        ("self_reference", (M3,), 2),
+    }
+
+
 def test_a_rejected_message_is_no_evidence(spark):
     messages = [{"fabric": "pcp", "message": m, "key": b"0" * 16, "sender": "pcp://a/b"} for m in (M1, M2)]
     hops = [hop(0, "accepted", M1, fabric="pcp"), hop(1, "rejected", M2, fabric="pcp")]

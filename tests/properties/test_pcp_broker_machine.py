@@ -26,6 +26,7 @@ TARGETS = (
     *(f"pcp://{name}/{kind}" for name in (*NAMES, "*", "ghost") for kind in (*TYPES, "*")),
     "pcp:///server",
 )
+DEFINITE = tuple(target for target in TARGETS if "*" not in target and "ghost" not in target)
 # b/agent may hear nobody but a/controller; controllers may not write to each other.
 RULES = (
     Rule(allow=True, message_type="http://puppetlabs.com/*"),
@@ -34,11 +35,15 @@ RULES = (
     Rule(allow=False, sender="pcp://*/controller", target="pcp://*/controller"),
     *ALLOW_ALL,
 )
+# The same, and nobody may write to a/agent.
+STRICT_RULES = (RULES[0], Rule(allow=False, target="pcp://a/agent"), *RULES[1:])
 PICK = st.integers(0, 11)
 OUTCOMES = {Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED}
 
 
-def is_allowed(sender: str, target: str) -> bool:
+def is_allowed(sender: str, target: str, *, is_strict: bool) -> bool:
+    if is_strict and target == "pcp://a/agent":
+        return False
     if target == "pcp://b/agent":
         return sender == "pcp://a/controller"
     return not (sender.endswith("/controller") and target.endswith("/controller"))
@@ -53,6 +58,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.versions: dict[int, int] = {}
         self.sent: dict[str, tuple[str, bytes, list[str], int]] = {}
         self.sequence = 0
+        self.is_strict = False
+        self.sent_strictly: dict[str, bool] = {}
         self.subscribers: set[int] = set()
 
     def forget_closed(self) -> None:
@@ -139,7 +146,31 @@ class BrokerMachine(RuleBasedStateMachine):
             expires = encode_timestamp(self.world.now + ttl_ms * 1000)
             frame = self.world.message(sender, *targets, data=compact(data), id=message_id, expires=expires)
         self.sent[message_id] = (sender, frame, targets, self.sequence)
+        self.sent_strictly[message_id] = self.is_strict
         self.world.broker.receive_frame(frame, connection, self.world.now, self.versions[connection] == 2)
+
+    @rule(
+        number=PICK,
+        receiver=st.sampled_from(DEFINITE),
+        ttls_ms=st.lists(st.sampled_from((-5, 100, 3_000, 3_000)), min_size=3, max_size=6),
+        breaks=st.none() | PICK,
+    )
+    def keep_sending(self, number: int, receiver: str, ttls_ms: list[int], breaks: int | None) -> None:
+        """One client to one other, again and again: what a template is made of, in one turn and over several."""
+        connection = self.pick(number)
+        for ttl_ms in ttls_ms[:2]:
+            self.send_one(connection, [receiver], ttl_ms, 0)
+            self.world.drain()
+        for ttl_ms in ttls_ms[2:]:
+            self.send_one(connection, [receiver], ttl_ms, 0)
+        self.send([], breaks)
+
+    @rule(is_strict=st.booleans())
+    def change_rules(self, is_strict: bool) -> None:
+        """Nobody loses the right to associate by it."""
+        self.is_strict = is_strict
+        assert self.world.broker.change_rules(STRICT_RULES if is_strict else RULES, self.world.now) == []
+        self.world.drain()
 
     @rule(number=PICK)
     def subscribe(self, number: int) -> None:
@@ -189,7 +220,7 @@ class BrokerMachine(RuleBasedStateMachine):
             uri = self.uris_ever.get(connection)
             for message_id, sender, sequence in self.copies(connection):
                 assert uri is not None
-                assert is_allowed(sender, uri)
+                assert is_allowed(sender, uri, is_strict=self.sent_strictly[message_id])
                 got[message_id, uri] += 1
                 assert last.get((sender, uri), 0) < sequence
                 last[sender, uri] = sequence
@@ -248,8 +279,8 @@ def test_long_random_walk(seed):
     source = random.Random(seed)
     machine = BrokerMachine()
     machine.connect_everybody([source.choice((1, 1, 2)) for _ in range(6)])
-    for step in range(300):
-        match source.choices(range(7), weights=(60, 8, 4, 8, 8, 2, 8))[0]:
+    for step in range(500):
+        match source.choices(range(9), weights=(50, 8, 4, 8, 8, 2, 8, 30, 4))[0]:
             case 0:
                 burst = [
                     (
@@ -273,6 +304,12 @@ def test_long_random_walk(seed):
                 machine.subscribe(source.randrange(12))
             case 6:
                 machine.pass_time(source.choice((1, 60, 500)))
+            case 7:
+                ttls_ms = source.choices((-5, 100, 3_000, 3_000), k=source.randint(3, 6))
+                breaks = source.randrange(12) if source.random() < 0.1 else None
+                machine.keep_sending(source.randrange(12), source.choice(DEFINITE), ttls_ms, breaks)
+            case 8:
+                machine.change_rules(source.random() < 0.5)
         machine.inventory_equals_who_is_connected()
         if step % 50 == 49:
             machine.nobody_gets_a_message_twice_or_unauthorised_and_order_holds()

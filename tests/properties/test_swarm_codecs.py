@@ -25,6 +25,7 @@ contents = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(contents)
 def test_content_round_trip(content):
     data = encode_content(content)
@@ -35,6 +36,7 @@ def test_content_round_trip(content):
     assert int.from_bytes(preimage[7:15], "little") == content.pow_nonce
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=4, max_size=4), times, times, st.lists(hashes, max_size=255))
 def test_pulls_and_lists_round_trip(ticket, one, other, listed):
     start, end = sorted((one, other))
@@ -46,6 +48,7 @@ def test_pulls_and_lists_round_trip(ticket, one, other, listed):
     assert queries.decode_message(data) == queries.RangeList(ticket, start, end, tuple(listed))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=3000), st.integers(0, 63), st.integers(0, 255))
 def test_layers_round_trip(message, choice, seed):
     signer = SwarmSigner(bytes(20))
@@ -61,7 +64,7 @@ def test_layers_round_trip(message, choice, seed):
 heads = st.sampled_from([b"", b"\x79", b"\x79\x10\x05", b"\x79\x11", b"\x79\x20", b"\x79\x21", b"\x66", b"\x62"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(heads, st.binary(max_size=80))
 def test_any_bytes_are_decoded_or_refused(head, tail):
     data = head + tail

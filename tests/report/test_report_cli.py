@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.report import app
-from dovetail.errors import PipelineError
+from dovetail.errors import DovetailError, PipelineError
 from dovetail.journal.seal import seal_journal
 from dovetail.report.numbers import Numbers
 from dovetail.report.tables import Tables
@@ -70,3 +70,11 @@ def test_the_report_needs_no_spark() -> None:
         "sys.exit('pyspark' in sys.modules or 'vl_convert' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_page_that_cannot_be_written_is_named_and_leaves_nothing(tables: Tables, tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    ran = CliRunner().invoke(app, [str(tables.root), "-o", str(tmp_path / "report.html")])
+    assert isinstance(ran.exception, DovetailError)
+    assert f"{tmp_path / 'report.html'} cannot be written: " in str(ran.exception)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

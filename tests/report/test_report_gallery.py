@@ -38,8 +38,10 @@ def test_routes_show_who_lacks_it_and_who_asked(tables: Tables) -> None:
 
 def test_graphs_show_the_fork_and_what_is_missing(tables: Tables) -> None:
     findings = order_findings(tables.read("findings"))
-    cycle, log = draw_dag_examples(tables, findings)
+    cycle, log, gap = draw_dag_examples(tables, findings)
     assert cycle.svg.count("node evidence") == 2
+    assert cycle.svg.count('class="edge') >= 2, "what is wrong with it are its lines, so it comes first"
+    assert "nobody has it" in gap.svg
     assert log.svg.count("node evidence") == 2
     missing = dict(draw_findings(tables, findings, PEERS))[address("swarm", 20)]
     assert "nobody has it" in missing.svg

@@ -62,6 +62,7 @@ def test_slow_recipients_come_first_and_few_deliveries_are_not_judged() -> None:
     rows = [{"recipient": "slow", "outcome": "delivered", "latency_us": 900 + n} for n in range(3)]
     rows += [{"recipient": "fast", "outcome": "delivered", "latency_us": 10 + n} for n in range(3)]
     rows += [{"recipient": "once", "outcome": "delivered", "latency_us": 10**6}]
+    rows += [{"recipient": "at once", "outcome": "delivered", "latency_us": 0}] * 3
     rows += [{"recipient": "slow", "outcome": "expired"}, {"recipient": "slow", "outcome": "in_flight"}]
     slow, fast = summary.find_slow(deliveries(*rows))
     assert (slow.recipient, slow.failed, slow.times.max_us) == ("slow", 1, 902)

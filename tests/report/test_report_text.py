@@ -43,6 +43,7 @@ def test_servers_are_named_by_what_is_particular() -> None:
     assert name_server("https://alder.example/won/resource/atom/a1") == "alder.example/atom/a1"
     assert name_server("swarm://meadow/00ff") == "meadow/00ff"
     assert name_server("no uri") == "no uri"
+    assert name_server("pcp:///server") == "pcp:///server", "the broker that one is connected to has no other name"
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,16 @@ class Record(Listener):
     def __init__(self, when=lambda record: False) -> None:
         self.changes: list[tuple[str, State, str]] = []
         self.lines: list[tuple[str, str, bool]] = []
+        self.well: list[int] = []
         self.when = when
         self.supervisor: Supervisor | None = None
 
     def changed(self, name: str, state: State, detail: str) -> None:
         self.changes.append((name, state, detail))
         self._look()
+
+    def became_well(self, count: int) -> None:
+        self.well.append(count)
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
         self.lines.append((name, line, is_error))
@@ -79,6 +83,7 @@ def test_one_that_is_killed_is_started_again():
 
     record.when = kill
     assert supervise(record, {"a": FOR_EVER})
+    assert record.well == [1, 1], "told each time it is well again"
     assert ("a", State.WAITING, "was killed by SIGKILL; starts again in 0.0 s") in record.changes
     restarts = record.supervisor.registry.get_sample_value("dovetail_process_restarts_total", {"process": "a"})
     assert restarts == 1
@@ -99,6 +104,7 @@ def test_misconfiguration_is_given_up_at_once_and_the_others_run_on():
     assert record.states("bad") == [State.STARTING, State.GIVEN_UP]
     assert record.states("good") == [State.STARTING, State.RUNNING, State.STOPPED]
     assert ("bad", State.GIVEN_UP, "the key is missing") in record.changes
+    assert record.well == []
 
 
 def _settled(record: Record) -> set[str]:

@@ -8,17 +8,22 @@ import pytest
 
 from dovetail.config import load_config
 from dovetail.doctor.site import MIN_FREE_BYTES
+from dovetail.hop import Observation, Stage, address_of
 from dovetail.java import Java
+from dovetail.journal.seal import seal_journal
+from dovetail.journal.writer import JournalWriter
+from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.shells import swarm_control
 from dovetail.shells.preflight import CONTROL_FILE, find_problems
 from dovetail.shells.site import Site
+from dovetail.signing import Signer
 
 Usage = namedtuple("Usage", "total used free")
 SITE = """
 [[pcp]]
 port = 0
 insecure_plain = true
-signing_key = "site.toml"
+signing_key = "keys/broker.skey"
 [[swarm]]
 name = "a"
 listen = ["127.0.0.1:0"]
@@ -40,6 +45,8 @@ def problems(directory):
     def run(text: str = SITE, java: Java | None = None) -> list[str]:
         path = directory / "site.toml"
         path.write_text(text)
+        if not (directory / "keys" / "broker.skey").exists():
+            create_signing_key(directory / "keys", "pcp://broker/server")[0].rename(directory / "keys" / "broker.skey")
         site = Site.choose(load_config(path, {}).config)
         return [line.replace(f"{directory}/", "") for line in find_problems(site, lambda: (java, []))]
 
@@ -61,6 +68,13 @@ def test_every_missing_file_is_named_with_what_makes_it(problems):
         f"pcp/broker: {name}: No such file or directory"
         for name in ("keys/broker.pem", "keys/broker.key", "r.pem", "keys/ca.pem", "keys/pcp_broker_server.skey")
     ]
+
+
+def test_a_signing_key_that_is_none_is_told_before_anything_starts(problems, directory):
+    assert problems() == []
+    (directory / "keys" / "broker.skey").write_text("garbage")
+    (problem,) = problems()
+    assert problem.startswith("pcp/broker: keys/broker.skey is not an unencrypted private key in PEM: put its own key")
 
 
 def test_a_full_disk(problems, monkeypatch):
@@ -97,3 +111,27 @@ def test_a_dashboard_that_others_can_reach_needs_a_token(problems, directory):
     assert problem.startswith("dashboard: token: No such file or directory: write a token into it")
     (directory / "token").write_text("0" * 64)
     assert problems(dashboard + 'token_file = "token"\n') == []
+
+
+def test_a_journal_from_an_old_backup_is_not_started_on(problems, directory):
+    assert problems() == []
+    journal, copy = directory / "journals" / "pcp_broker_server.journal", directory / "copy.journal"
+    key = load_signing_key(directory / "keys" / "broker.skey", "pcp://broker/server")
+    signer = Signer(key.name, key.private_key)
+
+    def write(text: bytes) -> None:
+        with JournalWriter.open(journal, server=key.name, signer=signer) as writer:
+            writer.append([Observation(at_us=0, stage=Stage.ACCEPTED, message=address_of(text), raw=text)])
+            writer.checkpoint()
+
+    write(b"one")
+    shutil.copy(journal, copy)
+    write(b"two")
+    assert seal_journal(journal, directory / "lake") is not None
+    assert problems() == []
+    shutil.copy(copy, journal)
+    (problem,) = problems()
+    assert "pcp_broker_server.journal has 1 hops, and the lake has 2 of pcp://broker/server: bring back" in problem
+    journal.unlink()
+    (problem,) = problems()
+    assert "has 0 hops, and the lake has 2" in problem

@@ -3,9 +3,10 @@ import pytest
 
 from dovetail.config import load_config
 from dovetail.errors import ConfigError, UsageError
+from dovetail.journal.folder import PEER_JOURNAL
 from dovetail.pipeline.settings import load_settings
 from dovetail.shells import swarm_node
-from dovetail.shells.site import SWARM_JOURNAL, Site, Wave, write_agreements
+from dovetail.shells.site import Site, Wave, write_agreements
 from dovetail.swarm.settings import load_swarm_settings
 
 SITE = """
@@ -17,6 +18,7 @@ name = "north"
 role = "hub"
 [[pcp]]
 name = "south"
+port = 8143
 role = "spare"
 insecure_plain = true
 durability = "full"
@@ -103,7 +105,7 @@ def test_only_journals_of_this_machine_are_sealed(load, tmp_path):
 
 
 def test_the_journal_of_a_peer_has_the_name_that_the_peer_gives_it():
-    assert SWARM_JOURNAL == swarm_node.JOURNAL_FILE
+    assert PEER_JOURNAL == swarm_node.JOURNAL_FILE
 
 
 def test_a_broker_gets_its_files_from_the_keys_directory(load, tmp_path):
@@ -142,7 +144,7 @@ def test_what_tables_listen_on(load):
     site = load()
     assert [table.listens() for table in site.servers()] == [
         [("tcp", "127.0.0.1:8142")],
-        [("tcp", "127.0.0.1:8142")],
+        [("tcp", "127.0.0.1:8143")],
         [("tcp", "[::1]:8443")],
         [("udp", "127.0.0.1:4711")],
         [("udp", "0.0.0.0:4712"), ("udp", "[::]:4712"), ("tcp", "127.0.0.1:9000")],
@@ -223,3 +225,47 @@ def test_agreements_for_the_audit_are_those_of_the_swarms_without_the_secret(loa
     rules = load_settings([path]).swarms["fleet"]
     assert (rules.epoch_ms, rules.pow_target) == (5000, site.config.swarm[0].rules.pow_target)
     assert msgspec.structs.asdict(written)["secret"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[pcp]]\nname = "a"\n[[pcp]]\nname = "b"\n', "pcp/a and pcp/b both listen on tcp port 8142"),
+        ('[[pcp]]\n[[won]]\nuri = "https://h/won/resource"\nlisten = "0.0.0.0:8142"\n', "pcp/broker and won/h both"),
+        ("[[pcp]]\nport = 8600\n[dashboard]\nenabled = true\n", "pcp/broker and dashboard both"),
+        ("[[pcp]]\nmetrics_port = 8142\n", "pcp/broker listens twice on tcp port 8142"),
+        ('[supervisor]\nmetrics = "127.0.0.1:8142"\n[[pcp]]\n', "pcp/broker and the supervisor both"),
+    ],
+)
+def test_two_on_one_port_are_told_before_anything_starts(load, text, words):
+    with pytest.raises(ConfigError, match=words):
+        load(text)
+
+
+def test_one_port_may_be_had_twice_on_other_addresses_for_other_kinds_or_roles(load):
+    text = """
+    [[pcp]]
+    role = "a"
+    port = 4711
+    [[swarm]]
+    name = "s"
+    role = "a"
+    [[pcp]]
+    name = "second"
+    role = "a"
+    host = "127.0.0.2"
+    port = 4711
+    [[pcp]]
+    name = "third"
+    role = "b"
+    port = 4711
+    [[pcp]]
+    name = "any"
+    role = "a"
+    port = 0
+    [[pcp]]
+    name = "any-2"
+    role = "a"
+    port = 0
+    """
+    assert len(load(text, "a").servers()) == 5

@@ -8,7 +8,7 @@ import socket
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.shells.swarm_batches import MAX_PLAIN, MAX_RUN_BYTES, MAX_SEGMENTS, BatchSender, split_runs
@@ -17,6 +17,7 @@ HERE = ("127.0.0.1", 9)
 THERE = ("127.0.0.2", 9)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 7, 300, 301, 1418]), max_size=300))
 def test_runs_are_what_the_kernel_cuts_into_the_same_datagrams(sizes):
     datagrams = [number.to_bytes(4)[-size:].ljust(size, b"x") if size else b"" for number, size in enumerate(sizes)]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -25,18 +26,34 @@ def run(*arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[
 
 
 def assert_next_steps_work(talk: str) -> None:
-    steps = [shlex.split(line.removeprefix("try  ")) for line in talk.splitlines() if line.startswith("try  ")]
-    assert {tuple(step[1:3]) for step in steps} >= {
-        ("audit", "why"),
-        ("receipt", "build"),
-        ("receipt", "verify"),
-        ("receipt", "fork"),
-        ("journal", "verify"),
-    }
-    for program, *arguments in steps:
-        assert program == "dovetail"
-        ran = run(*arguments, timeout_s=120)
-        assert ran.returncode == 0, f"{shlex.join(arguments)}: {ran.stderr}"
+    program = [sys.executable, "-m", "dovetail"]
+    steps = [shlex.split(line) for line in talk.splitlines() if line.startswith(f"  {sys.executable}")]
+    assert [step[3:5] for step in steps][:-1] == [
+        ["audit", "why"],
+        ["audit", "show"],
+        ["receipt", "build"],
+        ["receipt", "verify"],
+        ["receipt", "fork"],
+        ["journal", "verify"],
+    ]
+    for step in steps[:-1]:
+        assert step[:3] == program
+        ran = run(*step[3:], timeout_s=120)
+        assert ran.returncode == 0, f"{shlex.join(step)}: {ran.stderr}"
+    assert steps[-1][3] == "dashboard"
+    assert_dashboard_answers([*steps[-1], "--port", "0"])
+
+
+def assert_dashboard_answers(command: list[str]) -> None:
+    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, stderr=subprocess.PIPE)
+    try:
+        url = next(word for line in process.stderr for word in line.split() if word.startswith("http://"))
+        with urllib.request.urlopen(url, timeout=30) as page:
+            assert page.status == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.stderr.close()
+        process.wait(30)
 
 
 def test_everything_injected_is_found_and_the_suggested_commands_work(tmp_path):
@@ -49,7 +66,7 @@ def test_everything_injected_is_found_and_the_suggested_commands_work(tmp_path):
     assert "NOT FOUND" not in ran.stdout
     for fault in injected:
         assert any(line.startswith(fault["kind"]) for line in lines), fault
-    assert len(injected) == 18
+    assert len(injected) == 19
     assert "Traceback" not in ran.stderr
     assert {path.name for path in out.iterdir()} >= {"lake", "tables", "journals", "trust", "swarm.toml"}
     assert not list(out.rglob("*.skey")), "a private key was left behind"

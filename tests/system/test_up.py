@@ -1,9 +1,11 @@
 """`dovetail up` with real servers: killed, stopped, misconfigured; and nothing acknowledged is lost."""
 
+import contextlib
 import os
 import re
 import signal
 import socket
+import sqlite3
 import tempfile
 import time
 import urllib.error
@@ -133,6 +135,26 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
             assert sealed[reader.identity.server] == reader.size, "the last sealing has everything"
 
 
+def test_sighup_makes_the_broker_read_its_rules_again_and_keeps_them_where_the_file_is_bad(site):
+    file = site.directory / "site.toml"
+    allowing = file.read_text()
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" pcp/broker: running: ")
+        up.await_line(" swarm/test/peer: running: ")
+        file.write_text(allowing.replace("allow = true", "allow = maybe"))
+        up.process.send_signal(signal.SIGHUP)
+        up.await_line("rules not read, the old ones stay")
+        site.send("pcp://*/agent")
+        file.write_text(allowing.replace("allow = true", "allow = false"))
+        up.process.send_signal(signal.SIGHUP)
+        up.await_line("rules changed: 1 rules decide now")
+        url = f"ws://127.0.0.1:{site.broker}/pcp"
+        message = ["http://example.com/x", "pcp://*/agent", "--url", url, "--as", "pcp://a/agent", "--report"]
+        assert dovetail("pcp", "send", *message, cwd=site.directory).returncode != 0
+        assert len(up.find(" pcp/broker: starting")) == 1
+        assert health(site.metrics) == (200, "well\n")
+
+
 def test_when_the_supervisor_is_killed_nothing_stays_behind(site):
     with running(site.directory, "site.toml", "--role", "edge") as up:
         up.await_line(" swarm/test/peer: running: ")
@@ -244,8 +266,41 @@ def test_a_port_taken_later_is_given_up_in_one_line_and_the_rest_runs_on(site):
         assert up.stop() == 1
 
 
+def back_up(journal: Path, copy: Path) -> None:
+    """What sqlite3's `.backup` does, as the page on operating has it."""
+    with contextlib.closing(sqlite3.connect(journal)) as one, contextlib.closing(sqlite3.connect(copy)) as other:
+        one.backup(other)
+
+
+def test_sealing_and_page_are_back_when_killed_and_all_stop_in_waves(site):
+    port = free_port()
+    path = site.directory / "site.toml"
+    path.write_text(path.read_text() + f'\n[dashboard]\nenabled = true\nlisten = "127.0.0.1:{port}"\n')
+    with running(site.directory, "site.toml") as up:
+        up.await_line(" all 4 processes run; ")
+        for number, name in enumerate(("seal", "dashboard"), start=2):
+            began = time.monotonic()
+            os.kill(up.pid_of(name), signal.SIGKILL)
+            up.await_line(f" {name}: running: ", count=2)
+            assert time.monotonic() - began < 20
+            up.await_line(" all 4 processes run; ", count=number)
+        address = site.run("swarm", "publish", "--dir", site.peer_directory, "after the kill").strip()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
+            assert b"swarm://test/" in answer.read()
+        back_up(site.peer_directory / "journal.db", site.directory / "backup.journal")
+        assert ": intact; " in site.run("journal", "verify", "backup.journal")
+        assert up.stop() == 0
+        stopped = [match[1] for match in up.find(r" (\S+): stopped$")]
+    assert stopped[0] == "dashboard", "who only looks stops first"
+    assert set(stopped[1:3]) == {"pcp/broker", "swarm/test/peer"}
+    assert stopped[3:] == ["seal"], "the sealing sees everything that the servers wrote"
+    sealed = [read_manifest(path) for path in manifest_paths(site.directory / "lake")]
+    with JournalReader.open(site.peer_directory / "journal.db") as reader:
+        assert max(each.end for each in sealed if each.server == reader.identity.server) == reader.size
+
+
 @pytest.mark.timeout(400)
-def test_the_audit_follows_and_stops_with_the_site(site):
+def test_the_audit_follows_is_back_when_killed_and_stops_with_the_site(site):
     path = site.directory / "site.toml"
     path.write_text(path.read_text() + "\n[audit]\nenabled = true\ninterval_s = 1\n")
     with running(site.directory, "site.toml") as up:
@@ -254,11 +309,17 @@ def test_the_audit_follows_and_stops_with_the_site(site):
         up.await_line(" audit: running: ")
         until((site.directory / "audit" / "_state" / "run.json").exists, 300)
         assert address[:8] in site.run("audit", "why", address, "--out", "audit")
+        os.kill(up.pid_of("audit"), signal.SIGKILL)
+        up.await_line(" audit: waiting: was killed by SIGKILL")
+        up.await_line(" audit: running: ", count=2)
+        again = site.run("swarm", "publish", "--dir", site.peer_directory, "hello again").strip()
+        until(lambda: dovetail("audit", "why", again, "--out", "audit", cwd=site.directory).returncode == 0, 300)
         began = time.monotonic()
         pid = up.pid_of("audit")
         assert up.stop() == 0, up.lines
         assert time.monotonic() - began < 30
         assert not is_alive(pid)
+        assert not up.find("Traceback"), up.lines
 
 
 def test_the_dashboard_shows_the_site(site):

@@ -164,7 +164,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print rows of one table."""
-    from dovetail.cli.output import print_rows
+    from dovetail.cli.output import print_rows, say
     from dovetail.errors import UsageError
     from dovetail.pipeline.reading import check_out, equals, open_table, scan
 
@@ -176,6 +176,9 @@ def show(
     except ValueError as error:
         raise UsageError(f"--where: {error}") from None
     print_rows(scan(out, table, expression, limit or None), names, as_json=as_json)
+    total = open_table(out, table).count_rows(filter=expression)
+    if 0 < limit < total:
+        say(f"{limit} of {total:,} rows; --limit 0 prints all")
 
 
 @app.command()

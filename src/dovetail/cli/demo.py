@@ -35,14 +35,13 @@ def demo(
         outcome = run_demo(out, seed, scale, screen, keep=keep)
     _print_comparison(outcome.comparison)
     for step in outcome.next_steps:
-        say(f"try  {step.text}")
-        say(f"     # {step.shows}")
-    if outcome.report is not None:
-        say(f"look {outcome.report}")
-        if serve:
-            _serve(outcome.report)
-    elif serve:
-        say("there is no report to show: this installation has none")
+        say("")
+        say(f"  # {step.shows}")
+        say(f"  {step.text}")
+    say("")
+    say(f"open in a browser, it needs no network: {outcome.report}")
+    if serve:
+        _serve(outcome.report)
     if not outcome.comparison.is_fine:
         raise typer.Exit(1)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
 
-SUFFIX = ".journal"
 _FOLLOW_EVERY_S = 0.2
 
 Journals = Annotated[
@@ -55,6 +54,16 @@ def list_journals(paths: Journals, as_json: AsJson = False) -> None:
                 }
             )
     print_rows(rows, ["path", "server", "hops", "messages", "signed", "last", "bytes"], as_json=as_json)
+
+
+@app.command("keys")
+def print_keys(paths: Journals) -> None:
+    """The public keys of the journals' servers, one verifier a line: what `--trust` wants. Hand them to auditors."""
+    from dovetail.cli.output import escape, print_text
+    from dovetail.journal.reader import read_identity
+
+    for path in _find(paths):
+        print_text(escape(read_identity(path).verifier.text()) + "\n")
 
 
 @app.command()
@@ -238,10 +247,11 @@ def purge(
 def _find(paths: list[Path]) -> list[Path]:
     """The journals named, and those in the directories named."""
     from dovetail.errors import UsageError
+    from dovetail.journal.folder import PEER_JOURNAL, SUFFIX, find_journals
 
-    found = [each for path in paths for each in (sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path])]
+    found = [each for path in paths for each in find_journals(path)]
     if not found:
-        raise UsageError(f"no *{SUFFIX} files in {', '.join(map(str, paths))}")
+        raise UsageError(f"no *{SUFFIX} or {PEER_JOURNAL} files in {', '.join(map(str, paths))}")
     return found
 
 

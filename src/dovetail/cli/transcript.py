@@ -27,8 +27,12 @@ class Transcript(Listener):
             at = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
             self._write(self._err, json.dumps({"at": at, "process": name, "state": state, "detail": detail}))
         else:
-            at = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-            self._write(self._err, f"{at} {name}: {state}" + (f": {escape(detail)}" if detail else ""))
+            self._write(self._err, f"{_now()} {name}: {state}" + (f": {escape(detail)}" if detail else ""))
+
+    def became_well(self, count: int) -> None:
+        """One line for people; a machine counts for itself."""
+        if not self._is_json:
+            self._write(self._err, f"{_now()} all {count} processes run; Ctrl-C or SIGTERM stops them")
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
         """A line of a process: in JSON it stays JSON and gets one more key."""
@@ -43,6 +47,10 @@ class Transcript(Listener):
         with contextlib.suppress(OSError):  # whoever read along has gone; the servers go on
             stream.write(line + "\n")
             stream.flush()
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _decode(line: str) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,7 @@ def up(
 
     Each is a process of its own. One that ends is started again, after a pause that grows as long as it keeps ending;
     one that cannot work as it is configured is told of and given up. At the end servers drain before sealing stops.
+    SIGHUP makes brokers read their rules again.
     """
     from dovetail.config import load_config
     from dovetail.shells.site import Site
@@ -46,7 +48,7 @@ def up(
         return
     options, form = _configure_logs(loaded.config, context)
     if only is not None:
-        _run_one(site, only, supervised=supervised)
+        _run_one(site, only, lambda: Site.choose(load_config(config).config, role or ()), supervised=supervised)
     else:
         _check(site)
         _supervise(site, _plan(site, config, role or [], options), is_json=form == "json")
@@ -84,15 +86,15 @@ def _print_list(site: Site, *, as_json: bool) -> None:
         rows.append(
             {
                 "process": member.name,
-                "role": table.role if table is not None else "",
-                "listens": [f"{kind}:{address}" for kind, address in table.listens()] if table is not None else [],
+                "role": site.role_of(member),
+                "listens": [f"{kind}:{address}" for kind, address in site.listens_of(member)],
                 "journal": str(site.journal_of(table)) if table is not None else None,
             }
         )
     print_rows(rows, ["process", "role", "listens", "journal"], as_json=as_json)
 
 
-def _run_one(site: Site, name: str, *, supervised: bool) -> None:
+def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised: bool) -> None:
     from dovetail.cli.output import say
     from dovetail.errors import PlaceTaken
     from dovetail.shells.member import end_with_parent, run_member
@@ -108,7 +110,7 @@ def _run_one(site: Site, name: str, *, supervised: bool) -> None:
         elif name == DASHBOARD:
             _show(site)
         else:
-            run_member(site, member, _print_ready)
+            run_member(site, member, _print_ready, read_site)
     except PlaceTaken as error:
         say(f"dovetail: {error}")
         raise typer.Exit(EXIT_TAKEN) from None
@@ -186,17 +188,30 @@ def _show(site: Site) -> None:
 
 def _interrupt_on_sigterm() -> None:
     """SIGTERM ends the audit as Ctrl-C does, so that Spark is stopped too."""
+    import logging
     import signal
 
+    # Spark's gateway shows a traceback, under either name, for the call that the signal breaks off.
+    for name in ("root", "py4j"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _plan(site: Site, config: Path, roles: list[str], options: list[str]) -> list[Plan]:
+    from dovetail.config.servers import PcpServerSection
     from dovetail.shells.supervisor import Plan
 
     chosen = [word for role in roles for word in ("--role", role)]
     start = [sys.executable, "-m", "dovetail", *options, "up", str(config.absolute()), *chosen, "--supervised"]
-    return [Plan(name=each.name, command=[*start, "--only", each.name], wave=each.wave) for each in site.members()]
+    return [
+        Plan(
+            name=each.name,
+            command=[*start, "--only", each.name],
+            wave=each.wave,
+            reloads=isinstance(each.section, PcpServerSection),
+        )
+        for each in site.members()
+    ]
 
 
 def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
@@ -221,6 +236,7 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
         supervisor: Supervisor = Supervisor(plans, rules, transcript)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.reload)
         metrics = MetricsServer(supervisor.registry, supervisor.health)
         if section.metrics is not None:
             await metrics.start(*parse_listen(section.metrics))

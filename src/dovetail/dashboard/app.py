@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import anyio
 import anyio.to_thread
@@ -14,7 +15,14 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 
 from dovetail.dashboard import message, pages
@@ -26,9 +34,9 @@ from dovetail.dashboard.markup import Html
 from dovetail.dashboard.message_page import message_page
 from dovetail.dashboard.places import Damage
 from dovetail.dashboard.query import Query, parse_query
-from dovetail.dashboard.search import Answer, search
+from dovetail.dashboard.search import MIN_INDEXED_BYTES, Answer, search
 from dovetail.errors import DovetailError, UsageError
-from dovetail.hop import Address, parse_address
+from dovetail.hop import Address, parse_address, parse_address_prefix
 from dovetail.receipt.build import build_receipt
 from dovetail.report.text import name_briefly, show
 
@@ -111,9 +119,22 @@ class Dashboard:
     async def show_message(self, request: Request) -> Response:
         address = _address_in(request)
         if address is None:
-            return _unknown_message(request)
+            return await self._find_message(request)
         page, damages = await self._read(partial(self._message_page, address))
         return _unknown_message(request, damages) if page is None else HTMLResponse(page)
+
+    async def _find_message(self, request: Request) -> Response:
+        """A beginning of an address leads to its message; one of several messages, to the search."""
+        given = request.path_params["address"]
+        try:
+            prefix = parse_address_prefix(given)
+        except ValueError:
+            return _unknown_message(request)
+        if len(prefix) >= MIN_INDEXED_BYTES:
+            found = await self._read(partial(self._find, prefix))
+            if len(found) == 1:
+                return RedirectResponse(f"/message/{found.pop().hex()}")
+        return RedirectResponse(f"/search?{urlencode({'address': given})}")
 
     async def send_raw(self, request: Request) -> Response:
         address = _address_in(request)
@@ -165,6 +186,14 @@ class Dashboard:
         with self._sources.site.open() as (places, _):
             return [place.server for place in places]
 
+    def _find(self, prefix: bytes) -> set[Address]:
+        found: set[Address] = set()
+        with self._sources.site.open() as (places, _):
+            for place in places:
+                with contextlib.suppress(DovetailError, OSError):  # the search, which comes next, tells of it
+                    found.update(place.find(prefix))
+        return found
+
     def _search(self, query: Query, token: str) -> Answer:
         with self._sources.site.open() as (places, damages):
             answer = search(places, query, token)
@@ -183,7 +212,7 @@ class Dashboard:
         with self._sources.site.open() as (places, _):
             for place in places:
                 with contextlib.suppress(DovetailError, OSError):
-                    raw = place.source.raw(address)
+                    raw = place.raw(address)
                     if raw is not None:
                         return raw
         return None

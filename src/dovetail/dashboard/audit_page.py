@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from dovetail.dashboard.audit import PAGE_ROWS, Overview
 from dovetail.dashboard.markup import Html, h, table, text
 from dovetail.dashboard.pages import page
+from dovetail.report.guide import guide_to
 from dovetail.report.text import write_time
 
 
@@ -54,7 +55,7 @@ def _servers(overview: Overview) -> Html:
             row["proven_hops"] or 0,
             row["missing_hops"] or 0,
         )
-        for row in overview.servers
+        for row in sorted(overview.servers, key=lambda row: row["verdict"] == "proven")
     )
     body = table(("server", "verdict", "hops", "signed", "proven", "missing"), rows)
     return h("section", h("h2", "Integrity by server"), body)
@@ -66,11 +67,13 @@ def _checks(overview: Overview, chosen: str) -> Html:
             h("td", _chip(row["severity"])),
             h("td", h("a", text(row["check"]), href=_address(row["check"], "", 0)), class_="name"),
             row["count"],
+            h("td", guide_to(row["check"]).meaning, class_="detail"),
         )
         for row in overview.checks
     )
     everything = h("p", h("a", "all checks", href="/audit#findings")) if chosen else None
-    body = table(("severity", "check", "findings"), rows) if overview.checks else h("p", "nothing was found")
+    columns = ("severity", "check", "findings", "meaning")
+    body = table(columns, rows, "stack") if overview.checks else h("p", "nothing was found")
     return h("section", h("h2", "Findings by check"), body, everything)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from dovetail.dashboard import audit, gauges
 from dovetail.dashboard.live import Live
 from dovetail.dashboard.places import Site
+from dovetail.report.guide import guide_to
 
 LOOK_EVERY_S = 1.0
 ASK_EVERY_LOOKS = 5
@@ -108,7 +109,7 @@ class Hub:
             {
                 "what": "audit",
                 "about": row["check"],
-                "text": f"{row['count']:,} finding{'' if row['count'] == 1 else 's'}",
+                "text": f"{row['count']:,} finding{'' if row['count'] == 1 else 's'}: {guide_to(row['check']).meaning}",
                 "severity": row["severity"],
             }
             for row in self.overview.checks

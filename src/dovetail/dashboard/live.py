@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dovetail.dashboard.places import Site
+from dovetail.dashboard.places import MAX_PLACES, Site, name_of
 from dovetail.errors import DovetailError
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
@@ -28,6 +28,7 @@ class Follower:
 
     path: Path
     reader: JournalReader
+    inode: int
     counted: int = 0
     size: int = 0
     last_at_us: int | None = None
@@ -107,9 +108,11 @@ class Live:
             # everybody gets a share; what one does not use is left for those behind
             follower.look(now_s, now_s + SECONDS_PER_LOOK * number / len(followers))
         servers = [_describe(follower, now_s) for follower in followers]
-        damaged = [{"file": path.name, "server": None, "text": text} for path, text in sorted(self._unreadable.items())]
+        damaged = [
+            {"file": name_of(path), "server": None, "text": text} for path, text in sorted(self._unreadable.items())
+        ]
         damaged += [
-            {"file": each.path.name, "server": each.reader.identity.server, "text": each.damage}
+            {"file": name_of(each.path), "server": each.reader.identity.server, "text": each.damage}
             for each in followers
             if each.damage
         ]
@@ -128,17 +131,25 @@ class Live:
         self._followers.clear()
 
     def _meet(self) -> None:
-        """Open journals that are new, and let go of those that are gone."""
-        files = self._site.files()
+        """Open journals that are new, and let go of those that are gone or that another file has replaced."""
+        files = self._site.files()[:MAX_PLACES]
         self._unreadable = {}
-        for path in set(self._followers) - set(files):
-            self._followers.pop(path).reader.close()
+        for path, follower in list(self._followers.items()):
+            if path not in files or _inode_of(path) != follower.inode:
+                self._followers.pop(path).reader.close()
         for path in files:
             if path not in self._followers:
                 try:
-                    self._followers[path] = Follower(path, JournalReader.open(path))
+                    self._followers[path] = Follower(path, JournalReader.open(path), path.stat().st_ino)
                 except (DovetailError, OSError) as error:
                     self._unreadable[path] = str(error)
+
+
+def _inode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _describe(follower: Follower, now_s: float) -> dict[str, Any]:
@@ -146,7 +157,7 @@ def _describe(follower: Follower, now_s: float) -> dict[str, Any]:
     return {
         "server": identity.server,
         "fabric": str(identity.fabric),
-        "file": follower.path.name,
+        "file": name_of(follower.path),
         "hops": follower.size,
         "counted": follower.counted,
         "signed": follower.signed,

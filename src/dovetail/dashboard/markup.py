@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from dovetail.report.text import MAX_SHOWN_CHARS, show
@@ -43,10 +43,13 @@ def lines(words: str, limit: int) -> Html:
     return Html("\n".join(escape(show(line, limit)) for line in words[:limit].split("\n")))
 
 
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
-    """A table; a cell is markup, a number, or text."""
-    head = h("tr", *(h("th", column, scope="col") for column in columns))
-    body = (h("tr", *(cell if _is_cell(cell) else _cell(cell) for cell in row)) for row in rows)
+def table(columns: Sequence[str], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
+    """A table; a cell is markup, a number, or text. The heads of numbers stand where the numbers do."""
+    known = [list(row) for row in rows]
+    first = known[0] if known else []
+    kinds = ["number" if isinstance(cell, int) else None for cell in first] or [None for _ in columns]
+    head = h("tr", *(h("th", name, scope="col", class_=kind) for name, kind in zip(columns, kinds, strict=True)))
+    body = (h("tr", *(cell if _is_cell(cell) else _cell(cell) for cell in row)) for row in known)
     whole = h("table", h("thead", head), h("tbody", *body), class_=class_ or None)
     return h("div", whole, class_="scroll", tabindex="0")
 

@@ -57,7 +57,7 @@ def tell(places: Sequence[Place], address: Address) -> tuple[Story | None, list[
     raw: bytes | None = None
     for place in places:
         try:
-            hops, body = place.hops_of(address), place.source.raw(address)
+            hops, body = place.hops_of(address), place.raw(address)
         except (DovetailError, OSError) as error:
             damages.append(Damage(place.server, str(error)))
             hops, body = _look_through(place, address)
@@ -134,8 +134,8 @@ def _find_parent(
 ) -> Relative:
     if isinstance(named.parent, bytes):
         for place in places:
-            for address in place.find(named.parent, 2):
-                raw = place.source.raw(address)
+            for address in place.find(named.parent):
+                raw = place.raw(address)
                 kind = decode(story.fabric, raw).type if raw is not None else ""
                 return Relative(named.relation, address, address_text(address, story.fabric), kind)
         is_whole = len(named.parent) == len(story.address)

@@ -26,8 +26,7 @@ SECONDS_PER_REQUEST = 0.4
 MAX_RESULTS = 100
 MAX_DAMAGES = 50
 MAX_TOKEN_CHARS = 16_384
-_INDEX_LIMIT = 100
-_MIN_INDEXED_BYTES = 4
+MIN_INDEXED_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -135,7 +134,7 @@ class _Scan:
 
     def _judge(self, place: Place, hop: Hop, bodies: dict[Address, bytes | None]) -> None:
         def body() -> bytes | None:
-            return bodies[hop.message] if hop.message in bodies else place.source.raw(hop.message)
+            return bodies[hop.message] if hop.message in bodies else place.raw(hop.message)
 
         if self._matcher.matches(hop, body):
             _add(self._answer, hop, bodies.get(hop.message))
@@ -160,16 +159,16 @@ def _look_up(places: Sequence[Place], query: Query, text: str, answer: Answer) -
         prefix = parse_address_prefix(text)
     except ValueError:
         return False
-    if len(prefix) < _MIN_INDEXED_BYTES:
+    if len(prefix) < MIN_INDEXED_BYTES:
         return False
     matcher = Matcher(query)
     is_all = True
     for place in places:
         try:
-            addresses = place.find(prefix, _INDEX_LIMIT)
-            is_all = is_all and len(addresses) < _INDEX_LIMIT
+            addresses = place.find(prefix)
+            is_all = is_all and len(addresses) < place.find_limit
             for address in addresses:
-                raw = place.source.raw(address)
+                raw = place.raw(address)
                 for hop in reversed(place.hops_of(address)):
                     if matcher.matches(hop, partial(_same, raw)):
                         _add(answer, hop, raw)

@@ -28,6 +28,7 @@ MAY_TRIP: dict[Kind, frozenset[str]] = {
     Kind.SLOW_CONSUMER: frozenset({"delivery.undeliverable", "chain.failed"}),
     Kind.DEAD_AGENT: frozenset({"delivery.undeliverable"}),
     Kind.SHARED_ID: frozenset({"fork.shared_id"}),
+    Kind.CYCLE: frozenset({"fork.cycle"}),
     Kind.KILLED_NODE: frozenset(),
     Kind.LOST_RESPONSE: frozenset({"delivery.lost", "chain.copies_differ"}),
     Kind.BAD_SIGNATURE: frozenset({"delivery.rejected", "chain.failed"}),

@@ -24,6 +24,7 @@ class Kind(enum.StrEnum):
     SLOW_CONSUMER = "slow consumer"
     DEAD_AGENT = "agent that dies"
     SHARED_ID = "one id, two contents"
+    CYCLE = "cycle"
     KILLED_NODE = "node killed and restarted"
     LOST_RESPONSE = "lost s2"
     BAD_SIGNATURE = "bad signature"

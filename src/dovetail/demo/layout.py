@@ -16,9 +16,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.errors import UsageError
+from dovetail.errors import DovetailError, UsageError
 
 MARKER = ".dovetail-demo"
+MIB = 1 << 20
+MIN_FREE_BYTES = 256 * MIB
+"""Servers whose journals have no room wait for some, and a demo would wait with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,13 @@ class Layout:
                 raise UsageError(f"{self.out} is not empty and not from an earlier demo; give another with --out")
             self.clear()
         self.out.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.out).free
+        if free < MIN_FREE_BYTES:
+            self.clear()
+            raise DovetailError(
+                f"{self.out} has {free / MIB:.0f} MiB of room and a demo wants {MIN_FREE_BYTES / MIB:.0f}: "
+                "make room, or give another place with --out"
+            )
         (self.out / MARKER).touch()
         for path in (self.journals, self.logs, self.trust.parent):
             path.mkdir(parents=True)

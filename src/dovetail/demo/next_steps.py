@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.demo.faults import Fault, Kind, Ledger
@@ -11,6 +15,9 @@ from dovetail.demo.layout import Layout
 from dovetail.demo.sightings import Tables
 from dovetail.journal.reader import read_identity
 from dovetail.won.vocabulary import node_of_atom
+
+_SHORT = 16
+"""Hex digits of an address that are printed: enough to be the only one."""
 
 
 class NextStep(NamedTuple):
@@ -22,7 +29,16 @@ class NextStep(NamedTuple):
     @property
     def text(self) -> str:
         """As it is typed."""
-        return shlex.join(["dovetail", *self.arguments])
+        return shlex.join([*program(), *self.arguments])
+
+
+def program() -> list[str]:
+    """The words that call this program from here; `make demo` does not put it on the PATH."""
+    called = Path(sys.argv[0])
+    if called.name != "dovetail":
+        return [sys.executable, "-m", "dovetail"]
+    found = shutil.which("dovetail")
+    return ["dovetail"] if found and Path(found).samefile(called) else [os.fspath(called)]
 
 
 def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
@@ -34,14 +50,21 @@ def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
     receipt, fork = str(layout.out / "delivery.receipt"), str(layout.out / "fork.receipt")
     trust = ("--trust", str(layout.trust))
     evidence = _journals(layout, [str(forked.server), ""])
+    both = [address[:_SHORT] for address in forked.messages]
+    places = [f"--{name}" for name in ("journals", "lake", "tables")]
+    folders = [str(folder) for folder in (layout.journals, layout.lake, layout.tables)]
     return [
-        NextStep(("audit", "why", lost.messages[1], "--out", str(layout.tables)), "the story of the lost s2"),
-        NextStep(("audit", "show", "findings", "--out", str(layout.tables)), "everything that is wrong"),
-        NextStep(("receipt", "build", message, *journals, "-o", receipt), "prove one delivery"),
+        NextStep(("audit", "why", lost.messages[1][:_SHORT], "--out", str(layout.tables)), "the story of the lost s2"),
+        NextStep(("audit", "show", "findings", "--out", str(layout.tables), "--limit", "0"), "all that is wrong"),
+        NextStep(("receipt", "build", message[:_SHORT], *journals, "-o", receipt), "prove one delivery"),
         NextStep(("receipt", "verify", receipt, *trust), "check it, offline"),
-        NextStep(("receipt", "fork", *forked.messages, *evidence, *trust, "-o", fork), "prove that the owner forked"),
+        NextStep(("receipt", "fork", *both, *evidence, *trust, "-o", fork), "prove that the owner forked"),
         NextStep(
             ("journal", "verify", str(layout.journals)), "the journals are whole; only the lake was tampered with"
+        ),
+        NextStep(
+            ("dashboard", *(word for pair in zip(places, folders, strict=True) for word in pair)),
+            "search and follow every message in a browser, until Ctrl-C",
         ),
     ]
 

@@ -28,7 +28,7 @@ class PcpFaults:
         self._ledger = ledger
 
     async def misuse(self) -> None:
-        """Expired, malformed, one id for two contents: bytes that no honest client sends."""
+        """Expired, malformed, one id for two contents, a circle of answers: bytes that no honest client sends."""
         rogue = await Rogue.connect(self._site, "pcp://stranger/controller")
         await rogue.associate(now_us())
         target = self._fleet.agents[0].uri
@@ -46,6 +46,12 @@ class PcpFaults:
             for content in (b'{"balance": 100}', b'{"balance": 900}')
         )
         self._note(Kind.SHARED_ID, "two messages with one id and different contents", messages=both, recipient=target)
+        one, other = str(uuid.uuid4()), str(uuid.uuid4())
+        circle = tuple(
+            rogue.send(rogue.frame(NEWS, target, until, b'{"see": "my other message"}', mine, answers))
+            for mine, answers in ((one, other), (other, one))
+        )
+        self._note(Kind.CYCLE, "two messages that answer each other", messages=circle, recipient=target)
         await asyncio.sleep(0.2)
         rogue.close()
 

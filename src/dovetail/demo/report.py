@@ -1,26 +1,23 @@
-"""The report of a demo's audit, where this installation has reports, and a page to look at it."""
+"""The report of a demo's audit, and a server to look at it."""
 
 from __future__ import annotations
 
 import http.server
-import importlib.util
 from pathlib import Path
 
 from dovetail.demo.layout import Layout
+from dovetail.report.page import write_page
+from dovetail.report.receipts import Origins
+from dovetail.report.survey import take_numbers
+from dovetail.report.tables import Tables
 
 
-def write_report(layout: Layout) -> bool:
-    """Write the report; False where this installation has none to write."""
-    if importlib.util.find_spec("dovetail.report") is None:
-        return False
-    from importlib import import_module
-
-    tables = import_module("dovetail.report.tables").Tables.open(layout.tables)
-    numbers = import_module("dovetail.report.survey").take_numbers(tables)
+def write_report(layout: Layout) -> None:
+    """Write the report."""
+    tables = Tables.open(layout.tables)
     # the lake was tampered with, the journals were not
-    origins = import_module("dovetail.report.receipts").Origins(journals=sorted(layout.journals.glob("*.journal")))
-    import_module("dovetail.report.page").write_page(tables, numbers, layout.report, origins=origins)
-    return True
+    origins = Origins(journals=sorted(layout.journals.glob("*.journal")))
+    write_page(tables, take_numbers(tables), layout.report, origins=origins)
 
 
 def serve_report(path: Path) -> http.server.ThreadingHTTPServer:

@@ -7,6 +7,7 @@ import socket
 import uuid
 
 import picows
+from msgspec import UNSET, UnsetType
 
 from dovetail.demo.site import Site
 from dovetail.hop import address_of
@@ -50,10 +51,18 @@ class Rogue(picows.WSListener):
         self.send(self.frame(ASSOCIATE_REQUEST, BROKER_URI, now + 60_000_000))
         await self.wait_answer()
 
-    def frame(self, kind: str, target: str, expires_us: int, data: bytes | None = None, message_id: str = "") -> bytes:
+    def frame(
+        self,
+        kind: str,
+        target: str,
+        expires_us: int,
+        data: bytes | None = None,
+        message_id: str = "",
+        answers: str | UnsetType = UNSET,
+    ) -> bytes:
         """A message of ours, as bytes."""
-        number = message_id or str(uuid.uuid4())
-        return encode_frame(Envelope(number, kind, encode_timestamp(expires_us), [target], self.uri), data)
+        number, expires = message_id or str(uuid.uuid4()), encode_timestamp(expires_us)
+        return encode_frame(Envelope(number, kind, expires, [target], self.uri, in_reply_to=answers), data)
 
     def send(self, data: bytes) -> str:
         """Send bytes, whatever they are; their address."""

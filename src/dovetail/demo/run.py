@@ -22,7 +22,7 @@ class Outcome:
     """What a demo leaves behind."""
 
     comparison: Comparison
-    report: Path | None
+    report: Path
     next_steps: list[NextStep]
 
 
@@ -37,7 +37,7 @@ def run_demo(out: Path, seed: int, scale: float, screen: Screen, *, keep: bool) 
         screen.phase("audit on Spark, which knows nothing of all this")
         run_audit(layout, world.ended_us, screen)
         screen.phase("report and comparison")
-        has_report = write_report(layout)
+        write_report(layout)
         tables = Tables(layout.tables)
         comparison = compare(world.ledger, tables)
         comparison.save(layout.comparison)
@@ -49,7 +49,7 @@ def run_demo(out: Path, seed: int, scale: float, screen: Screen, *, keep: bool) 
         raise
     if not keep:
         layout.tidy()
-    return Outcome(comparison=comparison, report=Layout(out).report if has_report else None, next_steps=next_steps)
+    return Outcome(comparison=comparison, report=Layout(out).report, next_steps=next_steps)
 
 
 def _seal_and_tamper(layout: Layout, world: World, seed: int, screen: Screen) -> None:

@@ -171,6 +171,7 @@ FINDERS: dict[Kind, Finder] = {
     Kind.SLOW_CONSUMER: _outcome("undeliverable", "slow_consumer", every=False),
     Kind.DEAD_AGENT: _outcome("undeliverable", "no_recipient"),
     Kind.SHARED_ID: _fork("shared_id"),
+    Kind.CYCLE: _fork("cycle"),
     Kind.KILLED_NODE: _recovered,
     Kind.LOST_RESPONSE: _lost_response,
     Kind.BAD_SIGNATURE: _bad_signature,

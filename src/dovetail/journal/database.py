@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from dovetail.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
 
-FORMAT = 1
+FORMAT = 2
 APPLICATION_ID = 0x44565441  # "DVTA"
 BLOCK_LEVEL = 8
 BLOCK_LEAVES = 1 << BLOCK_LEVEL

@@ -8,6 +8,7 @@ of a sentence. What is not proven is said by the verifier and may get better wor
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 
@@ -17,6 +18,7 @@ from dovetail.receipt.consistency import View
 from dovetail.receipt.note import Cosignature
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MAX_SECONDS_KEPT = 1024
 
 _DEEDS: Mapping[Stage, tuple[str, str]] = {
     Stage.CREATED: ("made {}", "for"),
@@ -56,8 +58,14 @@ _LIMITS: Mapping[tuple[Fabric, Stage], str] = {
 
 def time_text(at_us: int) -> str:
     """A time as it stands in claims: UTC, always with six digits of a second."""
-    at = _EPOCH + dt.timedelta(microseconds=at_us)
-    return at.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    second, fraction = divmod(at_us, 1_000_000)
+    return f"{_second_text(second)}.{fraction:06d}Z"
+
+
+@functools.lru_cache(maxsize=_MAX_SECONDS_KEPT)
+def _second_text(at_s: int) -> str:
+    """The hops of one message mostly lie in one second."""
+    return (_EPOCH + dt.timedelta(seconds=at_s)).isoformat().removesuffix("+00:00")
 
 
 def quote(text: str) -> str:

@@ -157,7 +157,8 @@ def _legs(numbers: Numbers) -> Chart:
     return Chart(
         id="legs",
         title="By leg",
-        caption="a dot at the median, a thick line to 90 %, a thin one to 99 %; the table also has each message type",
+        caption="a dot at the median, a thick line to 90 %, a thin one to 99 %; "
+        "what a server did in one turn stands at the left edge",
         spec=vega.draw_ranges(rows, colours),
         colours=colours,
         columns=("fabric", "leg", "type", "measured", "p50", "p90", "p99", "longest"),

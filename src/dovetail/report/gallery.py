@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -34,13 +35,15 @@ MAX_ROUTES = 3
 MAX_FINDING_PICTURES = 150
 MAX_NEIGHBOURS = 20_000
 NEIGHBOUR_STEPS = 2
+_LINED = ("fork.cycle", "fork.against_time", "fork.self_reference", "fork.forked_log", "gap.nobody")
+"""Findings about a reference, the most telling pictures first."""
 _COMPLETE = "complete"
 _PARTS = ("message", "first_response", "second_response", "failure")
 
 
 def draw_conversations(tables: Tables) -> list[Picture]:
     """The conversations with the most trouble, and the longest one without."""
-    chains = tables.read("chains", ("fabric", "message", "kind", "conversation", "state"))
+    chains = tables.read("chains", ("fabric", "message", "kind", "conversation", "state", "only_at"))
     names = _choose_conversations(chains)
     chosen: dict[str, list[bytes]] = {}
     for name in names:
@@ -54,7 +57,7 @@ def draw_conversations(tables: Tables) -> list[Picture]:
     for addresses in chosen.values():
         rows = sorted((found[each] for each in addresses if each in found), key=lambda row: row["begun_us"] or 0)
         shown = _keep_trouble(rows)
-        states = ", ".join(sorted({row["state"].replace("_", " ") for row in shown}))
+        states = ", ".join(sorted({_name_state(row) for row in shown}))
         ends = " and ".join(_name_ends(shown[0]))
         title = f"A conversation between {ends}" if shown[0]["fabric"] == "won" else f"A request from {ends}"
         caption = f"{len(shown)} of {len(rows)} chains; {states}"
@@ -66,10 +69,11 @@ def _choose_conversations(chains: pa.Table) -> list[str]:
     talks = chains.filter(pc.is_valid(chains["conversation"]))
     total: dict[str, int] = defaultdict(int)
     trouble: dict[str, int] = defaultdict(int)
-    for name, state, count in count_by(talks, ("conversation", "state")):
-        total[name] += count
-        trouble[name] += count if state != _COMPLETE else 0
-    worst = sorted((name for name in total if trouble[name]), key=lambda name: (-trouble[name], name))
+    columns = (talks[name].to_pylist() for name in ("conversation", "state", "only_at"))
+    for name, state, only_at in zip(*columns, strict=True):
+        total[name] += 1
+        trouble[name] += state != _COMPLETE or bool(only_at)
+    worst = sorted((name for name in total if trouble[name]), key=lambda name: (-trouble[name], -total[name], name))
     best = sorted((name for name in total if not trouble[name]), key=lambda name: (-total[name], name))
     chosen = worst[: MAX_CONVERSATIONS - 1]
     return chosen + best[: MAX_CONVERSATIONS - len(chosen)]
@@ -87,10 +91,14 @@ def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
 
 def _keep_trouble(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first chain with trouble and the first without, or two of a kind, in the order of time."""
-    trouble = [row for row in rows if row["state"] != _COMPLETE]
-    complete = [row for row in rows if row["state"] == _COMPLETE]
+    trouble = [row for row in rows if row["state"] != _COMPLETE or row["only_at"]]
+    complete = [row for row in rows if row["state"] == _COMPLETE and not row["only_at"]]
     ranked = [*trouble[:1], *complete[:1], *trouble[1:], *complete[1:]][:MAX_CHAINS_PER_CONVERSATION]
     return sorted(ranked, key=lambda row: row["begun_us"] or 0)
+
+
+def _name_state(chain: dict[str, Any]) -> str:
+    return "copies differ" if chain["only_at"] else chain["state"].replace("_", " ")
 
 
 def _name_ends(chain: dict[str, Any]) -> list[str]:
@@ -227,14 +235,15 @@ def _read_parts(tables: Tables, chains: Iterable[dict[str, Any]]) -> tuple[Evide
     return evidence, links
 
 
-def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 2) -> list[Picture]:
-    """Neighbourhoods: of the worst forks and gaps, or, where all is well, of the latest swarm message that refers."""
-    graph: dict[bytes, str] = {}
-    for address, check, fabric in zip(
-        *(findings[name].to_pylist() for name in ("message", "check", "fabric")), strict=True
-    ):
-        if address is not None and check.startswith(("fork.", "gap.")) and len(graph) < limit:
-            graph.setdefault(address, fabric or "")
+def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 3) -> list[Picture]:
+    """Neighbourhoods: of forks and gaps, or, where all is well, of the latest swarm message that refers.
+
+    The first are those that are wrong in what they refer to: only they have a line to show.
+    """
+    columns = (findings[name].to_pylist() for name in ("message", "check", "fabric"))
+    wrong = [row for row in zip(*columns, strict=True) if row[0] is not None and row[1].startswith(("fork.", "gap."))]
+    wrong.sort(key=lambda row: _LINED.index(row[1]) if row[1] in _LINED else len(_LINED))
+    graph = dict(islice({address: fabric or "" for address, _, fabric in wrong}.items(), limit))
     if not graph:
         links = tables.read("links", ("fabric", "child"), where=pc.field("relation").isin(["refers", "previous"]))
         graph = dict(zip(links["child"].slice(0, 1).to_pylist(), links["fabric"].slice(0, 1).to_pylist(), strict=True))

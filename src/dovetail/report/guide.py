@@ -49,6 +49,11 @@ GUIDES: dict[str, Guide] = {
     "integrity.missing_file": Guide(
         "Missing file", "A file that a manifest announces is not there, or cannot be read.", _RESEAL
     ),
+    "integrity.kept_lost": Guide(
+        "Kept part lost",
+        "What a compaction kept of the bytes that it removed is gone, or was altered.",
+        "Bring the file back from a backup of the lake: the bytes themselves were removed and cannot be sealed anew.",
+    ),
     "integrity.bad_manifest": Guide("Bad manifest", "A manifest cannot be read, or contradicts itself.", _RESEAL),
     "integrity.manifest_changed": Guide(
         "Manifest changed",
@@ -186,7 +191,9 @@ GUIDES: dict[str, Guide] = {
         "Refers to the future", "A message refers to one that is not older.", "One of the two clocks is wrong."
     ),
     "fork.cycle": Guide(
-        "Cycle", "Two messages refer to each other.", "At least one address was known before its content was fixed."
+        "Cycle",
+        "Two messages refer to each other.",
+        "In pcp their senders chose the ids beforehand; elsewhere an address was known before its content was fixed.",
     ),
 }
 

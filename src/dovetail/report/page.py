@@ -19,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from dovetail import __version__
+from dovetail.errors import DovetailError
 from dovetail.report.charts import Chart, make_charts
 from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings
@@ -112,8 +113,12 @@ def write_page(
     page = build_page(numbers, content, tables_path=str(tables.root))
     data = page.encode()
     beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(data)
-    beside.replace(path)
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise DovetailError(f"{path} cannot be written: {error.strerror or error}") from error
     return len(data)
 
 

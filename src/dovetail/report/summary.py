@@ -114,7 +114,10 @@ def measure_legs(deliveries: pa.Table, chains: pa.Table, coverage: pa.Table) -> 
 
 
 def find_slow(deliveries: pa.Table) -> list[SlowRecipient]:
-    """Recipients of each fabric with the longest ninth decile; those with very few deliveries are not judged."""
+    """Recipients of each fabric with the longest ninth decile, where any took time at all.
+
+    Those with very few deliveries are not judged.
+    """
     fails = deliveries.filter(pc.invert(pc.is_in(deliveries["outcome"], pa.array(sorted(ARRIVED | PENDING)))))
     failed = {(fabric, who): count for fabric, who, count in count_by(fails, ("fabric", "recipient"))}
     slow = [
@@ -126,7 +129,7 @@ def find_slow(deliveries: pa.Table) -> list[SlowRecipient]:
             times=times,
         )
         for fabric, recipient, times in quantiles_by(deliveries, ("fabric", "recipient"), "latency_us")
-        if recipient is not None and times.count >= MIN_DELIVERIES_TO_JUDGE
+        if recipient is not None and times.count >= MIN_DELIVERIES_TO_JUDGE and times.max_us > 0
     ]
     slow.sort(key=lambda item: (item.fabric, -item.times.p90_us, item.recipient))
     return [item for _, group in groupby(slow, lambda item: item.fabric) for item in islice(group, MAX_SLOW_PER_FABRIC)]

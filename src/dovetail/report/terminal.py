@@ -25,7 +25,8 @@ def write_summary(numbers: Numbers) -> list[str]:
     ]
     broken = [server.server for server in numbers.servers if server.verdict != "proven"]
     lines.append(
-        f"  {numbers.proven} of {len(numbers.servers)} servers proven" + "".join(f"; not {name}" for name in broken)
+        f"  {numbers.proven} of {len(numbers.servers)} servers proven"
+        + (f"; not {', '.join(broken)}" if broken else "")
     )
     if numbers.checks:
         lines.append("")
@@ -34,7 +35,9 @@ def write_summary(numbers: Numbers) -> list[str]:
 
 
 def _headline(numbers: Numbers) -> str:
-    errors, warnings = numbers.found("error"), numbers.found("warning")
-    verdict = f"{errors:,} errors, {warnings:,} warnings" if errors or warnings else "nothing is wrong"
+    counts = [(numbers.found(severity), severity) for severity in ("error", "warning")]
+    verdict = ", ".join(f"{count:,} {severity}{'' if count == 1 else 's'}" for count, severity in counts)
+    if not any(count for count, _ in counts):
+        verdict = "nothing is wrong" if numbers.hops else "there is nothing to judge"
     as_of = f", as of {write_time(numbers.as_of_us)} UTC" if numbers.as_of_us is not None else ""
     return f"{sum(numbers.messages.values()):,} messages, {numbers.hops:,} hops{as_of}: {verdict}"

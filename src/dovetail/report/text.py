@@ -48,7 +48,7 @@ def name_briefly(address: bytes, fabric: str) -> str:
 def name_server(uri: str) -> str:
     """What is particular in a URI: without its scheme and what all servers of a kind have in common."""
     rest = uri.partition("://")[2] or uri
-    return rest.removesuffix("/server").replace("/won/resource", "", 1)
+    return rest.removesuffix("/server").replace("/won/resource", "", 1) or uri
 
 
 def write_time(at_us: int | None) -> str:

@@ -26,6 +26,7 @@ from dovetail.shells.site import SEAL, Member, Site
 
 if TYPE_CHECKING:
     from dovetail.journal.journal import Journal
+    from dovetail.pcp.settings import PcpSettings
 
 MIB = 1024 * 1024
 _LOOK_S = 1.0
@@ -38,8 +39,15 @@ _ADVICE = {
 Ready = Callable[[dict[str, object]], None]
 
 
-def run_member(site: Site, member: Member, on_ready: Ready) -> None:
-    """Run a server or the sealing until it is told to stop."""
+def run_member(site: Site, member: Member, on_ready: Ready, read_site: Callable[[], Site]) -> None:
+    """Run a server or the sealing until it is told to stop; at SIGHUP a broker takes the rules of `read_site`."""
+
+    def read_settings() -> PcpSettings:
+        again = read_site()
+        table = again.member(member.name).section
+        assert isinstance(table, PcpServerSection)
+        return again.broker_settings(table)
+
     match member.section:
         case PcpServerSection() as table:
             with _explained(table):
@@ -47,7 +55,13 @@ def run_member(site: Site, member: Member, on_ready: Ready) -> None:
 
                 settings = site.broker_settings(table)
                 options = site.journal_options(table)
-                run_broker(settings, on_ready, journal_options=options, on_journal=lambda j: _tend(site, j))
+                run_broker(
+                    settings,
+                    on_ready,
+                    journal_options=options,
+                    on_journal=lambda journal: _tend(site, journal),
+                    read_settings=read_settings,
+                )
         case WonServerSection() as table:
             with _explained(table):
                 asyncio.run(_run_node(site, table, on_ready))
@@ -107,7 +121,7 @@ async def _run_node(site: Site, table: WonServerSection, on_ready: Ready) -> Non
 
 
 async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> None:
-    from dovetail.shells.metrics import Health, MetricsServer
+    from dovetail.shells.metrics import MetricsServer
     from dovetail.shells.swarm_control import CONTROL_FILE, ControlServer
     from dovetail.shells.swarm_metrics import peer_registry
     from dovetail.shells.swarm_node import SwarmNode
@@ -125,16 +139,18 @@ async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> N
     )
     _tend(site, node.journal)
     control = ControlServer(node, directory / CONTROL_FILE)
-    metrics = MetricsServer(peer_registry(node), lambda: Health(True, "well"))
+    metrics = MetricsServer(peer_registry(node), lambda: node.health)
     async with node:
-        await control.start()
-        ready: dict[str, object] = {"server": node.peer.uri, "listen": node.endpoints, "directory": str(directory)}
-        if table.metrics is not None:
-            ready["metrics_port"] = await metrics.start(*parse_listen(table.metrics))
-        on_ready(ready)
-        await stopped.wait()
-        await control.stop()
-        await metrics.stop()
+        try:
+            await control.start()
+            ready: dict[str, object] = {"server": node.peer.uri, "listen": node.endpoints, "directory": str(directory)}
+            if table.metrics is not None:
+                ready["metrics_port"] = await metrics.start(*parse_listen(table.metrics))
+            on_ready(ready)
+            await stopped.wait()
+        finally:
+            await control.stop()
+            await metrics.stop()
 
 
 def _stop_event() -> asyncio.Event:

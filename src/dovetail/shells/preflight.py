@@ -8,12 +8,16 @@ from pathlib import Path
 
 from dovetail.config import parse_listen
 from dovetail.config.sections import DashboardSection
-from dovetail.config.servers import SwarmServerSection
+from dovetail.config.servers import ServerSection, SwarmServerSection
 from dovetail.doctor.finding import Finding, Status, fail, ok
 from dovetail.doctor.machine import check_java, check_spark
 from dovetail.doctor.site import check_directory, check_file_system, check_port, check_room
+from dovetail.errors import JournalError, KeyFileError
 from dovetail.java import Java, Rejected, find_java
-from dovetail.shells.site import Site
+from dovetail.journal.lake import latest_manifest
+from dovetail.journal.reader import JournalReader
+from dovetail.keys.signing import load_signing_key
+from dovetail.shells.site import Site, server_uri
 
 CONTROL_FILE = "control.sock"
 """What `swarm_control` calls the socket in a peer's directory."""
@@ -28,6 +32,8 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
             problem = _why_unreadable(path)
             if problem is not None:
                 yield f"{table.label}: {path}: {problem}: {advice}"
+        if not isinstance(table, SwarmServerSection):
+            yield from _find_bad_key(table.label, site.signing_key_of(table))
         if isinstance(table, SwarmServerSection):
             size = len(os.fsencode(site.swarm_directory(table) / CONTROL_FILE))
             if size > MAX_SOCKET_PATH_BYTES:
@@ -35,6 +41,7 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
                     f"{table.label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} "
                     "are possible: name a shorter `directory`"
                 )
+        yield from _find_old_copy(site, table)
     token_file = site.config.dashboard.token_file
     if site.runs_dashboard and token_file is not None:
         problem = _why_unreadable(token_file)
@@ -80,6 +87,36 @@ def check_exposure(dashboard: DashboardSection) -> Finding:
         detail = f"{dashboard.listen} can be reached from outside"
         return fail("dashboard", detail, "name a dashboard.token_file, or listen on 127.0.0.1")
     return ok("dashboard", f"{dashboard.listen} is safe to listen on")
+
+
+def _find_old_copy(site: Site, table: ServerSection) -> Iterator[str]:
+    """A journal that ends before what was sealed of it: the server would give the same numbers to other hops."""
+    journal = site.journal_of(table)
+    try:
+        if journal.exists():
+            with JournalReader.open(journal) as reader:
+                server, size = reader.identity.server, reader.size
+        elif isinstance(table, SwarmServerSection):
+            return  # its name comes from its key, which it makes with its journal
+        else:
+            server, size = server_uri(table), 0
+        manifest = latest_manifest(site.config.lake.directory, server)
+    except (JournalError, OSError):
+        return  # the server itself says what is wrong with its journal
+    if manifest is not None and manifest.end > size:
+        yield (
+            f"{table.label}: {journal} has {size} hops, and the lake has {manifest.end} of {server}: bring back the "
+            "newest journal, or start under a new name; an old copy would contradict what was sealed"
+        )
+
+
+def _find_bad_key(label: str, path: Path) -> Iterator[str]:
+    """A signing key that is there and cannot be used."""
+    if _why_unreadable(path) is None:
+        try:
+            load_signing_key(path, label)
+        except KeyFileError as error:
+            yield f"{label}: {error}: put its own key back from the backup; a new key needs a new journal"
 
 
 def _why_unreadable(path: Path) -> str | None:

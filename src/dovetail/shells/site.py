@@ -18,6 +18,7 @@ from dovetail.config import Config, parse_listen
 from dovetail.config.schema import toml_value
 from dovetail.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection, join_host
 from dovetail.errors import ConfigError, UsageError
+from dovetail.journal.folder import PEER_JOURNAL, SUFFIX
 from dovetail.keys.signing import SIGNING_SUFFIX, file_stem
 from dovetail.pcp.settings import PcpSettings
 from dovetail.swarm.settings import SwarmSettings
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 SEAL = "seal"
 AUDIT = "audit"
 DASHBOARD = "dashboard"
-JOURNAL_SUFFIX = ".journal"
-SWARM_JOURNAL = "journal.db"
-"""What `swarm_node` calls a peer's journal; repeated here, since asking it means to load the fabric."""
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
 
 
 class Wave(enum.IntEnum):
@@ -71,6 +70,7 @@ class Site:
         if not site.servers() and not site.runs_audit and not site.runs_dashboard:
             raise UsageError("nothing to run: the configuration has no [[pcp]], [[won]] or [[swarm]] table")
         _check_apart(site)
+        _check_ports(site)
         return site
 
     @property
@@ -105,6 +105,18 @@ class Site:
             raise UsageError(f"--only {name}: no such process; there are: {', '.join(members)}")
         return members[name]
 
+    def role_of(self, member: Member) -> str:
+        """The role that a process belongs to; sealing has none, it runs wherever a server does."""
+        if member.section is not None:
+            return member.section.role
+        return {AUDIT: self.config.audit.role, DASHBOARD: self.config.dashboard.role}.get(member.name, "")
+
+    def listens_of(self, member: Member) -> list[tuple[str, str]]:
+        """Kind and address of everything that a process listens on."""
+        if member.section is not None:
+            return member.section.listens()
+        return [("tcp", self.config.dashboard.listen)] if member.name == DASHBOARD else []
+
     def journals(self) -> list[Path]:
         """The journals that are written here."""
         return [self.journal_of(each) for each in self.servers()]
@@ -117,7 +129,7 @@ class Site:
             case WonServerSection():
                 return Path(table.journal or self._journal_file(table.uri))
             case SwarmServerSection():
-                return self.swarm_directory(table) / SWARM_JOURNAL
+                return self.swarm_directory(table) / PEER_JOURNAL
 
     def journal_options(self, table: ServerSection) -> JournalOptions:
         """How a server's journal behaves."""
@@ -177,7 +189,7 @@ class Site:
         """The file of the key that signs a server's checkpoints."""
         if table.signing_key is not None:
             return Path(table.signing_key)
-        return self.config.keys.directory / (file_stem(_uri_of(table)) + SIGNING_SUFFIX)
+        return self.config.keys.directory / (file_stem(server_uri(table)) + SIGNING_SUFFIX)
 
     def swarm_directory(self, table: SwarmServerSection) -> Path:
         """Where a peer keeps its key, journal and control socket."""
@@ -199,7 +211,7 @@ class Site:
         directory = self.config.keys.directory
         if isinstance(table, SwarmServerSection):
             return
-        uri = _uri_of(table)
+        uri = server_uri(table)
         if isinstance(table, WonServerSection):
             options = self.node_options(table)
             issue = f"dovetail keys issue {table.host} --kind peer --dir {directory}"
@@ -218,7 +230,7 @@ class Site:
         return not self.roles or role in self.roles
 
     def _journal_file(self, uri: str) -> Path:
-        return self.config.journal.directory / (file_stem(uri) + JOURNAL_SUFFIX)
+        return self.config.journal.directory / (file_stem(uri) + SUFFIX)
 
 
 def write_agreements(config: Config) -> list[Path]:
@@ -239,7 +251,8 @@ def _tables(config: Config) -> list[ServerSection]:
     return [*config.pcp, *config.won, *config.swarm]
 
 
-def _uri_of(table: PcpServerSection | WonServerSection) -> str:
+def server_uri(table: PcpServerSection | WonServerSection) -> str:
+    """The name of a server in journals, checkpoints and receipts."""
     return table.server_uri if isinstance(table, PcpServerSection) else table.uri
 
 
@@ -256,3 +269,19 @@ def _check_apart(site: Site) -> None:
         if journal in journals:
             raise ConfigError(f"{journals[journal]} and {table.label} have one journal, {journal}: name two")
         journals[journal] = table.label
+
+
+def _check_ports(site: Site) -> None:
+    """No two processes of one machine may listen on one port; raises ConfigError."""
+    listens = [(member.name, kind, address) for member in site.members() for kind, address in site.listens_of(member)]
+    if site.config.supervisor.metrics is not None:
+        listens.append(("the supervisor", "tcp", site.config.supervisor.metrics))
+    taken: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for name, kind, address in listens:
+        host, port = parse_listen(address)
+        for other, other_host in taken.setdefault((kind, port), []):
+            is_one_family = (":" in host) == (":" in other_host)
+            if port and is_one_family and (host == other_host or {host, other_host} & _EVERYWHERE):
+                who = f"{other} and {name} both listen" if other != name else f"{name} listens twice"
+                raise ConfigError(f"{who} on {kind} port {port}: give one of them another port, or another role")
+        taken[kind, port].append((name, host))

@@ -57,11 +57,12 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A process to look after. Lower waves stop first."""
+    """A process to look after. Lower waves stop first. One that `reloads` reads its settings again at SIGHUP."""
 
     name: str
     command: Sequence[str]
     wave: int
+    reloads: bool = False
     environment: Mapping[str, str] | None = None
 
 
@@ -76,10 +77,13 @@ class Rules:
 
 
 class Listener:
-    """What the supervisor tells: changes of state, and lines of processes. Both may be overridden."""
+    """What the supervisor tells: changes of state, and lines of processes. All may be overridden."""
 
     def changed(self, name: str, state: State, detail: str) -> None:
         """A process is now in this state."""
+
+    def became_well(self, count: int) -> None:
+        """All `count` processes work now, and a moment ago not all did."""
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
         """A process wrote a line to standard output, or to standard error."""
@@ -191,6 +195,13 @@ class Supervisor:
         if self._stopping.is_set():
             self._killing.set()
         self._stopping.set()
+
+    def reload(self) -> None:
+        """Tell the processes that can to read their settings again. Safe in a signal handler of the event loop."""
+        for child in self._children.values():
+            # the signal would end one that is still starting, and that reads them anyway
+            if child.plan.reloads and child.state is State.RUNNING:
+                _signal(child, signal.SIGHUP)
 
     async def run(self) -> bool:
         """Look after the processes until stopped, or until all are given up; whether none was given up."""
@@ -305,6 +316,8 @@ class Supervisor:
     def _change(self, child: _Child, state: State, detail: str) -> None:
         child.state, child.detail = state, detail
         self._listener.changed(child.plan.name, state, detail)
+        if all(each.state is State.RUNNING for each in self._children.values()):
+            self._listener.became_well(len(self._children))
 
 
 async def _finish(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -22,7 +22,9 @@ from dovetail.swarm.queries import PullHashes, PullRange, RangeList, encode_pull
 from dovetail.swarm.serving import Serving
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
-PUSH_AGAIN_PEERS: Final = 2
+PUSH_AGAIN_PEERS: Final = 4
+"""It is seldom that nobody was seen to have a message after two seconds. Then it is late already, and whoever misses it
+now finds it by asking only if it comes within the overlap of the questions: so this push must not be lost."""
 GIVEN_UP_AGE_MS: Final = 60_000
 OTHER_PEERS: Final = 8
 """Among so many, chosen anew each time, are those asked for what its namer did not send."""

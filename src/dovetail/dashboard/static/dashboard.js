@@ -32,7 +32,8 @@ function time(us) {
 }
 
 function table(columns, rows, kind) {
-  const head = make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)));
+  const isNumber = (place) => rows.length > 0 && rows[0].children[place]?.className === "number";
+  const head = make("tr", {}, ...columns.map((name, place) => make("th", { scope: "col", class: isNumber(place) && "number" }, name)));
   const body = make("tbody", {}, ...rows);
   return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: kind }, make("thead", {}, head), body));
 }
@@ -54,7 +55,7 @@ function sparkline(history) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${history.length} 20`);
   svg.setAttribute("preserveAspectRatio", "none");
-  svg.setAttribute("class", "spark");
+  svg.setAttribute("class", history.some((value) => value) ? "spark" : "spark still");
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", `new hops in the last two minutes, at most ${top} in two seconds`);
   history.forEach((value, place) => {
@@ -111,7 +112,7 @@ function drawAlerts(alerts) {
   return [table(["", "about", "what"], alerts.map((alert) => make("tr", {},
     cell(chip(alert.what, alert.severity || "error")),
     cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : alert.about, "name"),
-    cell(alert.text, "detail"))))];
+    cell(alert.text, "detail"))), "stack")];
 }
 
 function showLive(state) {

@@ -27,7 +27,7 @@ from dovetail.pipeline.transforms.chains import chains
 from dovetail.pipeline.transforms.coverage import message_coverage, peer_coverage
 from dovetail.pipeline.transforms.deliveries import deliveries, latency
 from dovetail.pipeline.transforms.edges import EDGES, edges
-from dovetail.pipeline.transforms.forks import WON_KINDS, edge_forks, shared_keys, signer_forks
+from dovetail.pipeline.transforms.forks import circular_replies, edge_forks, is_made_whole, shared_keys, signer_forks
 from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.sightings import SIGHTINGS, sightings
 from dovetail.pipeline.transforms.skew import skew
@@ -226,12 +226,13 @@ class Delta:
         made = shared_keys(sharing)
         if set(fabrics) - {"pcp"}:
             made = made.unionByName(edge_forks(odd, ends, tables["links"]))
-        is_signers = F.col("kind").isin(*WON_KINDS)
         made = self._overlapping(made, how="left_semi")
         if "won" in fabrics:
             made = made.unionByName(signer_forks(tables["sightings"], tables["messages"], tables["links"]))
+        if "pcp" in fabrics:
+            made = made.unionByName(circular_replies(tables["sightings"], tables["links"]))
         return self._replace_small(
-            schemas.FORKS, made, lambda rows: self._overlapping(rows.where(~is_signers), how="left_anti")
+            schemas.FORKS, made, lambda rows: self._overlapping(rows.where(~is_made_whole()), how="left_anti")
         )
 
     def _overlapping(self, forks: DataFrame, how: str) -> DataFrame:

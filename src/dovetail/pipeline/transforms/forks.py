@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Fabric, Relation
@@ -24,6 +24,13 @@ CYCLE = "cycle"
 WON_KINDS = (CONFLICTING_RESPONSE, FORKED_LOG, TWO_CREATES)
 """Contradictions of a signer with himself; the others are about keys and edges."""
 
+
+def is_made_whole() -> Column:
+    """Forks that are found among all messages of a fabric, not from edges or keys of some."""
+    is_reply = (F.col("fabric") == "pcp") & F.col("kind").isin(SELF_REFERENCE, CYCLE)
+    return F.col("kind").isin(*WON_KINDS) | is_reply
+
+
 _COLUMNS = ("fabric", "kind", "author", "subject", "evidence", "first_seen")
 
 
@@ -37,6 +44,8 @@ def forks(
 ) -> DataFrame:
     """All contradictions among messages that some server took in or made."""
     parts = [shared_keys(sightings)]
+    if "pcp" in fabrics:
+        parts.append(circular_replies(sightings, links))
     if "won" in fabrics:
         parts.append(signer_forks(sightings, messages, links))
     if set(fabrics) - {"pcp"}:
@@ -160,6 +169,33 @@ def cycles(ends: DataFrame, links: DataFrame) -> DataFrame:
         F.greatest("seen", "parent_seen").alias("first_seen"),
     )
     return found.distinct()  # both edges may lead to what is not older: the pair stands once
+
+
+def circular_replies(sightings: DataFrame, links: DataFrame) -> DataFrame:
+    """pcp: a message that answers itself, and two that answer each other. Senders choose their ids, so both are easy.
+
+    Nothing in a message says when it was made, so a longer circle has no edge against time and is not looked for.
+    """
+    answers = links.where((F.col("fabric") == "pcp") & (F.col("relation") == Relation.IN_REPLY_TO.value))
+    taken = sightings.where((F.col("fabric") == "pcp") & F.col("is_decoded") & F.col("first_seen").isNotNull())
+    replies = answers.select(F.col("child").alias("message"), "parent").join(
+        taken.select("message", "key", "sender", F.col("first_seen").alias("seen")), on="message", how="inner"
+    )
+    back = replies.select(
+        F.col("message").alias("other"),
+        F.col("key").alias("parent"),
+        F.col("parent").alias("key"),
+        F.col("seen").alias("other_seen"),
+    )
+    both = replies.join(back, on=["key", "parent"], how="inner").where(F.col("message") <= F.col("other"))
+    return both.select(
+        F.lit("pcp").alias("fabric"),
+        F.when(F.col("key") == F.col("parent"), SELF_REFERENCE).otherwise(CYCLE).alias("kind"),
+        F.col("sender").alias("author"),
+        F.col("message").alias("subject"),
+        F.array_distinct(F.array("message", "other")).alias("evidence"),
+        F.greatest("seen", "other_seen").alias("first_seen"),
+    )
 
 
 def _ends(edges: DataFrame, sightings: DataFrame) -> DataFrame:

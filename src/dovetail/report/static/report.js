@@ -2,7 +2,7 @@
 // Text that peers wrote is only ever set as text, never as markup.
 "use strict";
 (() => {
-  const LEAF = 50;
+  const LEAF = 25;
   const SEARCH_DELAY_MS = 120;
   const BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
   const NINE_DIGITS = 58n ** 9n; // the most that a number holds exactly
@@ -57,6 +57,10 @@
     else if (content) node.append(...content);
     return node;
   };
+
+  // text of a cell that may break behind a slash, so that a long URI does not break within a word
+  const breakable = (text) =>
+    text.split(/(?<=[^/]\/)(?!\/)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
 
   const finding = (index) => {
     const [check, severity] = data.checks[columns.check[index]];
@@ -118,10 +122,10 @@
     const cells = [
       make("td", [make("span", one.severity, "chip " + one.severity)]),
       make("td", [open]),
-      make("td", where || one.fabric, "name"),
+      make("td", breakable(where || one.fabric), "name"),
       make("td", [make("code", one.address.replace("wm:/", "").slice(0, 12))]),
       make("td", one.time, "time"),
-      make("td", one.detail, "detail"),
+      make("td", breakable(one.detail), "detail"),
     ];
     return make("tr", cells);
   };
