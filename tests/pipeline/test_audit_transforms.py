@@ -219,12 +219,7 @@ def test_pcp_messages_that_answer_each_other_are_a_cycle(spark):
     ]
     hops = [hop(i, "accepted", m, fabric="pcp", at=at(i)) for i, m in enumerate((*ids, bytes([7]) * 32))]
     hops.append(hop(9, "rejected", bytes([8]) * 32, fabric="pcp"))
-    found = forks(
-        frame(spark, schemas.HOPS, *hops),
-        frame(spark, schemas.MESSAGES, *messages),
-        frame(spark, schemas.LINKS, *links),
-        fabrics=["pcp"],
-    )
+    found = forks_of(spark, hops, messages, links, fabrics=["pcp"])
     rows = found.select("kind", "evidence", F.unix_micros("first_seen").alias("us")).collect()
     start_us = int(T0.timestamp()) * 1_000_000
     assert {(row["kind"], tuple(bytes(one) for one in row["evidence"]), row["us"] - start_us) for row in rows} == {
