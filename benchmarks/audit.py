@@ -1,226 +1,143 @@
-"""How fast the audit is, end to end and per step, beside DuckDB doing the core of the work on the same lake.
+"""How fast the audit is: end to end and per step, beside DuckDB doing the core of the work on the same lake.
 
-    python -m benchmarks.audit [--messages N] [--dir DIR] [--threads T] [--json]
+    python -m benchmarks.audit [--messages N ...] [--won N] [--cold] [--no-core|--only-core] [--json FILE]
 
-A synthetic lake of one swarm peer is written directly: N messages of about 200 bytes with up to four references to
-recent ones, sealed as a journal would. Then: `first` audits it from nothing, `second` after 1 % more, `third` with
-nothing new. The start of the session is not counted. DuckDB hashes every message, computes its work, takes its
-references apart and looks for parents that nobody has; it makes no tables, checks no signature and no tree.
+For each size a lake is written (`audit_lake`): N swarm messages of about 200 bytes with up to four references, and
+shares of pcp and won. Then, in one session that has done all of it once over a small lake (`--cold` leaves that out):
+
+- `duckdb` and `core`: hash, work, references and missing parents, by DuckDB's script and by the pipeline's functions;
+- `first`: the whole audit from nothing; `second`: after 1 % more; `third`: with nothing new.
+
+`--won` adds a lake of won messages alone: what the audit decodes and verifies per second, beside signatures alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import random
-import shutil
-import struct
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
-import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from benchmarks.audit_duckdb import run_duckdb
+from benchmarks.audit_lake import POW_TARGET, LakeWriter, Shares
+from benchmarks.audit_spark import run_audit, run_core, signature_floor
 
-from dovetail.hop import Fabric
-from dovetail.journal.checkpoint import Checkpoint, sign_checkpoint
-from dovetail.journal.lake import MANIFEST_FORMAT, Manifest, SealedFile, manifest_directory, range_name, server_slug
-from dovetail.journal.merkle import Frontier, aligned_ranges, fold_perfect
-from dovetail.journal.seal import LAKE_SCHEMA
-from dovetail.signing import Signer
-
-SERVER = "swarm://bench/" + "0" * 40
-T0_MS = 1_763_200_000_000
-DATE = "2025-11-15"
-MAX_LEVEL = 18
-_FIXED = struct.Struct("<BBBQHIHB")
-_ENTRY = struct.Struct(">BBQq32s32sQ")
-_TAIL = b"\x08accepted\x00\x00\x00"
+DEFAULT_SIZES = (1_000_000, 10_000_000)
+WARM_MESSAGES = 250_000
 
 
-class LakeWriter:
-    """Writes a lake of one peer, message by message, as sealing would."""
-
-    def __init__(self, lake: Path, seed: int = 1) -> None:
-        self.lake = lake
-        self.random = random.Random(seed)
-        self.tree = Frontier()
-        self.recent: list[bytes] = []
-        self.signer = Signer(SERVER, Ed25519PrivateKey.from_private_bytes(bytes(32)))
-
-    def seal(self, count: int) -> None:
-        """Add `count` messages and announce them."""
-        first = self.tree.size
-        files = []
-        for start, level in aligned_ranges(first, first + count, MAX_LEVEL):
-            files.append(self._write(start, 1 << level))
-            self.tree.append(bytes.fromhex(files[-1].root), level)
-        checkpoint = sign_checkpoint(Checkpoint(SERVER, self.tree.size, self.tree.root()), self.signer)
-        manifest = Manifest(
-            format=MANIFEST_FORMAT,
-            server=SERVER,
-            fabric=Fabric.SWARM,
-            key=self.signer.verifier.text(),
-            checkpoint=checkpoint.note,
-            frontier=[peak.hex() for peak in self.tree.peaks()],
-            files=files,
-        )
-        directory = manifest_directory(self.lake, SERVER)
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{range_name(first, self.tree.size)}.json"
-        path.write_bytes(msgspec.json.encode(manifest))
-
-    def _write(self, first: int, rows: int) -> SealedFile:
-        sha256, rng = hashlib.sha256, self.random
-        raws, addresses, leaves = [], [], []
-        for seq in range(first, first + rows):
-            ms = T0_MS + seq
-            count = min(len(self.recent), rng.randrange(5))
-            edges = b"".join([rng.choice(self.recent) + b"\0\0" for _ in range(count)])
-            fixed = _FIXED.pack(0x79, 0x10, 5, rng.getrandbits(64), ms & 0xFFFF, ms >> 16, 600, count)
-            raw = fixed + edges + rng.randbytes(160)
-            address = sha256(raw).digest()
-            entry = _ENTRY.pack(0, 1, seq, ms * 1000, address, address, len(raw)) + _TAIL
-            leaves.append(sha256(entry).digest())
-            raws.append(raw)
-            addresses.append(address)
-            self.recent.append(address[:8])
-            if len(self.recent) > 64:
-                del self.recent[0]
-        return self._publish(first, raws, addresses, leaves)
-
-    def _publish(self, first: int, raws: list[bytes], addresses: list[bytes], leaves: list[bytes]) -> SealedFile:
-        rows = len(raws)
-        times = [(T0_MS + seq) * 1000 for seq in range(first, first + rows)]
-        table = pa.table(
-            [
-                [SERVER] * rows,
-                list(range(first, first + rows)),
-                pa.array(times, pa.int64()).cast(LAKE_SCHEMA.field("at").type),
-                ["accepted"] * rows,
-                addresses,
-                [None] * rows,
-                [None] * rows,
-                raws,
-                [len(raw) for raw in raws],
-                addresses,
-                [leaf[:8] for leaf in leaves],
-            ],
-            schema=LAKE_SCHEMA,
-        )
-        name = f"{server_slug(SERVER)}.{range_name(first, first + rows)}.parquet"
-        path = self.lake / "fabric=swarm" / f"date={DATE}" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, compression="zstd", use_dictionary=["server", "stage"])
-        return SealedFile(
-            path=str(path.relative_to(self.lake)),
-            first_seq=first,
-            rows=rows,
-            first_at_us=times[0],
-            last_at_us=times[-1],
-            bytes=path.stat().st_size,
-            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            root=fold_perfect(leaves).hex(),
-        )
-
-
-DUCKDB = """
-CREATE TABLE decoded AS SELECT message, from_hex(left(hex(message), 16)) AS key,
-    from_hex(sha256(raw)) = message AS address_valid,
-    sha256(from_hex(h[27:34] || h[1:26] || h[35:])) < '{target}' AS work_valid,
-    list_transform(range((('0x' || h[39:40])::INT & 7)), lambda i: from_hex(h[41 + 20 * i : 56 + 20 * i])) AS parents
-FROM (SELECT message, raw, hex(raw) AS h FROM read_parquet('{files}', hive_partitioning = false));
-CREATE TABLE links AS SELECT message AS child, unnest(parents) AS parent FROM decoded;
-CREATE TABLE gaps AS SELECT * FROM links ANTI JOIN decoded ON links.parent = decoded.key;
-"""
-
-
-def run_duckdb(lake: Path, threads: int, target: int) -> tuple[float, dict[str, int]]:
-    """The same core work in DuckDB; seconds, and what it found."""
-    import duckdb
-
-    connection = duckdb.connect(config={"threads": threads})
+def measure_size(
+    spark: Any, root: Path, messages: int, threads: int, *, is_core: bool, is_core_only: bool
+) -> dict[str, Any]:
+    """All measurements over one lake."""
+    lake, out = root / "lake", root / "out"
+    writer = LakeWriter(lake, threads)
     begun = time.perf_counter()
-    for statement in DUCKDB.format(files=lake / "fabric=swarm/*/*.parquet", target=f"{target:064x}").split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
-    seconds = time.perf_counter() - begun
-    found = {
-        "valid": connection.execute("SELECT count(*) FROM decoded WHERE address_valid").fetchone()[0],
-        "links": connection.execute("SELECT count(*) FROM links").fetchone()[0],
-        "gaps": connection.execute("SELECT count(*) FROM gaps").fetchone()[0],
+    writer.seal(Shares.of(messages))
+    result: dict[str, Any] = {"messages": messages, "written_s": round(time.perf_counter() - begun, 1)}
+    say(f"{messages:,} messages: lake written in {result['written_s']} s")
+    if is_core:
+        core, core_cpu, spark_found = run_core(spark, lake, root / "core")
+        duckdb, duckdb_cpu, duckdb_found = run_duckdb(lake, threads, POW_TARGET)
+        if spark_found != duckdb_found:
+            raise SystemExit(f"spark found {spark_found}, DuckDB {duckdb_found}")
+        result |= {"core_s": round(core, 1), "duckdb_s": round(duckdb, 1), "core_ratio": round(core / duckdb, 2)}
+        result |= {"core_cpu_s": round(core_cpu, 1), "duckdb_cpu_s": round(duckdb_cpu, 1)}
+        say(f"  core {core:.1f} s, DuckDB {duckdb:.1f} s: {core / duckdb:.2f} times")
+        say(f"  of processor time: core {core_cpu:.1f} s, DuckDB {duckdb_cpu:.1f} s: {core_cpu / duckdb_cpu:.2f} times")
+    if is_core_only:
+        return result
+    for name, more in (("first", 0), ("second", messages // 100), ("third", 0)):
+        if more:
+            writer.seal(Shares.of(more))
+        result[name] = run_audit(spark, lake, out)
+        say_run(name, result[name])
+    result["second_share"] = round(result["second"]["seconds"] / result["first"]["seconds"], 3)
+    say(f"  second / first {result['second_share']:.1%}")
+    return result
+
+
+def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str, Any]:
+    """won messages through the decoder and the verifier, beside signatures alone."""
+    lake = root / "lake"
+    LakeWriter(lake, threads).seal(Shares(0, 0, messages))
+    audited = run_audit(spark, lake, root / "out")
+    decode = audited["steps"]["messages: decode"][0]
+    verify = audited["steps"]["messages: verify signatures"][0]
+    result = {
+        "messages": messages,
+        "decoded_per_s": round(messages / decode),
+        "verified_per_s": round(messages / verify),
+        "floor_per_s": round(signature_floor() * threads),
+        "audit": audited,
     }
-    return seconds, found
+    say(f"won: {messages:,} messages, decoded {result['decoded_per_s']:,}/s, verified {result['verified_per_s']:,}/s;")
+    say(f"  signatures alone on {threads} cores {result['floor_per_s']:,}/s")
+    say_run("won", audited)
+    return result
 
 
-class Stopwatch:
-    """A progress that notes how long each step took."""
-
-    def __init__(self) -> None:
-        self.steps: dict[str, float] = {}
-        self._name, self._begun = "start", time.perf_counter()
-
-    def step(self, name: str) -> None:
-        """This step begins now."""
-        now = time.perf_counter()
-        self.steps[self._name] = round(self.steps.get(self._name, 0) + now - self._begun, 2)
-        self._name, self._begun = name, now
+def warm_up(spark: Any, root: Path, threads: int, *, is_core_only: bool) -> None:
+    """Everything once over a small lake, so that what is measured is compiled already."""
+    LakeWriter(root / "lake", threads).seal(Shares.of(WARM_MESSAGES))
+    run_core(spark, root / "lake", root / "core")
+    if not is_core_only:
+        say_run("warm", run_audit(spark, root / "lake", root / "out"))
 
 
-def run_spark(spark, lake: Path, out: Path) -> dict[str, object]:
-    from dovetail.pipeline.jobs.run import Audit
-    from dovetail.pipeline.settings import AuditSettings
-    from dovetail.pipeline.store import Store
+def say_run(name: str, run: dict[str, Any]) -> None:
+    """One run in a few lines."""
+    speed = f"{run['seconds']:>7.1f} s {run['hops_per_s']:>9,} hops/s"
+    say(f"  {name:<7} {speed}  {run['peak_mb']:,} MB  {run['cpu_seconds']} s of processor time")
+    steps = (f"{step} {seconds}/{cpu}" for step, (seconds, cpu) in run["steps"].items())
+    say("          " + ", ".join(steps))
 
-    watch = Stopwatch()
-    begun = time.perf_counter()
-    summary = Audit(spark=spark, lake=lake, store=Store.open(out), settings=AuditSettings(), progress=watch).run()
-    seconds = time.perf_counter() - begun
-    watch.step("end")
-    proven = [server.verdict for server in summary.servers] == ["proven"]
-    return {
-        "seconds": round(seconds, 1),
-        "hops_per_s": round(summary.hops / seconds),
-        "proven": proven,
-        "steps": watch.steps,
-    }
+
+def say(text: str) -> None:
+    """Talk goes to stderr."""
+    sys.stderr.write(text + "\n")
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--messages", type=int, nargs="*", default=list(DEFAULT_SIZES))
+    parser.add_argument("--won", type=int, default=20_000)
     parser.add_argument("--dir", type=Path)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--cold", action="store_true", help="measure in a session that has done nothing before")
+    parser.add_argument("--no-core", action="store_true", help="leave out DuckDB, which keeps all in memory")
+    parser.add_argument("--only-core", action="store_true", help="nothing but the core and DuckDB")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args(argv)
     from dovetail.pipeline.session import SessionOptions, open_session
-    from dovetail.swarm.content import POW_TARGET
 
-    root = Path(tempfile.mkdtemp(prefix="bench-audit-", dir=arguments.dir))
-    try:
-        lake = root / "lake"
-        writer = LakeWriter(lake)
-        writer.seal(arguments.messages)
-        spark = open_session(SessionOptions(master=f"local[{arguments.threads}]"))
-        spark.range(10).count()
-        result: dict[str, object] = {"messages": arguments.messages, "threads": arguments.threads}
-        seconds, found = run_duckdb(lake, arguments.threads, POW_TARGET)
-        result["duckdb"] = {"seconds": round(seconds, 1), **found}
-        result["first"] = run_spark(spark, lake, root / "out")
-        writer.seal(max(1, arguments.messages // 100))
-        result["second"] = run_spark(spark, lake, root / "out")
-        result["third"] = run_spark(spark, lake, root / "out")
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    spark = open_session(SessionOptions(master=f"local[{arguments.threads}]"))
+    spark.range(10).count()
+    results: dict[str, Any] = {"threads": arguments.threads, "sizes": []}
+    if not arguments.cold:
+        with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
+            warm_up(spark, Path(root), arguments.threads, is_core_only=arguments.only_core)
+    for messages in arguments.messages:
+        with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
+            results["sizes"].append(
+                measure_size(
+                    spark,
+                    Path(root),
+                    messages,
+                    arguments.threads,
+                    is_core=not arguments.no_core,
+                    is_core_only=arguments.only_core,
+                )
+            )
+    if arguments.won and not arguments.only_core:
+        with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
+            results["won"] = measure_won(spark, Path(root), arguments.won, arguments.threads)
     if arguments.json:
-        print(json.dumps(result))
-    else:
-        for name, value in result.items():
-            print(f"{name:<10} {value}")
+        arguments.json.write_text(json.dumps(results, indent=1))
     return 0
 
 

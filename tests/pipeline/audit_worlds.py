@@ -35,7 +35,7 @@ World = dict[str, list[Observation]]
 
 
 def open_test_session():
-    spark = open_session(SessionOptions(master="local[2]", driver_memory="2g"))
+    spark = open_session(SessionOptions(master="local[2]", driver_memory="2g", rows=0))
     tune(spark, 0)
     return spark
 

@@ -11,7 +11,7 @@ import pytest
 from dovetail.errors import RemoteProtocolError
 from dovetail.hop import address_of
 from dovetail.pipeline.decode import DECODED, decoders
-from dovetail.pipeline.decode_swarm import HEAD_BYTES, SwarmDecoder, decode_swarm
+from dovetail.pipeline.decode_swarm import DECODED_SWARM, HEAD_BYTES, SwarmDecoder, decode_swarm
 from dovetail.swarm.content import Content, Reference, decode_content, encode_content, expiration_ms
 from dovetail.won.signing import SIGNATURE_DOMAIN
 from pipeline.audit_worlds import A, B, pcp_frame, won_create, won_response, won_text
@@ -36,7 +36,7 @@ def batch_of(fabric, raws, swarm=""):
 def decode(fabric, *raws):
     decoder = decoders()[fabric]
     (batch,) = decoder([batch_of(fabric, raws)])
-    assert batch.schema == DECODED
+    assert batch.schema == (DECODED_SWARM if fabric == "swarm" else DECODED)
     return batch.to_pylist()
 
 

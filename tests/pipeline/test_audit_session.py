@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from dovetail.pipeline.session import SessionOptions, machine_memory_mb, settings_of, use_this_python
+from dovetail.pipeline.session import (
+    SMALL_JAVA,
+    SMALL_ROWS,
+    SessionOptions,
+    machine_memory_mb,
+    settings_of,
+    use_this_python,
+)
 
 
 def test_a_laptop_gets_a_local_session_in_utc():
@@ -46,3 +53,11 @@ def test_what_the_user_gives_wins():
     conf = {"spark.sql.adaptive.enabled": "false", "spark.ui.enabled": "true"}
     settings = settings_of(SessionOptions(conf=conf))
     assert settings.items() >= conf.items()
+
+
+def test_only_a_small_lake_goes_without_the_optimising_compiler():
+    assert settings_of(SessionOptions(rows=SMALL_ROWS))["spark.driver.extraJavaOptions"] == SMALL_JAVA
+    for options in (SessionOptions(rows=SMALL_ROWS + 1), SessionOptions()):
+        assert "spark.driver.extraJavaOptions" not in settings_of(options)
+    own = {"spark.driver.extraJavaOptions": "-Xss4m"}
+    assert settings_of(SessionOptions(rows=1, conf=own))["spark.driver.extraJavaOptions"] == "-Xss4m"

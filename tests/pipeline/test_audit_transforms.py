@@ -17,8 +17,11 @@ from dovetail.pipeline.checks import BY_ID, CHECKS, find
 from dovetail.pipeline.leaves import with_leaves
 from dovetail.pipeline.steps import gold_steps, graph
 from dovetail.pipeline.transforms.deliveries import latency
+from dovetail.pipeline.transforms.edges import edges
 from dovetail.pipeline.transforms.forks import forks
 from dovetail.pipeline.transforms.gaps import gaps
+from dovetail.pipeline.transforms.hops import servers
+from dovetail.pipeline.transforms.sightings import sightings
 from dovetail.pipeline.transforms.skew import skew
 from dovetail.pipeline.transforms.traffic import traffic
 
@@ -123,7 +126,8 @@ def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
     )
     messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "key": m[:8]} for m in (M1, M2)))
     links = frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M2, "parent": M1[:8], "relation": "refers"})
-    (row,) = gaps(hops, messages, links, as_of=at(100)).collect()
+    seen = sightings(hops, messages)
+    (row,) = gaps(edges(links, seen, servers(hops)), seen, as_of=at(100)).collect()
     assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
@@ -161,6 +165,13 @@ def test_latency_is_counted_in_powers_of_two(spark):
     assert found == {(1, 2), (2, 1), (1024, 1)}
 
 
+def forks_of(spark, hops, messages, links, **options):
+    rows = frame(spark, schemas.HOPS, *hops)
+    known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)
+    seen = sightings(rows, known)
+    return forks(edges(refers, seen, servers(rows)), seen, known, refers, **options)
+
+
 def test_forks_name_the_contradiction_and_its_evidence(spark):
     key = M1[:8]
     node, atom = "https://n/won/resource", "https://n/won/resource/atom/a"
@@ -177,16 +188,12 @@ def test_forks_name_the_contradiction_and_its_evidence(spark):
         {"fabric": "won", "type": "CreateMessage", "sender": atom, "message": twin, "key": twin, "created": T0},
     ]
     links = [
-        {"fabric": "swarm", "child": M2, "parent": M2[:8], "relation": "refers"},
+        {"fabric": "swarm", "child": M2, "parent": M2[:8], "relation": "refers", "child_created": T0},
         {"fabric": "won", "child": M1, "parent": M3, "relation": "previous"},
         {"fabric": "won", "child": M2, "parent": M3, "relation": "previous"},
     ]
     hops = [hop(i, "accepted", m["message"], fabric=m["fabric"]) for i, m in enumerate(messages)]
-    found = forks(
-        frame(spark, schemas.HOPS, *hops),
-        frame(spark, schemas.MESSAGES, *messages),
-        frame(spark, schemas.LINKS, *links),
-    )
+    found = forks_of(spark, hops, messages, links)
     kinds = {(row["kind"], tuple(bytes(item) for item in row["evidence"])) for row in found.collect()}
     assert kinds == {
         ("collision", tuple(sorted([M1, twin]))),
@@ -212,12 +219,7 @@ def test_pcp_messages_that_answer_each_other_are_a_cycle(spark):
     ]
     hops = [hop(i, "accepted", m, fabric="pcp", at=at(i)) for i, m in enumerate((*ids, bytes([7]) * 32))]
     hops.append(hop(9, "rejected", bytes([8]) * 32, fabric="pcp"))
-    found = forks(
-        frame(spark, schemas.HOPS, *hops),
-        frame(spark, schemas.MESSAGES, *messages),
-        frame(spark, schemas.LINKS, *links),
-        fabrics=["pcp"],
-    )
+    found = forks_of(spark, hops, messages, links, fabrics=["pcp"])
     rows = found.select("kind", "evidence", F.unix_micros("first_seen").alias("us")).collect()
     start_us = int(T0.timestamp()) * 1_000_000
     assert {(row["kind"], tuple(bytes(one) for one in row["evidence"]), row["us"] - start_us) for row in rows} == {
@@ -229,12 +231,7 @@ def test_pcp_messages_that_answer_each_other_are_a_cycle(spark):
 def test_a_rejected_message_is_no_evidence(spark):
     messages = [{"fabric": "pcp", "message": m, "key": b"0" * 16, "sender": "pcp://a/b"} for m in (M1, M2)]
     hops = [hop(0, "accepted", M1, fabric="pcp"), hop(1, "rejected", M2, fabric="pcp")]
-    found = forks(
-        frame(spark, schemas.HOPS, *hops),
-        frame(spark, schemas.MESSAGES, *messages),
-        frame(spark, schemas.LINKS),
-        fabrics=["pcp"],
-    )
+    found = forks_of(spark, hops, messages, [], fabrics=["pcp"])
     assert found.count() == 0
 
 
@@ -273,9 +270,12 @@ def silver(spark, tmp_path_factory):
         "links": frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M1, "parent": M2[:8], "relation": "refers"}),
     }
     tables = {}
+    rows["sightings"] = sightings(rows["hops"], rows["messages"])
+    rows["servers"] = servers(rows["hops"])
+    rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"])
     for name, df in rows.items():
         df.write.parquet(str(root / name))
-        tables[name] = spark.read.schema(schemas.BY_NAME[name].schema).parquet(str(root / name))
+        tables[name] = spark.read.schema(df.schema).parquet(str(root / name))
     return tables
 
 
@@ -285,7 +285,7 @@ def test_gold_is_native_and_joins_by_key(silver, spark, step):
     inputs = [tables[name] for name in step.inputs]
     made = step.transform(*inputs, as_of=T0) if step.is_dated else step.transform(*inputs)
     assert [field.name for field in made.schema] == step.schema.schema.names
-    assert [field.dataType for field in made.schema] == [field.dataType for field in step.schema.schema]
+    assert made.schema.simpleString() == step.schema.schema.simpleString()
     plan = made._jdf.queryExecution().executedPlan().toString()
     for node in ("Python", "MapInArrow", "CartesianProduct", "NestedLoop"):
         assert node not in plan

@@ -19,8 +19,8 @@ ADAPTIVE = {"spark.sql.shuffle.partitions": "3", "spark.sql.adaptive.enabled": "
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 
 
-def audit(spark, root: Path, out: str) -> Audit:
-    return Audit(spark=spark, lake=root / "lake", store=Store.open(root / out), settings=SETTINGS)
+def audit(spark, root: Path, out: str, **options) -> Audit:
+    return Audit(spark=spark, lake=root / "lake", store=Store.open(root / out), settings=SETTINGS, **options)
 
 
 def rows_of(out: Path, table: str) -> list[str]:
@@ -37,7 +37,7 @@ def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -
     # in three runs, of which the first sees only the latest manifests and the last the earliest ones
     paths = manifest_paths(root / "lake")
     hidden = root / "hidden"
-    steps = audit(spark, root, "steps")
+    steps = audit(spark, root, "steps", whole_below=0)
     for number in (2, 1, 0):
         for path in paths:
             own = [other for other in paths if other.parent == path.parent]
@@ -47,8 +47,7 @@ def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -
                 shutil.move(path, aside)
             elif own.index(path) >= number and aside.exists():
                 shutil.move(aside, path)
-        steps.ingest()
-    steps.conclude()
+        steps.run()
     assert len(steps.store.batch_ids()) == 3
     assert ask_tables(root / "steps") == expected
 

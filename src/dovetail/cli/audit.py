@@ -44,7 +44,7 @@ def run(
     """Audit what is new in LAKE into --out and say what is wrong."""
     from dovetail.cli.output import print_json, print_text
 
-    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of)
+    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
     summary = _run_with_progress(audit)
     if as_json:
         print_json(summary)
@@ -230,7 +230,11 @@ def _open_audit(
     trust: list[Path] | None,
     patience: float,
     as_of: dt.datetime | None,
+    *,
+    is_once: bool = False,
 ) -> Any:
+    from dovetail.journal.lake import manifest_paths
+    from dovetail.pipeline.facts import announced_rows
     from dovetail.pipeline.jobs.run import Audit
     from dovetail.pipeline.settings import load_settings
     from dovetail.pipeline.sources import check_lake
@@ -238,15 +242,16 @@ def _open_audit(
 
     lake = check_lake(lake)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
+    rows = announced_rows(manifest_paths(lake)) if is_once else None
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
-    spark = _open_spark(master, conf, driver_memory)
+    spark = _open_spark(master, conf, driver_memory, rows)
     return Audit(spark=spark, lake=lake, store=Store.open(out), settings=settings, as_of=moment)
 
 
-def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None) -> Any:
+def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None, rows: int | None = None) -> Any:
     from dovetail.pipeline.session import SessionOptions, open_session
 
-    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"))
+    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"), rows=rows)
     return open_session(options)
 
 

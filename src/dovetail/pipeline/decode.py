@@ -1,8 +1,8 @@
 """From bytes to fields: a table of decoders, one per fabric, each a plain generator over Arrow batches.
 
-A decoder takes batches with `DECODER_INPUT` and yields batches with `DECODED`: one row for each row it was given. It
-never raises for what is in a row: bytes that do not decode give a row with `reject`. Each distinct sequence of bytes is
-decoded once, ever.
+A decoder takes batches with `DECODER_INPUT` and yields batches with `DECODED` (swarm: the part of it that its bytes
+say): one row for each row it was given. It never raises for what is in a row: bytes that do not decode give a row with
+`reject`. Each distinct sequence of bytes is decoded once, ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """swarm: content messages, decoded by columns.
 
 The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`.
-Address and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here.
+Address and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here, and
+only what those say goes back (`DECODED_SWARM`): the other columns of `DECODED` follow from the digest.
 """
 
 from __future__ import annotations
@@ -12,13 +13,27 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from dovetail.hop import Reason, Relation
-from dovetail.pipeline.decode import DECODED, LINK, Batches
+from dovetail.pipeline.decode import LINK, Batches
 from dovetail.swarm import content as c
 
 HEAD_BYTES = c.FIXED_BYTES + c.MAX_REFERENCES * c.REFERENCE_BYTES
 MESSAGE_TYPE = "content"
+DECODED_SWARM = pa.schema(
+    [
+        ("digest", pa.binary()),
+        ("size", pa.int64()),
+        ("work_valid", pa.bool_()),
+        ("created_us", pa.int64()),
+        ("expires_us", pa.int64()),
+        ("links", pa.list_(LINK)),
+        ("reject", pa.string()),
+    ]
+)
+DECODED_SWARM_SCHEMA: StructType = from_arrow_schema(DECODED_SWARM)
 _SATURATED = -0x8000
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -51,7 +66,7 @@ class SwarmDecoder:
                 yield self._decode(batch)
 
     def _decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        heads, lengths = _heads(batch.column("raw"))
+        heads, lengths = _prefixes(batch.column("raw"), HEAD_BYTES)
         sizes = batch.column("size").to_numpy(zero_copy_only=False)
         verdicts = _judge(heads, lengths, sizes)
         is_good = verdicts == _OK
@@ -60,27 +75,17 @@ class SwarmDecoder:
         ttl = _little_endian(heads, c.TTL_OFFSET, 2)
         expires: Ints = (created + np.maximum(ttl, 1) * epochs).astype(np.int64)
         counts = np.where(is_good, heads[:, c.FLAGS_OFFSET] & c.COUNT_MASK, 0).astype(np.int64)
-        keys = [digest[: c.HASH_BYTES] for digest in batch.column("digest").to_pylist()]
-        columns: dict[str, object] = {
-            "fabric": batch.column("fabric"),
-            "digest": batch.column("digest"),
-            "message": batch.column("digest"),
-            "key": pa.array(keys, pa.binary()),
-            "id": pa.array([key.hex() for key in keys], pa.string()),
-            "type": pa.array([MESSAGE_TYPE] * len(keys), pa.string()),
-            "created_us": pa.array(created * 1000, pa.int64(), mask=~is_good),
-            "expires_us": pa.array(expires * 1000, pa.int64(), mask=~is_good),
-            "size": batch.column("size"),
-            "version": pa.array([str(c.VERSION)] * len(keys), pa.string()),
-            "address_valid": pa.array([True] * len(keys), pa.bool_()),
-            "work_valid": batch.column("work_valid"),
-            "links": _links(heads, counts, expires, epochs),
-            "reject": pa.array(_REASONS[verdicts], pa.string()),
-        }
-        size = batch.num_rows
         return pa.RecordBatch.from_arrays(
-            [columns[field.name] if field.name in columns else pa.nulls(size, field.type) for field in DECODED],
-            schema=DECODED,
+            [
+                batch.column("digest"),
+                batch.column("size"),
+                batch.column("work_valid"),
+                pa.array(created * 1000, pa.int64(), mask=~is_good),
+                pa.array(expires * 1000, pa.int64(), mask=~is_good),
+                _links(heads, counts, expires, epochs),
+                pa.array(_REASONS[verdicts], pa.string()) if verdicts.any() else pa.nulls(len(verdicts), pa.string()),
+            ],
+            schema=DECODED_SWARM,
         )
 
     def _epochs(self, swarms: pa.Array) -> Ints:
@@ -96,18 +101,25 @@ def decode_swarm(batches: Batches, epoch_ms: Mapping[str, int] | None = None) ->
     return SwarmDecoder(epoch_ms or {"": c.ContentRules().epoch_ms})(batches)
 
 
-def _heads(raw: pa.Array) -> tuple[Bytes, Ints]:
-    """The first `HEAD_BYTES` of each value as a matrix, zeros behind its end, and how many bytes there were."""
+def _prefixes(raw: pa.Array, width: int) -> tuple[Bytes, Ints]:
+    """The first `width` bytes of each value as a matrix, zeros behind its end, and how many bytes there were."""
     raw = raw.cast(pa.binary())
     offsets = np.frombuffer(raw.buffers()[1], dtype=np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)
     data_buffer = raw.buffers()[2]
     data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
-    padded = np.concatenate([data, np.zeros(HEAD_BYTES, np.uint8)])
+    padded = np.concatenate([data, np.zeros(width, np.uint8)])
     lengths = offsets[1:] - offsets[:-1]
-    columns = np.arange(HEAD_BYTES)
-    heads = padded[offsets[:-1, None] + columns]
-    heads[columns >= lengths[:, None]] = 0
-    return heads, lengths
+    columns = np.arange(width)
+    matrix = padded[offsets[:-1, None] + columns]
+    matrix[columns >= lengths[:, None]] = 0
+    return matrix, lengths
+
+
+def _fixed_column(kind: pa.DataType, matrix: Bytes) -> pa.Array:
+    """Rows of bytes as a column of values of one width."""
+    rows, width = matrix.shape
+    offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(matrix.tobytes())])
 
 
 def _judge(heads: Bytes, lengths: Ints, sizes: Ints) -> npt.NDArray[np.int64]:
@@ -142,19 +154,10 @@ def _links(heads: Bytes, counts: Ints, expires_ms: Ints, epochs: Ints) -> pa.Arr
     high = heads[rows, starts + c.HASH_BYTES + 1].astype(np.int64)
     diffs = _signed16(low | high << 8)
     latest = expires_ms[rows] - diffs * epochs[rows]
-    parent_column = pa.Array.from_buffers(
-        pa.binary(),
-        total,
-        [
-            None,
-            pa.py_buffer((np.arange(total + 1, dtype=np.int32) * c.HASH_BYTES).tobytes()),
-            pa.py_buffer(parents.tobytes()),
-        ],
-    )
     values = pa.StructArray.from_arrays(
         [
-            parent_column,
-            pa.array([Relation.REFERS.value] * total, pa.string()),
+            _fixed_column(pa.binary(), parents),
+            pa.repeat(pa.scalar(Relation.REFERS.value), total),
             pa.array(latest * 1000, pa.int64(), mask=diffs <= _SATURATED),
         ],
         fields=list(LINK),

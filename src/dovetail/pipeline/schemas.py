@@ -139,6 +139,7 @@ LINKS = Table(
             column("parent", BINARY, "the parent as the wire names it; joins `messages.key`"),
             column("relation", STRING, "`responding_to`, `previous`, `refers` or `in_reply_to`"),
             column("parent_expires", TIMESTAMP, "swarm: the parent is certainly expired from here on; null is unknown"),
+            column("child_created", TIMESTAMP, "when the message that refers was made, by its author's clock"),
         ]
     ),
 )

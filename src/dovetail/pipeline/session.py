@@ -42,6 +42,9 @@ _SPEED = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.filterPushdown": "true",
+    # a hash table per partition instead of sorting both sides of a join, or all rows of an aggregation
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "128m",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
 }
 
@@ -55,6 +58,9 @@ _BY_SIZE = (
     ("spark.sql.adaptive.enabled", "false", "true"),
     ("spark.sql.shuffle.partitions", "1", str(_PARTITIONS_PER_CORE * (os.cpu_count() or 2))),
 )
+SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a process that ends before the optimising compiler has earned what it costs."""
+
 _given: set[str] = set()
 """Settings that the user gave: they are never tuned."""
 
@@ -66,6 +72,8 @@ class SessionOptions:
     master: str | None = None
     driver_memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    rows: int | None = None
+    """How many hops there will be, if that is known."""
 
 
 def open_session(options: SessionOptions | None = None) -> SparkSession:
@@ -100,6 +108,8 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
         settings["spark.master"] = master
         if master.startswith("local"):
             settings["spark.driver.memory"] = f"{machine_memory_mb()}m"
+            if options.rows is not None and options.rows <= SMALL_ROWS:
+                settings["spark.driver.extraJavaOptions"] = SMALL_JAVA
             settings["spark.driver.host"] = "127.0.0.1"
             settings["spark.driver.bindAddress"] = "127.0.0.1"
     if options.master is not None:

@@ -24,7 +24,8 @@ from dovetail.pipeline.facts import FileFact, ManifestFact
 from dovetail.pipeline.leaves import with_leaves
 from dovetail.pipeline.walk import PART_SCHEMA, WALK_COLUMNS, Part, decode_part, merge_parts, walk_files
 
-_FILE_PATTERN = r"(fabric=[^/]+/date=[^/]+/[^/]+)$"
+_PATH_PARTS = 3
+"""fabric=F/date=D/FILE"""
 
 
 def check_lake(lake: Path) -> Path:
@@ -149,4 +150,4 @@ def why_unreadable(path: Path) -> str | None:
 
 
 def _relative(path: Column) -> Column:
-    return F.regexp_extract(path, _FILE_PATTERN, 1)
+    return F.substring_index(path, "/", -_PATH_PARTS)

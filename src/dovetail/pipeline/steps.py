@@ -14,8 +14,10 @@ from dovetail.pipeline.transforms import chains as chains_module
 from dovetail.pipeline.transforms.chains import chains
 from dovetail.pipeline.transforms.coverage import coverage
 from dovetail.pipeline.transforms.deliveries import FABRICS, deliveries, latency
+from dovetail.pipeline.transforms.edges import EDGES, edges
 from dovetail.pipeline.transforms.forks import forks
 from dovetail.pipeline.transforms.gaps import gaps
+from dovetail.pipeline.transforms.sightings import SIGHTINGS, sightings
 from dovetail.pipeline.transforms.skew import skew
 from dovetail.pipeline.transforms.traffic import traffic
 
@@ -31,6 +33,9 @@ SOURCES: dict[str, tuple[str, ...]] = {
 }
 """What the tables that a batch makes from the lake are made from."""
 
+_BETWEEN = {"sightings": ("hops", "messages"), "servers": ("hops",), "edges": ("hops", "messages", "links")}
+"""What is kept between silver and gold for the audit's own use, and what it is made from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -43,23 +48,27 @@ class Step:
     is_dated: bool = False
 
 
-def gold_steps(patience_us: int = 30_000_000, fabrics: Sequence[str] = FABRICS) -> tuple[Step, ...]:
+def gold_steps(
+    patience_us: int = 30_000_000, fabrics: Sequence[str] = FABRICS, peers: Sequence[str] = ()
+) -> tuple[Step, ...]:
     """Gold, every input before its use; nothing is planned for fabrics that are not there."""
     with_chains = [fabric for fabric in chains_module.FABRICS if fabric in fabrics]
     steps = (
+        Step("sightings", ("hops", "messages"), partial(sightings, peers=peers), SIGHTINGS),
         Step("skew", ("hops",), skew, schemas.SKEW),
         Step(
             "deliveries",
-            ("hops", "messages", "skew"),
+            ("hops", "messages", "sightings", "servers", "skew"),
             partial(deliveries, patience_us=patience_us, fabrics=fabrics),
             schemas.DELIVERIES,
             is_dated=True,
         ),
         Step("latency", ("deliveries",), latency, schemas.LATENCY),
         Step("chains", ("hops", "messages", "links"), partial(chains, fabrics=with_chains), schemas.CHAINS),
-        Step("gaps", ("hops", "messages", "links"), partial(gaps, fabrics=fabrics), schemas.GAPS, is_dated=True),
-        Step("forks", ("hops", "messages", "links"), partial(forks, fabrics=fabrics), schemas.FORKS),
-        Step("coverage", ("hops", "messages"), coverage, schemas.COVERAGE, is_dated=True),
+        Step("edges", ("links", "sightings", "servers"), edges, EDGES),
+        Step("gaps", ("edges", "sightings"), gaps, schemas.GAPS, is_dated=True),
+        Step("forks", ("edges", "sightings", "messages", "links"), partial(forks, fabrics=fabrics), schemas.FORKS),
+        Step("coverage", ("sightings", "servers"), coverage, schemas.COVERAGE, is_dated=True),
         Step("traffic", ("hops", "messages"), traffic, schemas.TRAFFIC),
     )
     absent = set()
@@ -76,7 +85,11 @@ def gold_steps(patience_us: int = 30_000_000, fabrics: Sequence[str] = FABRICS) 
 
 def graph() -> dict[str, tuple[str, ...]]:
     """Every table with what it is made from."""
-    made = {step.name: step.inputs for step in gold_steps()}
+    made = {
+        step.name: tuple(dict.fromkeys(table for name in step.inputs for table in _BETWEEN.get(name, (name,))))
+        for step in gold_steps()
+        if step.name in schemas.BY_NAME
+    }
     return {
         **SOURCES,
         **made,

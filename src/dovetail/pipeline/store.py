@@ -1,6 +1,6 @@
 """Where the audit keeps its tables and what it remembers.
 
-    OUT/<table>/                 gold: one version, replaced whole at the end of a run
+    OUT/<table>/                 gold: one version, of which a run replaces the files that have changed
     OUT/<table>/batch=<n>/       silver: one directory per batch of manifests, written once
     OUT/messages/current/        the won part of `messages`, replaced in each run since a signer's key may come late
     OUT/_state/batches/<n>.json  facts about the manifests and files of a batch; the batch counts once this is there
@@ -8,18 +8,21 @@
     OUT/_state/run.json          what the gold tables were made from
     OUT/_state/next/             what is being written
 
-Everything is written under another name and renamed. A run that is killed leaves the tables of the run before it, or a
-mixture of whole old and whole new ones which the next run, finding no fitting `run.json`, makes anew.
+Everything is written under another name and renamed. A run that is killed leaves the tables of the run before it; if it
+was just putting its own in place, there is no `run.json`, and the next run makes all gold tables anew.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import BinaryType, StructType
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import publish
@@ -38,6 +41,16 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     as_of_us: int
     fingerprint: str
     """Of everything else the tables depend on: settings, keys, and what has changed in the lake since."""
+    basis: str = ""
+    """Of what all rows depend on: the form of the tables, settings and the names of the servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A table as it will be: `replaced` are the files that give way to what was written, None for all of them."""
+
+    table: Table
+    replaced: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +108,14 @@ class Store:
     def read_silver(self, spark: SparkSession, table: Table, *, below: int | None = None) -> DataFrame:
         """All complete batches of a silver table, or those before batch `below`."""
         batches = [batch for batch in self.batch_ids() if below is None or batch < below]
+        return self.read_batches(spark, table, batches, with_current=below is None)
+
+    def read_batches(
+        self, spark: SparkSession, table: Table, batches: Iterable[int], *, with_current: bool = False
+    ) -> DataFrame:
+        """These batches of a silver table."""
         paths = [str(path) for batch in batches if (path := self.batch_path(table, batch)).is_dir()]
-        if below is None and (self.root / table.name / CURRENT).is_dir():
+        if with_current and (self.root / table.name / CURRENT).is_dir():
             paths.append(str(self.root / table.name / CURRENT))
         if not paths:
             return spark.createDataFrame([], table.schema)
@@ -104,13 +123,40 @@ class Store:
 
     # gold
 
-    def write_gold(self, table: Table, rows: DataFrame) -> None:
+    def write_gold(self, table: Table, rows: DataFrame) -> Change:
         """Write a gold table beside the present one; `publish_gold` puts it in place."""
         self._write(table, rows, table.name)
+        return Change(table)
 
-    def read_next(self, spark: SparkSession, table: Table) -> DataFrame:
-        """A gold table that was written in this run and is not published yet."""
-        return spark.read.schema(table.schema).parquet(str(self.root / STATE / "next" / table.name))
+    def write_files(self, table: Table, rows: DataFrame, replaced: Iterable[str]) -> Change:
+        """Write what will stand in the place of some files of a table; the others stay."""
+        self._write(table, rows, table.name)
+        return Change(table, frozenset(replaced))
+
+    def read_next(self, spark: SparkSession, change: Change) -> DataFrame:
+        """A gold table as it will be when it is published."""
+        paths = [str(self.root / STATE / "next" / change.table.name)]
+        if change.replaced is not None:
+            paths += [str(path) for path in self.gold_files(change.table) if path.name not in change.replaced]
+        return spark.read.schema(change.table.schema).parquet(*paths)
+
+    def read_gold(self, spark: SparkSession, table: Table) -> DataFrame:
+        """A gold table as it was published, with the name of each row's `file` beside its columns."""
+        return (
+            spark.read.schema(table.schema)
+            .parquet(str(self.root / table.name))
+            .select("*", F.col("_metadata.file_name").alias("file"))
+        )
+
+    def read_files(self, spark: SparkSession, table: Table, names: Sequence[str]) -> DataFrame:
+        """Some files of a gold table."""
+        if not names:
+            return spark.createDataFrame([], table.schema)
+        return spark.read.schema(table.schema).parquet(*(str(self.root / table.name / name) for name in names))
+
+    def gold_files(self, table: Table) -> list[Path]:
+        """The files of a gold table as it was published."""
+        return sorted((self.root / table.name).glob("*.parquet"))
 
     def write_current(self, table: Table, rows: DataFrame) -> None:
         """Replace the part of a silver table that every run makes anew."""
@@ -118,15 +164,28 @@ class Store:
         (self.root / table.name).mkdir(exist_ok=True)
         _replace(written, self.root / table.name / CURRENT)
 
-    def begin_gold(self) -> None:
-        """From here until `publish_gold` the tables may belong to different runs."""
-        (self.root / STATE / "run.json").unlink(missing_ok=True)
+    def publish_gold(self, changes: Iterable[Change], record: RunRecord) -> None:
+        """Put all that was written in place and say what it was made from.
 
-    def publish_gold(self, tables: list[Table], record: RunRecord) -> None:
-        """Put all new gold tables in place and say what they were made from."""
-        for table in tables:
-            _replace(self.root / STATE / "next" / table.name, self.root / table.name)
+        In between the tables belong to different runs, and no `run.json` says otherwise.
+        """
+        self.forget_run()
+        for change in changes:
+            written, target = self.root / STATE / "next" / change.table.name, self.root / change.table.name
+            if change.replaced is None:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _replace(written, target)
+                continue
+            for name in change.replaced:
+                (target / name).unlink()
+            for path in written.glob("*.parquet"):
+                path.rename(target / path.name)
+            shutil.rmtree(written)
         publish(self.root / STATE / "run.json", msgspec.json.encode(record))
+
+    def forget_run(self) -> None:
+        """From here on the gold tables may be of different runs."""
+        (self.root / STATE / "run.json").unlink(missing_ok=True)
 
     def run_record(self) -> RunRecord | None:
         """What the gold tables were made from; None where a run was interrupted or never was."""
@@ -150,8 +209,15 @@ class Store:
 
     def _write(self, table: Table, rows: DataFrame, name: str) -> Path:
         target = self.root / STATE / "next" / name
-        rows.select(*table.schema.names).write.mode("overwrite").parquet(str(target))
+        writer = rows.select(*table.schema.names).write.mode("overwrite")
+        writer.options(**plain_columns(table.schema)).parquet(str(target))
         return target
+
+
+def plain_columns(schema: StructType) -> dict[str, str]:
+    """Options of a Parquet writer: addresses hardly repeat, so that a dictionary of them is built for nothing."""
+    names = [field.name for field in schema if isinstance(field.dataType, BinaryType)]
+    return {f"parquet.enable.dictionary#{name}": "false" for name in names}
 
 
 def _replace(source: Path, target: Path) -> None:

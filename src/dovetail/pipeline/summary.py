@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from bisect import insort
+from collections import Counter
+from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+import pyarrow as pa
 
 from dovetail.pipeline.checks import BY_ID
+from dovetail.pipeline.reading import Row, count_rows, open_table, scan, table_names
 from dovetail.pipeline.store import RunRecord, Store
 
 MAX_EXAMPLES = 3
@@ -87,53 +90,66 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return text + (f"; not proven: {', '.join(broken)}" if broken else "")
 
 
-def summarize(spark: SparkSession, store: Store, record: RunRecord) -> Summary:
-    """Read the summary off the tables."""
+def summarize(store: Store, record: RunRecord) -> Summary:
+    """Read the summary off the tables, batch by batch: however many rows there are, a few of them are held at once."""
+    out = store.root
     deliveries: dict[str, dict[str, int]] = {}
-    for row in store.read(spark, "deliveries").groupBy("fabric", "outcome").count().collect():
-        deliveries.setdefault(row["fabric"], {})[row["outcome"]] = row["count"]
+    for (fabric, outcome), count in _counts(out, "deliveries", "fabric", "outcome").items():
+        deliveries.setdefault(fabric, {})[outcome] = count
     servers = [
         ServerState(**{name: row[name] for name in ServerState.__struct_fields__})
-        for row in store.read(spark, "integrity").where("server != ''").orderBy("server").collect()
+        for row in sorted(scan(out, "integrity"), key=lambda row: str(row["server"]))
+        if row["server"]
     ]
     return Summary(
         lake=record.lake,
         as_of=(_EPOCH + dt.timedelta(microseconds=record.as_of_us)).isoformat().replace("+00:00", "Z"),
-        hops=store.read(spark, "hops").count(),
-        messages=_counts(store.read(spark, "messages"), "fabric"),
+        hops=count_rows(out, "hops") if "hops" in table_names(out) else 0,
+        messages={fabric: count for (fabric,), count in _counts(out, "messages", "fabric").items()},
         deliveries=deliveries,
-        chains=_counts(store.read(spark, "chains"), "state"),
+        chains={state: count for (state,), count in _counts(out, "chains", "state").items()},
         servers=servers,
-        found=_found(store.read(spark, "findings")),
+        found=_found(out),
     )
 
 
-def _counts(rows: DataFrame, by: str) -> dict[str, int]:
-    return {row[by]: row["count"] for row in rows.groupBy(by).count().collect()}
+def _counts(out: Path, name: str, *columns: str) -> Counter[tuple[str, ...]]:
+    """How many rows of a table have which values in these columns."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    if name in table_names(out):
+        for batch in open_table(out, name).to_batches(columns=list(columns)):
+            grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
+            for row in grouped.to_pylist():
+                counts[tuple(row[column] for column in columns)] += row["count_all"]
+    return counts
 
 
-def _found(findings: DataFrame) -> list[FoundCheck]:
-    example = F.concat_ws(
-        " ", "server", F.concat(F.lit("hop "), F.col("seq")), F.substring(F.lower(F.hex("message")), 1, 16), "detail"
-    )
-    rows = (
-        findings.withColumn("example", example)
-        .groupBy("check", "severity")
-        .agg(
-            F.count("*").alias("findings"),
-            F.slice(F.sort_array(F.collect_set("example")), 1, MAX_EXAMPLES).alias("examples"),
-        )
-        .collect()
-    )
+def _found(out: Path) -> list[FoundCheck]:
+    counts: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {}
+    for row in scan(out, "findings"):
+        check = row["check"]
+        counts[check] += 1
+        least = examples.setdefault(check, [])
+        example = _example(row)
+        if example not in least:
+            insort(least, example)
+            del least[MAX_EXAMPLES:]
     order = {"error": 0, "warning": 1, "note": 2}
     found = [
         FoundCheck(
-            check=row["check"],
-            severity=row["severity"],
-            sentence=BY_ID[row["check"]].sentence,
-            findings=row["findings"],
-            examples=list(row["examples"]),
+            check=check,
+            severity=BY_ID[check].severity,
+            sentence=BY_ID[check].sentence,
+            findings=count,
+            examples=examples[check],
         )
-        for row in rows
+        for check, count in counts.items()
     ]
     return sorted(found, key=lambda item: (order[item.severity], item.check))
+
+
+def _example(row: Row) -> str:
+    hop = None if row["seq"] is None else f"hop {row['seq']}"
+    message = None if row["message"] is None else row["message"][:16]
+    return " ".join(part for part in (row["server"], hop, message, row["detail"]) if part is not None)

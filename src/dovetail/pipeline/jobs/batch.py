@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from dovetail.errors import CheckpointError
 from dovetail.hop import Fabric
 from dovetail.pipeline import schemas
-from dovetail.pipeline.decode import DECODED_SCHEMA, DECODER_INPUT, Decoder, decoders
-from dovetail.pipeline.decode_swarm import SwarmDecoder
+from dovetail.pipeline.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
+from dovetail.pipeline.decode_swarm import DECODED_SWARM_SCHEMA, SwarmDecoder
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, learn_manifest
 from dovetail.pipeline.integrity import proven_paths
 from dovetail.pipeline.leaves import with_leaves
@@ -30,12 +30,22 @@ from dovetail.pipeline.standing import hops_read_again, standing_facts, without
 from dovetail.pipeline.store import Store
 from dovetail.pipeline.transforms import hops as hop_transforms
 from dovetail.pipeline.transforms import messages as message_transforms
+from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA
 from dovetail.signing import parse_verifier
 
 DECODED_TABLE = Table(
     "_state/decoded", "silver", "What decoding gave, once per sequence of bytes.", ("digest",), DECODED_SCHEMA
 )
+SERVERS_TABLE = Table(
+    "_state/servers", "silver", "Servers with hops, and their earliest time.", ("fabric", "server"), SERVERS_SCHEMA
+)
 VERDICTS_TABLE = Table("_state/verdicts", "silver", "Signatures that were verified.", ("message",), VERDICT_SCHEMA)
+
+_MANY_REJECTS = 100_000
+"""From so many on, what did not decode is joined with the rows instead of being sent to each of them."""
+
+_SMALL_BATCH = 2_000_000
+"""Up to so many rows their digests go to what was decoded before, instead of all of that to them."""
 
 Say = Callable[[str], None]
 
@@ -69,6 +79,7 @@ class Batch:
         self.say("hops")
         unproven = [fact.path for fact in files if fact.part is not None and fact.path not in proven]
         self._write(schemas.HOPS, hop_transforms.hops(rows, unproven=unproven))
+        self._write(SERVERS_TABLE, hop_transforms.servers(self._own(schemas.HOPS)))
         self._decode(rows, files, kept_paths(self.lake, announced, files))
         self._quarantine(rows, files)
         if any(fact.fabric == Fabric.WON.value for fact in files):
@@ -88,14 +99,18 @@ class Batch:
     def _decode(self, rows: DataFrame, files: Sequence[FileFact], kept: Sequence[str]) -> None:
         self.say("messages: decode")
         targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
-        before = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
+        before = self._decoded_before(rows, files)
         waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
         here = {fact.fabric for fact in files}
         decoded = [
             waiting.where(F.col("fabric") == fabric.value).mapInArrow(decoder, DECODED_SCHEMA)
-            for fabric, decoder in self._decoders().items()
-            if fabric.value in here
+            for fabric, decoder in decoders().items()
+            if fabric.value in here and fabric is not Fabric.SWARM
         ]
+        if Fabric.SWARM.value in here:
+            of_swarms = waiting.where("fabric = 'swarm'")
+            narrow = of_swarms.mapInArrow(SwarmDecoder(self.settings.epochs), DECODED_SWARM_SCHEMA)
+            decoded.append(message_transforms.widen_swarm(narrow))
         if kept:
             recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*kept)
             ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
@@ -108,13 +123,24 @@ class Batch:
         self._write(schemas.LINKS, message_transforms.links(new))
         self._write(schemas.KEYS, message_transforms.published_keys(new))
 
+    def _decoded_before(self, rows: DataFrame, files: Sequence[FileFact]) -> DataFrame | None:
+        """What earlier batches decoded; if this one is small, only what it has to do with."""
+        if not any(batch < self.number for batch in self.store.batch_ids()):
+            return None
+        before = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
+        if sum(fact.part.rows for fact in files if fact.part is not None) > _SMALL_BATCH:
+            return before
+        here = rows.where(F.col("raw").isNotNull()).select("fabric", "digest").distinct()
+        return before.join(F.broadcast(here), on=["fabric", "digest"], how="left_semi")
+
     def _quarantine(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
         self.say("quarantine")
         dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
-        decoded = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number).unionByName(
-            self._own(DECODED_TABLE)
-        )
-        bad = message_transforms.disbelieved(rows, decoded)
+        before, decoded = self._decoded_before(rows, files), self._own(DECODED_TABLE)
+        if before is not None:
+            decoded = before.unionByName(decoded)
+        rejects = decoded.where("fabric != 'won' AND reject IS NOT NULL").limit(_MANY_REJECTS).count()
+        bad = message_transforms.disbelieved(rows, decoded, few_rejects=rejects < _MANY_REJECTS)
         if dirty:
             bad = bad.unionByName(hop_transforms.altered_rows(with_leaves(read_rows(self.spark, self.lake, dirty))))
         self._write(schemas.QUARANTINE, bad)
@@ -128,9 +154,6 @@ class Batch:
         keys = known_keys(spark, published, node_keys(self.settings, manifests))
         waiting = message_transforms.to_verify(decoded.where("fabric = 'won'"), before, keys)
         self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
-
-    def _decoders(self) -> dict[Fabric, Decoder]:
-        return {**decoders(), Fabric.SWARM: SwarmDecoder(self.settings.epochs)}
 
     def _own(self, table: Table) -> DataFrame:
         path = self.store.batch_path(table, self.number)

@@ -1,9 +1,8 @@
-"""`audit run`: everything that is new in the lake becomes silver, then all gold tables are made from silver.
+"""`audit run`: everything that is new in the lake becomes silver, then gold is brought to where silver is.
 
 What is new is found by Structured Streaming over the manifests, since a manifest is written last and whole: its
 checkpoint remembers which ones were seen, `availableNow` takes all others and stops. The same stream with a
-processing-time trigger is `audit follow` (`following`). Gold is a function of all silver; it is skipped where nothing
-has changed.
+processing-time trigger is `audit follow` (`following`). Gold is a function of all silver, whichever way it got there.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import MANIFESTS, Manifest
-from dovetail.pipeline import schemas
-from dovetail.pipeline.checks import findings
 from dovetail.pipeline.facts import (
     BatchFacts,
     ManifestFact,
@@ -33,17 +30,16 @@ from dovetail.pipeline.facts import (
     unannounced_files,
 )
 from dovetail.pipeline.integrity import Verdict, judge_servers
-from dovetail.pipeline.jobs.batch import DECODED_TABLE, VERDICTS_TABLE, Batch, known_keys, node_keys
+from dovetail.pipeline.jobs.batch import Batch
+from dovetail.pipeline.jobs.gold import Gold, basis_of
 from dovetail.pipeline.lock import reading
 from dovetail.pipeline.progress import Progress, silent
-from dovetail.pipeline.session import SessionOptions, open_session, tune
+from dovetail.pipeline.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.pipeline.settings import AuditSettings, load_settings
 from dovetail.pipeline.sources import check_lake
 from dovetail.pipeline.standing import lying_manifests, standing_facts
-from dovetail.pipeline.steps import gold_steps
 from dovetail.pipeline.store import RunRecord, Store
 from dovetail.pipeline.summary import Summary, summarize
-from dovetail.pipeline.transforms.messages import signed_messages
 
 _FOREVER = "36500d"
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -51,7 +47,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """An audit of one lake into one output directory."""
+    """An audit of one lake into one output directory; up to `whole_below` hops gold is always made anew."""
 
     spark: SparkSession
     lake: Path
@@ -61,6 +57,7 @@ class Audit:
     progress: Progress = silent
     settling_s: float = 0
     """A file that no manifest announces is a finding only when it is so old."""
+    whole_below: int = SMALL_ROWS
 
     def run(self) -> Summary:
         """Do what is new and return what a person wants to know first."""
@@ -73,19 +70,21 @@ class Audit:
         wait(self.stream(self.process).trigger(availableNow=True).start())
 
     def conclude(self) -> Summary:
-        """Make the gold tables anew where anything has changed, and read the summary off them."""
+        """Bring the gold tables to where silver is, and read the summary off them."""
         record = self.refresh()
         self.progress.step("summary")
-        return summarize(self.spark, self.store, record)
+        return summarize(self.store, record)
 
     def refresh(self) -> RunRecord:
-        """Judge the lake as it lies, and make the gold tables anew where anything has changed."""
+        """Judge the lake as it lies, and bring the gold tables to where silver is, if anything has changed."""
         everything = self.store.facts()
         facts = standing_facts(everything)
         verdicts = self._judge(facts, everything)
         record = self._record(facts, verdicts)
-        if self.store.run_record() != record:
-            self._make_gold(facts, verdicts, record)
+        previous = self.store.run_record()
+        if previous != record:
+            gold = Gold(self.spark, self.store, self.settings, facts, record, self.progress.step, self.whole_below)
+            gold.make(verdicts, previous)
         return record
 
     def stream(self, process: Callable[[DataFrame, int], None]) -> DataStreamWriter:
@@ -125,41 +124,8 @@ class Audit:
             batches=self.store.batch_ids(),
             as_of_us=as_of_us,
             fingerprint=f"{self.settings.fingerprint()} {[verdict.row() for verdict in verdicts]!r}",
+            basis=basis_of(self.settings, facts),
         )
-
-    def _make_gold(self, facts: BatchFacts, verdicts: list[Verdict], record: RunRecord) -> None:
-        spark, store = self.spark, self.store
-        as_of = _EPOCH + dt.timedelta(microseconds=record.as_of_us)
-        store.begin_gold()
-        tune(spark, sum(fact.part.rows for fact in facts.files if fact.part is not None))
-        self.progress.step("integrity")
-        integrity = spark.createDataFrame([verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
-        store.write_gold(schemas.INTEGRITY, integrity.coalesce(1))
-        keys = known_keys(spark, store.read_silver(spark, schemas.KEYS), node_keys(self.settings, facts.manifests))
-        decoded = store.read_silver(spark, DECODED_TABLE).where("fabric = 'won'")
-        store.write_current(schemas.MESSAGES, signed_messages(decoded, store.read_silver(spark, VERDICTS_TABLE), keys))
-        tables = {table.name: store.read_silver(spark, table) for table in schemas.TABLES if table.layer == "silver"}
-        tables["integrity"] = store.read_next(spark, schemas.INTEGRITY)
-        written = [schemas.INTEGRITY]
-        fabrics = sorted({fact.manifest.fabric.value for fact in facts.manifests if fact.manifest is not None})
-        steps = gold_steps(self.settings.patience_us, fabrics)
-        made_here = {step.name for step in steps} | {"integrity", "findings"}
-        for table in schemas.TABLES:
-            if table.layer == "gold" and table.name not in made_here:
-                store.write_gold(table, spark.createDataFrame([], table.schema))
-                tables[table.name] = store.read_next(spark, table)
-                written.append(table)
-        for step in steps:
-            self.progress.step(step.name)
-            inputs = [tables[name] for name in step.inputs]
-            made = step.transform(*inputs, as_of=as_of) if step.is_dated else step.transform(*inputs)
-            store.write_gold(step.schema, made)
-            tables[step.name] = store.read_next(spark, step.schema)
-            written.append(step.schema)
-        self.progress.step("findings")
-        overdue = record.as_of_us - self.settings.patience_us
-        store.write_gold(schemas.FINDINGS, findings(spark, tables, overdue_before_us=overdue).coalesce(1))
-        store.publish_gold([*written, schemas.FINDINGS], record)
 
 
 def wait(query: StreamingQuery) -> None:

@@ -7,24 +7,22 @@ import datetime as dt
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.hop import Stage
-
-_HELD = (Stage.ACCEPTED.value, Stage.CREATED.value)
+from dovetail.pipeline.transforms.sightings import swarm_of, swarm_peers
 
 
-def coverage(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+def coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
     """One row per message and one per peer. Times are those of the peers' own clocks."""
-    swarm = F.regexp_extract("server", r"^swarm://([^/]+)/", 1)
-    own = hops.where("fabric = 'swarm'").withColumn("swarm", swarm)
-    sizes = own.groupBy("swarm").agg(F.count_distinct("server").alias("peers"))
-    held = own.where(F.col("stage").isin(*_HELD)).groupBy("swarm", "message", "server").agg(F.min("at").alias("held"))
+    return message_coverage(sightings, servers, as_of=as_of).unionByName(peer_coverage(sightings, servers))
+
+
+def message_coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+    """How many peers of its swarm hold each message, and when they had it."""
     spread = (
-        held.groupBy("swarm", "message")
-        .agg(F.sort_array(F.collect_list("held")).alias("times"))
-        .join(F.broadcast(sizes), on="swarm", how="inner")
-        .join(messages.where("fabric = 'swarm'").select("message", "expires"), on="message", how="left")
+        _held(sightings)
+        .join(F.broadcast(swarm_peers(servers)), on="swarm", how="inner")
+        .withColumn("peers", F.size("peers").cast("bigint"))
     )
-    per_message = spread.select(
+    return spread.select(
         "swarm",
         F.lit("message").alias("scope"),
         "message",
@@ -36,42 +34,47 @@ def coverage(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime) -> Dat
         F.get("times", F.lit(0)).alias("first_seen"),
         *(_until(share).alias(name) for name, share in (("half_us", 50), ("most_us", 95), ("all_us", 100))),
     )
-    totals = held.groupBy("swarm").agg(F.count_distinct("message").alias("total"))
-    per_peer = (
-        own.groupBy("swarm", "server")
-        .agg(
-            F.count_distinct(F.when(F.col("stage").isin(*_HELD), F.col("message"))).alias("holders"),
-            F.min("at").alias("first_seen"),
-        )
-        .join(F.broadcast(totals), on="swarm", how="inner")
-        .join(F.broadcast(sizes), on="swarm", how="inner")
-        .select(
-            "swarm",
-            F.lit("peer").alias("scope"),
-            F.lit(None).cast("binary").alias("message"),
-            F.col("server").alias("peer"),
-            "peers",
-            "holders",
-            (F.col("total") - F.col("holders")).alias("lacking"),
-            F.lit(None).cast("boolean").alias("expired"),
-            "first_seen",
-            *(F.lit(None).cast("bigint").alias(name) for name in ("half_us", "most_us", "all_us")),
-        )
+
+
+def peer_coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
+    """How many messages of its swarm each peer holds; a swarm in which nobody holds anything has no rows."""
+    held = _held(sightings)
+    totals = held.groupBy("swarm").agg(F.count("*").alias("total"))
+    holding = (
+        held.select("swarm", F.explode("own").alias("one"))
+        .groupBy("swarm", F.col("one.server").alias("server"))
+        .agg(F.count("*").alias("holders"))
     )
-    return per_message.unionByName(per_peer).select(
+    peers = servers.where("fabric = 'swarm'").withColumn("swarm", swarm_of(F.col("server")))
+    sizes = peers.groupBy("swarm").agg(F.count("*").alias("peers"))
+    each = (
+        peers.join(F.broadcast(totals), on="swarm", how="inner")
+        .join(F.broadcast(sizes), on="swarm", how="inner")
+        .join(F.broadcast(holding), on=["swarm", "server"], how="left")
+        .withColumn("holders", F.coalesce("holders", F.lit(0).cast("bigint")))
+    )
+    return each.select(
         "swarm",
-        "scope",
-        "message",
-        "peer",
+        F.lit("peer").alias("scope"),
+        F.lit(None).cast("binary").alias("message"),
+        F.col("server").alias("peer"),
         "peers",
         "holders",
-        "lacking",
-        "expired",
-        "first_seen",
-        "half_us",
-        "most_us",
-        "all_us",
+        (F.col("total") - F.col("holders")).alias("lacking"),
+        F.lit(None).cast("boolean").alias("expired"),
+        F.col("first_at").alias("first_seen"),
+        *(F.lit(None).cast("bigint").alias(name) for name in ("half_us", "most_us", "all_us")),
     )
+
+
+def _held(sightings: DataFrame) -> DataFrame:
+    """One row per swarm and message that is held there, with its holders and their times in order."""
+    of_holder = F.transform("holders", lambda one: swarm_of(one["server"]))
+    spread = sightings.where((F.col("fabric") == "swarm") & F.col("first_seen").isNotNull()).select(
+        "message", "expires", "holders", F.explode(F.array_distinct(of_holder)).alias("swarm")
+    )
+    own = F.filter("holders", lambda one: swarm_of(one["server"]) == F.col("swarm"))
+    return spread.select("swarm", "message", "expires", own.alias("own")).withColumn("times", F.col("own.since"))
 
 
 def _until(percent: int) -> Column:

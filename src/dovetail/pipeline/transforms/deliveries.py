@@ -13,14 +13,15 @@ Each fabric says it in its own way, so each has a part that gives the same colum
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Fabric, Reason, Stage
 from dovetail.pipeline.decode_swarm import MESSAGE_TYPE
+from dovetail.pipeline.transforms.sightings import swarm_of, swarm_peers
 from dovetail.pipeline.transforms.skew import both_ways
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 
@@ -30,7 +31,6 @@ UNAUTHORIZED, REJECTED, LOST, IN_FLIGHT = "unauthorized", "rejected", "lost", "i
 
 _HANDED = (Stage.DELIVERED.value, Stage.REDELIVERED.value)
 _TAKEN = (Stage.ACCEPTED.value, Stage.CREATED.value)
-_HELD = (*_TAKEN, Stage.REDELIVERED.value)
 # what decides when a server says several things about one recipient: the best outcome it reached
 _RANKS = {DELIVERED: 6, EXPIRED: 5, UNDELIVERABLE: 4, UNAUTHORIZED: 3, REJECTED: 2}
 
@@ -55,6 +55,8 @@ _PART = (
 def deliveries(
     hops: DataFrame,
     messages: DataFrame,
+    sightings: DataFrame,
+    servers: DataFrame,
     skew: DataFrame,
     *,
     as_of: dt.datetime,
@@ -62,15 +64,20 @@ def deliveries(
     fabrics: Sequence[str] = FABRICS,
 ) -> DataFrame:
     """One row per message and intended recipient; latencies are corrected where the clocks' difference is known."""
-    of: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
-        "pcp": partial(pcp_deliveries, as_of=as_of),
-        "won": partial(won_deliveries, as_of=as_of, patience_us=patience_us),
-        "swarm": partial(swarm_deliveries, as_of=as_of),
-    }
-    each = [
-        of[fabric](hops.where(F.col("fabric") == fabric), messages.where(F.col("fabric") == fabric))
-        for fabric in fabrics
-    ]
+
+    def pcp() -> DataFrame:
+        return pcp_deliveries(hops.where("fabric = 'pcp'"), messages.where("fabric = 'pcp'"), as_of=as_of)
+
+    def won() -> DataFrame:
+        journals = servers.where("fabric = 'won'")
+        own_hops, own_messages = hops.where("fabric = 'won'"), messages.where("fabric = 'won'")
+        return won_deliveries(own_hops, own_messages, journals, as_of=as_of, patience_us=patience_us)
+
+    def swarm() -> DataFrame:
+        return swarm_deliveries(sightings, servers, as_of=as_of)
+
+    of = {"pcp": pcp, "won": won, "swarm": swarm}
+    each = [of[fabric]() for fabric in fabrics]
     parts = reduce(DataFrame.unionByName, each)
     same_clock = F.col("begun_at").eqNullSafe(F.col("finished_at"))
     offset = F.when(same_clock, F.lit(0).cast("bigint")).otherwise(F.col("clock_offset_us"))
@@ -145,11 +152,13 @@ def pcp_deliveries(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime) 
     return told.unionByName(_pending("pcp", untold, as_of)).select(*_PART)
 
 
-def won_deliveries(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime, patience_us: int) -> DataFrame:
+def won_deliveries(
+    hops: DataFrame, messages: DataFrame, servers: DataFrame, *, as_of: dt.datetime, patience_us: int
+) -> DataFrame:
     """Messages of won, each with its one recipient."""
     at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
-    journals = hops.select("server").distinct().select(F.col("server").alias("next"), F.lit(True).alias("has_journal"))
+    journals = servers.select(F.col("server").alias("next"))
     unseen = (
         hops.where(at[Stage.FORWARDED] & F.col("counterpart").isNotNull())
         .groupBy("message", F.col("counterpart").alias("next"))
@@ -226,48 +235,26 @@ def won_deliveries(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime, 
     )
 
 
-def swarm_deliveries(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+def swarm_deliveries(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
     """Messages of swarms, one row per peer in the lake that has it, refused it, or should have it."""
-    swarm = F.regexp_extract("server", r"^swarm://([^/]+)/", 1)
-    peers = (
-        hops.select("server")
-        .distinct()
-        .groupBy(swarm.alias("swarm"))
-        .agg(F.sort_array(F.collect_set("server")).alias("peers"))
-    )
-    held = (
-        hops.where(F.col("stage").isin(*_HELD, Stage.REJECTED.value))
-        .groupBy("message", "server")
-        .agg(
-            F.min(F.when(F.col("stage") != Stage.REJECTED.value, F.col("at"))).alias("held"),
-            F.min(F.when(F.col("stage") == Stage.REJECTED.value, F.struct("at", "reason"))).alias("refused"),
-        )
+    own_holders = F.filter("holders", lambda one: swarm_of(one["server"]) == F.col("swarm"))
+    own_refusals = F.filter("refusals", lambda one: swarm_of(one["server"]) == F.col("swarm"))
+    swarms = F.array_union(
+        F.transform("holders", lambda one: swarm_of(one["server"])),
+        F.transform("refusals", lambda one: swarm_of(one["server"])),
     )
     spread = (
-        held.groupBy("message", swarm.alias("swarm"))
-        .agg(
-            F.collect_list(F.struct("server", "held", "refused")).alias("each"),
-            F.min(F.when(F.col("held").isNotNull(), F.struct("held", "server"))).alias("first"),
-        )
-        .join(F.broadcast(peers), on="swarm", how="inner")
+        sightings.where((F.col("fabric") == "swarm") & (F.size(swarms) > 0))
+        .select("message", "expires", "holders", "refusals", F.explode(swarms).alias("swarm"))
+        .select("swarm", "message", "expires", own_holders.alias("holders"), own_refusals.alias("refusals"))
+        .join(F.broadcast(swarm_peers(servers)), on="swarm", how="inner")
+        .withColumn("first", F.get("holders", F.lit(0)))
     )
-    lacking = F.transform(
-        F.array_except("peers", F.transform("each", lambda one: one["server"])),
-        lambda peer: F.struct(
-            peer.alias("server"),
-            F.lit(None).cast("timestamp").alias("held"),
-            F.lit(None).cast("struct<at:timestamp,reason:string>").alias("refused"),
-        ),
-    )
-    # a message that nobody holds was only ever refused: no peer should have it
-    everyone = F.when(F.col("first").isNotNull(), F.concat("each", lacking)).otherwise(F.col("each"))
-    rows = spread.select("message", "first", F.explode(everyone).alias("one")).join(
-        messages.select("message", "expires"), on="message", how="left"
-    )
+    rows = spread.select("message", "expires", "first", F.explode(_each_peer()).alias("one"))
     is_refused = F.col("one.held").isNull() & F.col("one.refused").isNotNull()
     outcome = (
         F.when(F.col("one.held").isNotNull(), DELIVERED)
-        .when(is_refused & (F.col("one.refused.reason") == Reason.LIFETIME_OVER.value), EXPIRED)
+        .when(is_refused & (F.col("one.reason") == Reason.LIFETIME_OVER.value), EXPIRED)
         .when(is_refused, REJECTED)
         .when(F.col("expires") <= F.lit(as_of), EXPIRED)
         .otherwise(IN_FLIGHT)
@@ -281,13 +268,41 @@ def swarm_deliveries(hops: DataFrame, messages: DataFrame, *, as_of: dt.datetime
         outcome.alias("outcome"),
         F.when(is_refused, Stage.REJECTED.value).alias("failed_stage"),
         F.when(is_refused, F.col("one.server")).alias("failed_at"),
-        F.when(is_refused, F.col("one.refused.reason")).alias("reason"),
-        F.col("first.held").alias("begun"),
+        F.when(is_refused, F.col("one.reason")).alias("reason"),
+        F.col("first.since").alias("begun"),
         F.col("first.server").alias("begun_at"),
-        F.coalesce("one.held", "one.refused.at").alias("finished"),
+        F.coalesce("one.held", "one.refused").alias("finished"),
         F.when(F.col("one.held").isNotNull() | is_refused, F.col("one.server")).alias("finished_at"),
         F.when(F.col("one.held").isNotNull(), 1).otherwise(0).cast("bigint").alias("attempts"),
     ).select(*_PART)
+
+
+def _each_peer() -> Column:
+    """Peers with when they held or refused it; where somebody holds it also those that do neither."""
+    holding, refusing = F.col("holders.server"), F.col("refusals.server")
+    time, text = F.lit(None).cast("timestamp"), F.lit(None).cast("string")
+    held = F.transform(
+        "holders",
+        lambda one: F.struct(
+            one["server"].alias("server"), one["since"].alias("held"), time.alias("refused"), text.alias("reason")
+        ),
+    )
+    refused = F.transform(
+        F.filter("refusals", lambda one: ~F.array_contains(holding, one["server"])),
+        lambda one: F.struct(
+            one["server"].alias("server"), time.alias("held"), one["at"].alias("refused"), one["reason"].alias("reason")
+        ),
+    )
+    lacking = F.transform(
+        F.array_except("peers", F.concat(holding, refusing)),
+        lambda peer: F.struct(peer.alias("server"), time.alias("held"), time.alias("refused"), text.alias("reason")),
+    )
+    # a message that nobody holds was only ever refused: no peer should have it
+    return (
+        F.when(F.size("holders") == F.size("peers"), held)
+        .when(F.size("holders") == 0, refused)
+        .otherwise(F.concat(held, refused, lacking))
+    )
 
 
 def latency(deliveries_table: DataFrame) -> DataFrame:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.hop import Fabric, Relation, Stage
+from dovetail.hop import Fabric, Relation
 from dovetail.won.vocabulary import MessageType
 
 FABRICS = tuple(fabric.value for fabric in Fabric)
@@ -21,22 +21,52 @@ SELF_REFERENCE = "self_reference"
 AGAINST_TIME = "against_time"
 CYCLE = "cycle"
 
-_TAKEN = (Stage.ACCEPTED.value, Stage.CREATED.value)
+WON_KINDS = (CONFLICTING_RESPONSE, FORKED_LOG, TWO_CREATES)
+"""Contradictions of a signer with himself; the others are about keys and edges."""
 
 
-def forks(hops: DataFrame, messages: DataFrame, links: DataFrame, *, fabrics: Sequence[str] = FABRICS) -> DataFrame:
+def is_made_whole() -> Column:
+    """Forks that are found among all messages of a fabric, not from edges or keys of some."""
+    is_reply = (F.col("fabric") == "pcp") & F.col("kind").isin(SELF_REFERENCE, CYCLE)
+    return F.col("kind").isin(*WON_KINDS) | is_reply
+
+
+_COLUMNS = ("fabric", "kind", "author", "subject", "evidence", "first_seen")
+
+
+def forks(
+    edges: DataFrame,
+    sightings: DataFrame,
+    messages: DataFrame,
+    links: DataFrame,
+    *,
+    fabrics: Sequence[str] = FABRICS,
+) -> DataFrame:
     """All contradictions among messages that some server took in or made."""
-    seen = hops.where(F.col("stage").isin(*_TAKEN)).groupBy("fabric", "message").agg(F.min("at").alias("seen"))
-    taken = messages.join(seen, on=["fabric", "message"], how="inner")
-    parts = [shared_keys(taken)]
+    parts = [shared_keys(sightings)]
     if "pcp" in fabrics:
-        parts += [circular_replies(taken, links)]
+        parts.append(circular_replies(sightings, links))
     if "won" in fabrics:
-        parts += [conflicting_responses(taken, links), forked_logs(taken, links), two_creates(taken)]
+        parts.append(signer_forks(sightings, messages, links))
     if set(fabrics) - {"pcp"}:
-        edges = _edges(taken, links)
-        parts += [broken_edges(edges), cycles(edges)]
-    return reduce(DataFrame.unionByName, parts).select("fabric", "kind", "author", "subject", "evidence", "first_seen")
+        parts.append(edge_forks(edges, sightings, links))
+    return reduce(DataFrame.unionByName, parts).select(*_COLUMNS)
+
+
+def signer_forks(sightings: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
+    """won: signers that contradict themselves."""
+    seen = sightings.where((F.col("fabric") == "won") & F.col("first_seen").isNotNull()).select(
+        "message", F.col("first_seen").alias("seen")
+    )
+    taken = messages.where("fabric = 'won'").join(seen, on="message", how="inner")
+    parts = [conflicting_responses(taken, links), forked_logs(taken, links), two_creates(taken)]
+    return reduce(DataFrame.unionByName, parts).select(*_COLUMNS)
+
+
+def edge_forks(edges: DataFrame, sightings: DataFrame, links: DataFrame) -> DataFrame:
+    """swarm and won: edges that cannot be in a graph that grows."""
+    ends = _ends(edges, sightings)
+    return broken_edges(ends).unionByName(cycles(ends, links)).select(*_COLUMNS)
 
 
 def conflicting_responses(taken: DataFrame, links: DataFrame) -> DataFrame:
@@ -77,18 +107,19 @@ def two_creates(taken: DataFrame) -> DataFrame:
     return _groups(creates, "won", TWO_CREATES, ["sender", "subject"], "sender", "subject")
 
 
-def shared_keys(taken: DataFrame) -> DataFrame:
+def shared_keys(sightings: DataFrame) -> DataFrame:
     """pcp: one id with two contents; swarm: two messages with the same 8 bytes."""
+    taken = sightings.where((F.col("fabric") != "won") & F.col("is_decoded") & F.col("first_seen").isNotNull())
+    # counting first, by fixed columns alone: hardly any key is shared, and only those are gathered
+    shared = taken.groupBy("fabric", "key").agg(F.count("*").alias("many")).where("many > 1").select("fabric", "key")
     grouped = (
-        taken.where("fabric != 'won'")
+        taken.join(shared, on=["fabric", "key"], how="left_semi")
         .groupBy("fabric", "key")
         .agg(
-            F.count("*").alias("many"),
             F.sort_array(F.collect_set("message")).alias("evidence"),
-            F.max("seen").alias("first_seen"),
+            F.max("first_seen").alias("first_seen"),
             F.min("sender").alias("author"),
         )
-        .where("many > 1")
     )
     return grouped.select(
         "fabric",
@@ -100,7 +131,7 @@ def shared_keys(taken: DataFrame) -> DataFrame:
     )
 
 
-def broken_edges(edges: DataFrame) -> DataFrame:
+def broken_edges(ends: DataFrame) -> DataFrame:
     """References to oneself, and to what is not older.
 
     UEP-12 wants a strictly greater time. In won two nodes' clocks may differ, so only one signer is held to its own.
@@ -109,7 +140,7 @@ def broken_edges(edges: DataFrame) -> DataFrame:
     is_against = F.when(F.col("fabric") == "swarm", F.col("parent_created") >= F.col("created")).otherwise(
         (F.col("parent_created") > F.col("created")) & (F.col("parent_signer") == F.col("signer"))
     )
-    return edges.where(is_self | is_against).select(
+    return ends.where(is_self | is_against).select(
         "fabric",
         F.when(is_self, SELF_REFERENCE).otherwise(AGAINST_TIME).alias("kind"),
         F.col("signer").alias("author"),
@@ -119,36 +150,36 @@ def broken_edges(edges: DataFrame) -> DataFrame:
     )
 
 
-def cycles(edges: DataFrame) -> DataFrame:
-    """Two messages that refer to each other. A longer circle has an edge against time too, and is found by that."""
-    pairs = edges.select("fabric", "child", "parent_message", "signer", "seen")
-    back = pairs.select(
-        "fabric",
-        F.col("child").alias("parent_message"),
-        F.col("parent_message").alias("child"),
-        F.col("seen").alias("back_seen"),
-    )
-    both = pairs.where(F.col("child") < F.col("parent_message")).join(
-        back, on=["fabric", "child", "parent_message"], how="inner"
-    )
-    return both.select(
+def cycles(ends: DataFrame, links: DataFrame) -> DataFrame:
+    """Two messages that refer to each other. A longer circle has an edge against time too, and is found by that.
+
+    Of two such edges at least one leads to what is not older, so only those have to be looked for the other way round.
+    """
+    pairs = ends.where(F.col("child") != F.col("parent_message"))
+    back = links.select("fabric", F.col("child").alias("parent_message"), F.col("parent").alias("key")).distinct()
+    both = pairs.join(back, on=["fabric", "parent_message", "key"], how="inner")
+    first, second = F.least("child", "parent_message"), F.greatest("child", "parent_message")
+    is_first = F.col("child") == first
+    found = both.select(
         "fabric",
         F.lit(CYCLE).alias("kind"),
-        F.col("signer").alias("author"),
-        F.col("child").alias("subject"),
-        F.array("child", "parent_message").alias("evidence"),
-        F.greatest("seen", "back_seen").alias("first_seen"),
+        F.when(is_first, F.col("signer")).otherwise(F.col("parent_signer")).alias("author"),
+        first.alias("subject"),
+        F.array(first, second).alias("evidence"),
+        F.greatest("seen", "parent_seen").alias("first_seen"),
     )
+    return found.distinct()  # both edges may lead to what is not older: the pair stands once
 
 
-def circular_replies(taken: DataFrame, links: DataFrame) -> DataFrame:
+def circular_replies(sightings: DataFrame, links: DataFrame) -> DataFrame:
     """pcp: a message that answers itself, and two that answer each other. Senders choose their ids, so both are easy.
 
     Nothing in a message says when it was made, so a longer circle has no edge against time and is not looked for.
     """
     answers = links.where((F.col("fabric") == "pcp") & (F.col("relation") == Relation.IN_REPLY_TO.value))
+    taken = sightings.where((F.col("fabric") == "pcp") & F.col("is_decoded") & F.col("first_seen").isNotNull())
     replies = answers.select(F.col("child").alias("message"), "parent").join(
-        taken.where("fabric = 'pcp'").select("message", "key", "sender", "seen"), on="message", how="inner"
+        taken.select("message", "key", "sender", F.col("first_seen").alias("seen")), on="message", how="inner"
     )
     back = replies.select(
         F.col("message").alias("other"),
@@ -167,20 +198,26 @@ def circular_replies(taken: DataFrame, links: DataFrame) -> DataFrame:
     )
 
 
-def _edges(taken: DataFrame, links: DataFrame) -> DataFrame:
-    """Links of swarm and won with what is known about both ends."""
-    timed = taken.where("fabric != 'pcp'").select("fabric", "message", "key", "created", "signer", "seen")
-    children = timed.select("fabric", F.col("message").alias("child"), "created", "signer", "seen")
-    parents = timed.select(
-        "fabric",
-        F.col("key").alias("parent"),
-        F.col("message").alias("parent_message"),
-        F.col("created").alias("parent_created"),
-        F.col("signer").alias("parent_signer"),
-        F.col("seen").alias("parent_seen"),
+def _ends(edges: DataFrame, sightings: DataFrame) -> DataFrame:
+    """Edges to what is not older, with both ends taken in by somebody."""
+    taken = sightings.where(F.col("first_seen").isNotNull()).select(
+        "fabric", F.col("message").alias("child"), "key", "signer", F.col("first_seen").alias("seen")
     )
-    graph = links.where("fabric != 'pcp'").select("fabric", "child", "parent")
-    return graph.join(children, on=["fabric", "child"], how="inner").join(parents, on=["fabric", "parent"], how="inner")
+    odd = edges.where(
+        (F.col("fabric") != "pcp")
+        & (F.col("parent_created") >= F.col("child_created"))
+        & F.col("parent_decoded")
+        & F.col("parent_seen").isNotNull()
+    ).select(
+        "fabric",
+        "child",
+        F.col("child_created").alias("created"),
+        "parent_message",
+        "parent_created",
+        "parent_signer",
+        "parent_seen",
+    )
+    return odd.join(taken, on=["fabric", "child"], how="inner")
 
 
 def _groups(rows: DataFrame, fabric: str, kind: str, by: list[str], author: str, subject: str) -> DataFrame:

@@ -6,6 +6,13 @@ from collections.abc import Collection
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.pipeline.schemas import STRING, TIMESTAMP
+
+SERVERS_SCHEMA = StructType(
+    [StructField("fabric", STRING), StructField("server", STRING), StructField("first_at", TIMESTAMP)]
+)
 
 LEAF_MISMATCH = "leaf_mismatch"
 ADDRESS_MISMATCH = "address_mismatch"
@@ -26,6 +33,17 @@ def hops(rows: DataFrame, *, unproven: Collection[str]) -> DataFrame:
         F.col("raw").isNotNull().alias("has_bytes"),
         (~F.col("file").isin(*unproven) if unproven else F.lit(True)).alias("proven"),
     )
+
+
+def servers(hops: DataFrame) -> DataFrame:
+    """The servers that wrote hops, with their earliest time."""
+    return hops.groupBy("fabric", "server").agg(F.min("at").alias("first_at")).select("fabric", "server", "first_at")
+
+
+def merge_servers(parts: DataFrame) -> DataFrame:
+    """The servers of several batches, each once."""
+    merged = parts.groupBy("fabric", "server").agg(F.min("first_at").alias("first_at"))
+    return merged.select("fabric", "server", "first_at")
 
 
 def altered_rows(rows: DataFrame) -> DataFrame:

@@ -8,27 +8,38 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Stage
-from dovetail.pipeline.decode_swarm import HEAD_BYTES
+from dovetail.pipeline.decode import DECODED_SCHEMA
+from dovetail.pipeline.decode_swarm import DECODED_SWARM, HEAD_BYTES, MESSAGE_TYPE
 from dovetail.pipeline.transforms.hops import ADDRESS_MISMATCH
-from dovetail.swarm.content import TIME_HIGH_OFFSET, TTL_OFFSET
+from dovetail.swarm.content import HASH_BYTES, TIME_HIGH_OFFSET, TTL_OFFSET, VERSION
 
 _HASHED = ("pcp", "swarm")
 """Fabrics whose address is the SHA-256 of the wire bytes."""
 
+_MISPLACED = "the bytes are not those of this address"
 _SWARM_NAME = r"^swarm://([^/]+)/"
 
 
-def undecoded(rows: DataFrame, decoded: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
+def undecoded(rows: DataFrame, decoded: DataFrame | None, *, targets: Mapping[str, int]) -> DataFrame:
     """Each sequence of bytes once that was not decoded before; the work of swarm messages is computed here.
 
     Bytes under a wrong address are left out, and so is evidence that was cut. `targets` are by swarm, "" for others.
     """
+    # the other columns follow from the digest: grouping by all of them picks one copy of each
+    each = decodable(rows, targets=targets).distinct()
+    if decoded is not None:
+        each = each.join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
+    return each.select("fabric", "digest", "raw", "size", "swarm", "work_valid")
+
+
+def decodable(rows: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
+    """What the decoders take of rows that have all of a message's bytes, under its own address."""
     swarm = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", _SWARM_NAME, 1))
     named = [name for name in targets if name]
     # only swarms with rules of their own are told apart, so that one message stays one row
     swarm = F.when(swarm.isin(*named), swarm).otherwise(F.lit("")) if named else F.lit("")
     is_swarm = F.col("fabric") == "swarm"
-    candidates = rows.where(
+    return rows.where(
         F.col("raw").isNotNull() & ~is_cut() & ((F.col("fabric") == "won") | (F.col("digest") == F.col("message")))
     ).select(
         "fabric",
@@ -38,11 +49,23 @@ def undecoded(rows: DataFrame, decoded: DataFrame, *, targets: Mapping[str, int]
         swarm.alias("swarm"),
         F.when(is_swarm, has_work(swarm, targets)).alias("work_valid"),
     )
-    # the other columns follow from the digest: grouping by all of them picks one copy of each
-    return (
-        candidates.distinct()
-        .join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
-        .select("fabric", "digest", "raw", "size", "swarm", "work_valid")
+
+
+def widen_swarm(decoded: DataFrame) -> DataFrame:
+    """All columns of `DECODED` from what the decoder of swarm messages gives."""
+    key = F.substring("digest", 1, HASH_BYTES)
+    own = {
+        "fabric": F.lit("swarm"),
+        "message": F.col("digest"),
+        "key": key,
+        "id": F.lower(F.hex(key)),
+        "type": F.lit(MESSAGE_TYPE),
+        "version": F.lit(str(VERSION)),
+        "address_valid": F.lit(True),
+        **{name: F.col(name) for name in DECODED_SWARM.names},
+    }
+    return decoded.select(
+        *(own.get(field.name, F.lit(None).cast(field.dataType)).alias(field.name) for field in DECODED_SCHEMA)
     )
 
 
@@ -107,7 +130,7 @@ def signed_messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) ->
 def links(decoded: DataFrame) -> DataFrame:
     """References of all messages that decode."""
     each = decoded.where(F.col("reject").isNull() & F.col("address_valid")).select(
-        "fabric", F.col("message").alias("child"), F.explode("links").alias("link")
+        "fabric", F.col("message").alias("child"), "created_us", F.explode("links").alias("link")
     )
     return each.select(
         "fabric",
@@ -115,6 +138,7 @@ def links(decoded: DataFrame) -> DataFrame:
         "link.parent",
         "link.relation",
         F.timestamp_micros("link.parent_expires_us").alias("parent_expires"),
+        F.timestamp_micros("created_us").alias("child_created"),
     )
 
 
@@ -142,31 +166,41 @@ def to_verify(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataF
     )
 
 
-def disbelieved(rows: DataFrame, decoded: DataFrame) -> DataFrame:
-    """Rows whose bytes do not decode, or are not those of the address they stand under, for the quarantine."""
+def disbelieved(rows: DataFrame, decoded: DataFrame, *, few_rejects: bool = True) -> DataFrame:
+    """Rows whose bytes do not decode, or are not those of the address they stand under, for the quarantine.
+
+    `decoded` is what decoding gave for the bytes of these rows. Of hashed fabrics only what did not decode has to be
+    looked up; if that is little it goes to the rows, instead of the rows with their bytes to it.
+    """
     with_bytes = rows.where(F.col("raw").isNotNull() & ~is_cut())
     judged = decoded.select("fabric", "digest", F.col("message").alias("true_message"), "reject", "detail")
-    suspects = judged.where(F.col("reject").isNotNull() | (F.col("fabric") == "won"))
-    misplaced = F.when(
-        F.col("fabric") == "won", F.col("true_message").isNotNull() & (F.col("true_message") != F.col("message"))
-    ).otherwise(F.col("digest") != F.col("message"))
-    reason = F.when(misplaced, ADDRESS_MISMATCH).otherwise(F.col("reject"))
-    detail = F.when(misplaced, "the bytes are not those of this address").otherwise(F.col("detail"))
-    return (
-        with_bytes.join(suspects, on=["fabric", "digest"], how="left")
-        .withColumn("why", reason)
-        .where(F.col("why").isNotNull())
-        .select(
-            "fabric",
-            "server",
-            "seq",
-            "at",
-            "stage",
-            "message",
-            F.col("why").alias("reason"),
-            detail.alias("detail"),
-            F.col("raw").alias("bytes"),
-        )
+    is_hashed = F.col("fabric").isin(*_HASHED)
+    misplaced = with_bytes.where(is_hashed & (F.col("digest") != F.col("message")))
+    rejects = judged.where(is_hashed & F.col("reject").isNotNull())
+    unread = with_bytes.where(is_hashed & (F.col("digest") == F.col("message"))).join(
+        F.broadcast(rejects) if few_rejects else rejects, on=["fabric", "digest"], how="inner"
+    )
+    signed = with_bytes.where("fabric = 'won'").join(
+        judged.where("fabric = 'won'"), on=["fabric", "digest"], how="inner"
+    )
+    disproved = signed.where(F.col("reject").isNotNull() | (F.col("true_message") != F.col("message")))
+    of_misplaced = misplaced.select("*", F.lit(ADDRESS_MISMATCH).alias("why"), F.lit(_MISPLACED).alias("words"))
+    is_read = F.col("reject").isNull()
+    of_unread = unread.unionByName(disproved).select(
+        *rows.columns,
+        F.when(is_read, ADDRESS_MISMATCH).otherwise(F.col("reject")).alias("why"),
+        F.when(is_read, _MISPLACED).otherwise(F.col("detail")).alias("words"),
+    )
+    return of_misplaced.unionByName(of_unread).select(
+        "fabric",
+        "server",
+        "seq",
+        "at",
+        "stage",
+        "message",
+        F.col("why").alias("reason"),
+        F.col("words").alias("detail"),
+        F.col("raw").alias("bytes"),
     )
 
 
