@@ -1,4 +1,4 @@
-"""Which part of the tests each one belongs to, where its place or its fixtures already say so."""
+"""Which part of the tests each one belongs to, where its place or its fixtures already say so; and their order."""
 
 from __future__ import annotations
 
@@ -15,3 +15,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if item.path.is_relative_to(PROPERTIES):
             item.add_marker(pytest.mark.exhaustive)
+    # what takes long begins first, so that two workers end together
+    items.sort(key=lambda item: not any(item.iter_markers("spark")) and not any(item.iter_markers("system")))

@@ -49,7 +49,12 @@ PARTS = (
     ),
     Part(name="types", command=("mypy",), result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)")),
     # a file of tests stays with one worker, so that what its tests share is made once
-    Part(name="tests", command=("pytest", "-m", "not soak", "-n", "2", "--dist", "loadfile"), result=_CLOSING),
+    # and files begin in the order of tests/conftest.py
+    Part(
+        name="tests",
+        command=("pytest", "-m", "not soak", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"),
+        result=_CLOSING,
+    ),
 )
 
 

@@ -180,6 +180,7 @@ def bring_tampered(tmp_path: Path, lake: Path) -> None:
     manifests.rename(lake / "_manifests" / manifests.name)
 
 
+@pytest.mark.soak
 def test_a_compaction_that_is_killed_and_run_again(tmp_path):
     lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
     hops = count_hops(lake)

@@ -127,6 +127,7 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(local, tmp_path):
     assert rows_of(out) == expected
 
 
+@pytest.mark.soak
 def test_plain_spark_submit_with_the_package_in_an_archive(local, tmp_path):
     lake, expected = local
     archive = tmp_path / "dovetail.zip"
