@@ -16,7 +16,12 @@ from dovetail.won.message import decode_message
 from dovetail.won.vocabulary import MessageType
 from system.won_processes import QUICK, Site, connect, conversation_of, create, say
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(180),
+    # a TLS handshake with a process that is killed in the middle of it is left to the collector by the transport
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 async def talk_through_a_kill(site, rounds):
