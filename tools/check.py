@@ -48,7 +48,8 @@ PARTS = (
         result=re.compile(r"^(\d+ files? .*)$", re.MULTILINE),
     ),
     Part(name="types", command=("mypy",), result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)")),
-    # three workers, since the long tests wait more than they work; a file of tests stays with one worker, so that what its tests share is made once
+    # three workers, since the long tests wait more than they work
+    # a file of tests stays with one of them, so that what its tests share is made once
     # and files begin in the order of tests/conftest.py
     Part(
         name="tests",
