@@ -15,5 +15,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if item.path.is_relative_to(PROPERTIES):
             item.add_marker(pytest.mark.exhaustive)
-    # what takes long begins first, so that two workers end together
+    # what takes long begins first, so that the workers end together
     items.sort(key=lambda item: not any(item.iter_markers("spark")) and not any(item.iter_markers("system")))
