@@ -97,6 +97,7 @@ def check(root: Path, seed: int) -> None:
     assert {server.verdict for server in summary.servers} == {"proven"}
 
 
+@pytest.mark.soak
 def test_spark_agrees_with_the_oracle_on_a_simulated_world(tmp_path):
     check(tmp_path, 11)
 

@@ -300,6 +300,7 @@ def test_sealing_and_page_are_back_when_killed_and_all_stop_in_waves(site):
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.soak
 def test_the_audit_follows_is_back_when_killed_and_stops_with_the_site(site):
     path = site.directory / "site.toml"
     path.write_text(path.read_text() + "\n[audit]\nenabled = true\ninterval_s = 1\n")
