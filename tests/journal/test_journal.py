@@ -11,7 +11,7 @@ from dovetail.errors import JournalBusy, JournalError, JournalFull
 from dovetail.hop import Address, Observation, Stage, address_of
 from dovetail.journal.checkpointer import HOPS_A_SLICE
 from dovetail.journal.database import connect_writer
-from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.journal.journal import MAX_GROUP_BYTES, Journal, JournalOptions
 from dovetail.journal.layout import decode_runs
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
@@ -178,6 +178,40 @@ def test_the_queue_is_bounded(tmp_path, caplog):
                 journal.write([observe(b"%d" % i * 100_000)])
         assert journal.queue_bytes <= 250_000
         make_room()
+
+
+def test_a_rush_is_committed_in_groups_of_bounded_size(tmp_path):
+    message_bytes = MAX_GROUP_BYTES // 10
+    with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=2000) as journal:
+        for i in range(50):
+            journal.write([observe(b"%02d" % i * (message_bytes // 2))])
+        assert journal.flush() == 50, "flush waits for all that was queued before it, however many groups it is"
+        groups = [commit.body_bytes for commit in journal.reader.commits()]
+        assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(50)]
+    assert len(groups) >= 5
+    assert max(groups) <= MAX_GROUP_BYTES
+
+
+def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    journal, make_room = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
+    with journal:
+        for i in range(30):
+            journal.write([observe(b"%02d" % i * (MAX_GROUP_BYTES // 20))])
+        make_room()  # is a job itself
+        deadline = time.monotonic() + 5
+        while journal.size < 30 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(30)]
+
+
+def test_closing_on_a_full_disk_ends_and_says_what_was_not_written(tmp_path, caplog):
+    journal, _ = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
+    for i in range(30):
+        journal.write([observe(b"%02d" % i * (MAX_GROUP_BYTES // 20))])
+    journal.close()
+    told = [record.args[1] for record in caplog.records if "could not be written at closing" in record.msg]
+    assert sum(told) == 30
 
 
 def test_a_single_append_larger_than_the_bound_still_passes(tmp_path):

@@ -9,6 +9,7 @@ from dovetail.journal import writer
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.database import connect_writer
 from dovetail.journal.reader import JournalReader
+from dovetail.journal.tree import JournalTree
 from dovetail.journal.verify import verify_journal
 from dovetail.signing import Signer
 from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
@@ -198,3 +199,16 @@ def test_signer_is_the_only_thing_that_opens_a_journal_for_writing(tmp_path):
     data = (tmp_path / "a.journal").read_bytes()
     assert bytes(range(32)) not in data
     assert SIGNER.verifier.text().encode() in data
+
+
+def test_leaves_of_a_part_are_those_of_the_whole(tmp_path):
+    rng = random.Random(7)
+    with open_writer(tmp_path / "a.journal") as writer:
+        for _ in range(4):
+            writer.append(random_observations(rng, START_US, 12))
+        tree = JournalTree(writer.reader)
+        whole = list(tree.leaf_hashes(0, writer.size))
+        assert len(whole) == writer.size
+        for first in range(writer.size):
+            for end in range(first, writer.size + 1, 5):
+                assert list(tree.leaf_hashes(first, end)) == whole[first:end]

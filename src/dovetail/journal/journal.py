@@ -1,8 +1,9 @@
 """One journal shared by many callers: group commit, checkpoints off the hot path, two durabilities.
 
 Theory of operation. Callers put observations on a bounded queue and wait. A single writer thread takes everything that
-is queued, commits it as one transaction with one fsync, and wakes all callers whose hops were in it; while it waits for
-the disk the next group gathers. So a slow disk costs each caller one or two fsyncs, however many callers there are.
+is queued, up to a bound, commits it as one transaction with one fsync, and wakes all callers whose hops were in it;
+while it waits for the disk the next group gathers. So a slow disk costs each caller one or two fsyncs, however many
+callers there are. A commit is the unit in which a journal is read and proven: the bound keeps both quick after a rush.
 
 A second thread hashes what was committed and hands the writer a signed checkpoint every few seconds. It reads through a
 connection of its own, so hashing never holds up a commit.
@@ -41,6 +42,7 @@ from dovetail.signing import Signer
 
 log = logging.getLogger("dovetail.journal")
 
+MAX_GROUP_BYTES = 1 << 20
 _HOP_COST_BYTES = 64
 _RETRY_S = 0.5
 
@@ -108,7 +110,9 @@ class Journal:
         self._items: list[_Item] = []
         self._waiting = 0
         self._queue_bytes = 0
-        self._jobs: list[_Job] = []
+        self._queued = 0
+        self._is_stalled = False
+        self._jobs: list[tuple[int, _Job]] = []
         self._is_closing = False
         self._reader_of_thread = threading.local()
         self._readers: list[JournalReader] = []
@@ -177,7 +181,7 @@ class Journal:
         with self._lock:
             if self._is_closing:
                 raise JournalError(f"{self.path} is closed")
-            self._jobs.append(run)
+            self._jobs.append((self._queued, run))
             self._work.notify()
         waiter.wait()
 
@@ -254,6 +258,7 @@ class Journal:
                 raise JournalError(f"{self.path} is closed")
             is_first = not self._items
             self._items.append((observations, waiter, cost))
+            self._queued += 1
             self._queue_bytes += cost
             if waiter is not None:
                 self._waiting += 1
@@ -264,11 +269,16 @@ class Journal:
         synced_at = time.monotonic()
         is_relaxed = self._options.durability == "relaxed"
         while True:
-            items, jobs, is_last = self._take()
+            items, jobs, is_closing = self._take()
             unwritten = self._commit(items) if items else []
+            if is_closing and unwritten:
+                log.error("journal %s: %d appends could not be written at closing", self.path, len(unwritten))
+                unwritten = []
             with self._lock:
                 self._items[:0] = unwritten
                 self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in unwritten)
+                self._is_stalled = bool(unwritten)
+                is_last = is_closing and not self._items
                 self._room.notify_all()
             for job in jobs:
                 job(self._writer)
@@ -277,28 +287,43 @@ class Journal:
                 self._sync()
                 synced_at = time.monotonic()
             if is_last:
-                if unwritten:
-                    log.error("journal %s: %d appends could not be written at closing", self.path, len(unwritten))
                 return
             if unwritten:
                 time.sleep(_RETRY_S)
 
     def _take(self) -> tuple[list[_Item], list[_Job], bool]:
-        """Wait for work and take all of it. Where nobody waits for the disk, let a group gather first."""
+        """Wait for work and take a group of it. Where nobody waits for the disk, let the group gather first."""
         is_relaxed = self._options.durability == "relaxed"
 
         def is_urgent() -> bool:
-            return bool(self._waiting or self._jobs or self._is_closing)
+            return bool(self._waiting or self._jobs or self._is_closing or self._queue_bytes >= MAX_GROUP_BYTES)
 
         with self._lock:
             if not (self._items or is_urgent()):
                 self._work.wait(self._options.relaxed_sync_s if is_relaxed else None)
             if is_relaxed and self._items and not is_urgent():
                 self._work.wait_for(is_urgent, self._options.relaxed_flush_ms / 1000)
-            items, self._items = self._items, []
-            jobs, self._jobs = self._jobs, []
-            self._waiting = 0
-            return items, jobs, self._is_closing
+            return self._take_group(), self._take_jobs(), self._is_closing
+
+    def _take_group(self) -> list[_Item]:
+        """The first items of the queue, as many as fit into one commit; a larger one goes alone."""
+        taken, size = 0, 0
+        for _, waiter, cost in self._items:
+            if taken and size + cost > MAX_GROUP_BYTES:
+                break
+            taken, size = taken + 1, size + cost
+            if waiter is not None:
+                self._waiting -= 1
+        items = self._items[:taken]
+        del self._items[:taken]
+        return items
+
+    def _take_jobs(self) -> list[_Job]:
+        """Those with nothing left before them in the queue; all while the disk takes nothing, so that none hangs."""
+        passed = self._queued - len(self._items)
+        ready = [job for queued, job in self._jobs if queued <= passed or self._is_stalled]
+        del self._jobs[: len(ready)]
+        return ready
 
     def _commit(self, items: list[_Item]) -> list[_Item]:
         """Commit a group and tell those who wait. Returns items that nobody waits for and that can be tried again."""

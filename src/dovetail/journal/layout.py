@@ -60,6 +60,11 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     after_us: int
     counterparts: Counterparts
 
+    @property
+    def count(self) -> int:
+        """How many hops it stands for."""
+        return len(self.counterparts) // 4 if self.counterparts.__class__ is bytes and self.counterparts else 1
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Run])

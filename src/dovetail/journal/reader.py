@@ -59,6 +59,23 @@ class Commit:
         """The position after its last hop."""
         return self.first_seq + self.count
 
+    def runs_between(self, first: int, end: int) -> tuple[int, int, list[Run]]:
+        """The runs that hold hops from `first` up to and without `end`; before them, where and when they begin."""
+        if first <= self.first_seq and end >= self.end:
+            return self.first_seq, self.first_at_us, self.runs
+        seq, at_us = begin = self.first_seq, self.first_at_us
+        runs: list[Run] = []
+        for run in self.runs:
+            if seq >= end:
+                break
+            seq += run.count
+            if seq > first:
+                runs.append(run)
+            else:
+                at_us += run.after_us
+                begin = seq, at_us
+        return *begin, runs
+
 
 class JournalReader:
     """A read-only view of one journal."""

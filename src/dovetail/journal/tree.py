@@ -116,15 +116,19 @@ class JournalTree:
     def leaf_hashes(self, first: int, end: int) -> Iterator[bytes]:
         """Leaf hashes of hops from `first` up to and without `end`, computed from the rows."""
         for commit in self._reader.commits(first, end):
-            messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
-            leaves = self.hash_commit(commit, messages)
-            yield from leaves[max(first - commit.first_seq, 0) : end - commit.first_seq]
+            seq, at_us, runs = commit.runs_between(first, end)
+            messages = self._reader.messages_by_id({run.message_id for run in runs})
+            yield from self._hash_runs(seq, at_us, runs, messages)[max(first - seq, 0) : end - seq]
 
     def hash_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> list[bytes]:
         """Leaf hashes of all hops of a commit, in their order."""
+        return self._hash_runs(commit.first_seq, commit.first_at_us, commit.runs, messages)
+
+    def _hash_runs(self, seq: int, at_us: int, runs: list[Run], messages: dict[int, MessageRow]) -> list[bytes]:
+        """Leaf hashes of runs that begin at hop `seq`, the first of them counting its time from `at_us`."""
         leaves: list[bytes] = []
-        seq, at_us, message_of = commit.first_seq, commit.first_at_us, self._reader.message_of
-        for run in commit.runs:
+        message_of = self._reader.message_of
+        for run in runs:
             at_us += run.after_us
             message = message_of(run, messages, seq)
             tails = self._tails_of(run)
