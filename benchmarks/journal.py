@@ -4,12 +4,15 @@
 
 Floor and journal take turns within every round, so that a noisy machine is noisy for both; medians over the rounds are
 printed. `singly`: one hop with its message in each append. `groups of 100`: a hundred. `fan-out`: one message, accepted
-once and delivered to 1,000 recipients, in one append. Every append is fsynced before the next begins.
+once and delivered to 1,000 recipients, in one append. Every append is fsynced before the next begins. `groups of 100,
+8 callers`: through the shared journal, as a server uses it; every caller waits for the fsync of its hundred before the
+next hundred, and those that wait at the same time share a commit. The floor stays one fsync for each hundred.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -33,7 +36,9 @@ from dovetail.signing import Signer
 SERVER = "pcp://broker.example/server"
 MESSAGE_BYTES = 480
 RECIPIENTS = tuple(f"pcp://host{i:05d}.example.com/agent" for i in range(1000))
+CALLERS = 8
 _HOT_FAN_OUTS = 300
+_PREPARED_GROUPS = 1000
 _HOP_BYTES = len(encode_runs([(1, 2, 0, 100, 1)]))
 
 
@@ -72,9 +77,10 @@ def fan_out() -> list[Observation]:
     return [accepted, delivered]
 
 
+GROUPS = Workload("groups of 100", 100, 100 * (MESSAGE_BYTES + 32 + _HOP_BYTES), lambda: group(100))
 WORKLOADS = (
     Workload("singly", 1, MESSAGE_BYTES + 32 + _HOP_BYTES, lambda: group(1)),
-    Workload("groups of 100", 100, 100 * (MESSAGE_BYTES + 32 + _HOP_BYTES), lambda: group(100)),
+    GROUPS,
     Workload(
         "fan-out 1:1000",
         1001,
@@ -124,6 +130,32 @@ def measure_journal(workload: Workload, directory: Path, seconds: float, signer:
     return {"rate": hops / spent, "cpu_us": cpu / hops * 1e6, "hash_us": hashing / hashed * 1e6}
 
 
+def measure_callers(directory: Path, seconds: float, signer: Signer) -> dict[str, float]:
+    """Hops a second of callers that share one journal, each with a hundred hops under way."""
+    path = directory / "shared.journal"
+    options = JournalOptions(checkpoint_interval_s=3600)
+    hops, spent, cpu = 0, 0.0, 0.0
+
+    async def call(journal: Journal, groups: Iterator[list[Observation]]) -> None:
+        for observations in groups:
+            await journal.append_async(observations)
+
+    async def share(journal: Journal, groups: Iterator[list[Observation]]) -> None:
+        await asyncio.gather(*[call(journal, groups) for _ in range(CALLERS)])
+
+    with Journal.open(path, server=SERVER, signer=signer, options=options) as journal:
+        while spent < seconds:
+            prepared = [group(100) for _ in range(_PREPARED_GROUPS)]
+            wall_start, cpu_start = time.perf_counter(), time.process_time()
+            asyncio.run(share(journal, iter(prepared)))
+            spent += time.perf_counter() - wall_start
+            cpu += time.process_time() - cpu_start
+            hops += 100 * len(prepared)
+    for leftover in directory.glob("shared.journal*"):
+        leftover.unlink()
+    return {"rate": hops / spent, "cpu_us": cpu / hops * 1e6}
+
+
 def measure_hot_path(directory: Path, signer: Signer) -> float:
     """CPU microseconds per hop that the caller's own thread pays for a fan-out with relaxed durability."""
     path = directory / "hot.journal"
@@ -143,23 +175,34 @@ def measure_hot_path(directory: Path, signer: Signer) -> float:
     return cpu / hops * 1e6
 
 
+def compare(name: str, floors: list[float], journals: list[dict[str, float]]) -> dict[str, object]:
+    """One line of the result: medians over the rounds."""
+    medians = {key: statistics.median(each[key] for each in journals) for key in journals[0]}
+    floor = statistics.median(floors)
+    row: dict[str, object] = {
+        "workload": name,
+        "hops/s": round(medians["rate"]),
+        "floor hops/s": round(floor),
+        "of the floor": round(medians["rate"] / floor, 2),
+        "CPU us/hop": round(medians["cpu_us"], 3),
+    }
+    if "hash_us" in medians:
+        row["hashing us/hop, off the hot path"] = round(medians["hash_us"], 2)
+    return row
+
+
 def run(seconds: float, rounds: int, directory: Path) -> Iterator[dict[str, object]]:
     signer = Signer(SERVER, Ed25519PrivateKey.generate())
     for workload in WORKLOADS:
-        floors, journals = [], []
+        floors, journals, shared = [], [], []
         for _ in range(rounds):
             floors.append(measure_floor(workload, directory, seconds))
             journals.append(measure_journal(workload, directory, seconds, signer))
-        floor = statistics.median(floors)
-        rate = statistics.median(each["rate"] for each in journals)
-        yield {
-            "workload": workload.name,
-            "hops/s": round(rate),
-            "floor hops/s": round(floor),
-            "of the floor": round(rate / floor, 2),
-            "CPU us/hop": round(statistics.median(each["cpu_us"] for each in journals), 3),
-            "hashing us/hop, off the hot path": round(statistics.median(each["hash_us"] for each in journals), 2),
-        }
+            if workload is GROUPS:
+                shared.append(measure_callers(directory, seconds, signer))
+        yield compare(workload.name, floors, journals)
+        if shared:
+            yield compare(f"{workload.name}, {CALLERS} callers", floors, shared)
     yield {
         "workload": "fan-out, caller's thread",
         "CPU us/hop": round(statistics.median(measure_hot_path(directory, signer) for _ in range(rounds)), 4),

@@ -42,7 +42,8 @@ def database():
 
 
 def add(index, database, new):
-    index.accept(index.insert(database.connection, new), new)
+    index.add(new)
+    index.accept(index.insert(database.connection))
 
 
 def test_a_filter_never_denies_what_was_added():
@@ -134,11 +135,12 @@ def test_generations_beyond_the_bound_are_still_found(database, monkeypatch):
     monkeypatch.setattr(module, "_GENERATION", 1 << 6)
     monkeypatch.setattr(module, "MAX_FILTERS", 2)
     index = AddressIndex(database)
-    index.candidates([])
     known = addresses(0, 500)
     for start in range(0, 500, 50):
         add(index, database, known[start : start + 50])
+        assert index.candidates(known[:1]) == [1]
     assert len(index._filters) == 2
+    assert {*index.perhaps_seen(known)} == {*range(500)}
     assert set(index.candidates(known)) == set(range(1, 501))
     reopened = AddressIndex(database)
     assert set(reopened.candidates(known)) == set(range(1, 501))
@@ -148,9 +150,25 @@ def test_generations_beyond_the_bound_are_still_found(database, monkeypatch):
 def test_a_transaction_that_fails_leaves_the_index_as_it_was(database):
     index = AddressIndex(database)
     add(index, database, addresses(0, 50))
+    index.add(addresses(50, 50))
     database.connection.execute("BEGIN")
-    index.insert(database.connection, addresses(50, 50))
+    index.insert(database.connection)
     database.connection.execute("ROLLBACK")
     assert index.end == 51
-    add(index, database, addresses(50, 50))
+    index.accept(index.insert(database.connection))
+    assert index.end == 101
     assert index.candidates(addresses(0, 100)) == list(range(1, 101))
+
+
+@pytest.mark.parametrize("indexed", [0, 1, 60, 100])
+def test_what_waits_for_the_index_is_perhaps_seen(database, indexed):
+    index = AddressIndex(database)
+    known = addresses(0, 100)
+    if indexed:
+        add(index, database, known[:indexed])
+    index.add(known[indexed:80])
+    assert {*index.perhaps_seen(known[:80])} == {*range(80)}
+    index.add(known[80:])
+    assert {*index.perhaps_seen(known)} == {*range(100)}
+    if indexed:
+        assert len(index.perhaps_seen(addresses(1000, 500))) < 25

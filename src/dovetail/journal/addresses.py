@@ -6,14 +6,13 @@ the first 8 bytes of the address and the message's number. Runs follow each othe
 ones are joined, which is a concatenation bucket by bucket, so that a lookup reads one row in each of few runs.
 
 Most addresses that a writer meets are new, and for those it asks no row: a filter for every million messages says
-"never seen" or "perhaps". It is built from the runs
-when a writer first asks, and is never stored.
+"never seen" or "perhaps". It is built from the runs when a writer first asks, and is never stored.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -130,22 +129,41 @@ def read_rows(rows: Rows, first_id: int, last_first_id: int) -> list[tuple[int, 
 class AddressIndex:
     """The writer's side: adds runs, joins small ones, and knows which addresses it need not look up."""
 
-    __slots__ = ("_filters", "_rows", "_runs")
+    __slots__ = ("_filters", "_rows", "_runs", "waiting")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._runs = read_runs(rows)
         self._filters: dict[int, AddressFilter] | None = None
+        self.waiting: list[bytes] = []
 
     @property
     def end(self) -> int:
         """The number after the last message that is indexed."""
         return self._runs[-1].end if self._runs else 1
 
-    def candidates(self, addresses: Sequence[bytes]) -> list[int]:
-        """Numbers of messages that may have one of these addresses; none where all of them are new."""
-        found: list[int] = []
+    def add(self, addresses: Sequence[bytes]) -> None:
+        """The messages that follow have these addresses; they wait for the next `insert`."""
+        if self._filters is not None:
+            _add_to_filters(self._filters, addresses, self.end + len(self.waiting))
+        self.waiting += addresses
+
+    def perhaps_seen(self, addresses: Sequence[bytes]) -> Collection[int]:
+        """Places in `addresses` of those that may have been added; all others never were."""
+        if not self._runs:
+            return range(len(addresses))  # a small journal does without a filter
         filters = self._loaded_filters()
+        if min(filters):
+            return range(len(addresses))
+        places: set[int] = set()
+        for known in filters.values():
+            places.update(known.hits(addresses))
+        return places
+
+    def candidates(self, addresses: Sequence[bytes]) -> list[int]:
+        """Numbers of indexed messages that may have one of these addresses; none where all of them are new."""
+        found: list[int] = []
+        filters = self._loaded_filters() if self._runs else {}
         for generation, known in filters.items():
             first_id = generation << GENERATION_BITS
             for place in known.hits(addresses):
@@ -156,10 +174,12 @@ class AddressIndex:
                 found += search_runs(self._rows, address, 0, unfiltered_end)
         return found
 
-    def insert(self, connection: Connection, addresses: Sequence[bytes]) -> list[AddressRun]:
-        """Add the messages that follow as a run, inside the caller's transaction; give the result to `accept`."""
-        new = AddressRun(self.end, len(addresses))
-        rows = encode_buckets(addresses, new.first_id)
+    def insert(self, connection: Connection) -> list[AddressRun]:
+        """Store what waits as a run, inside the caller's transaction; give the result to `accept`."""
+        if not self.waiting:
+            return self._runs
+        new = AddressRun(self.end, len(self.waiting))
+        rows = encode_buckets(self.waiting, new.first_id)
         small = self._small_runs()
         if len(small) + 1 >= SMALL_RUNS:
             first_id = small[0].first_id
@@ -177,11 +197,10 @@ class AddressIndex:
         )
         return [*kept, new]
 
-    def accept(self, runs: list[AddressRun], addresses: Sequence[bytes]) -> None:
+    def accept(self, runs: list[AddressRun]) -> None:
         """The transaction of `insert` is committed."""
-        first_id, self._runs = self.end, runs
-        if self._filters is not None:
-            _add_to_filters(self._filters, addresses, first_id)
+        self._runs = runs
+        self.waiting.clear()
 
     def _small_runs(self) -> list[AddressRun]:
         """The newest runs, as far as they are small."""
@@ -207,6 +226,7 @@ class AddressIndex:
             for run in self._runs:
                 if run.end > first_kept:
                     self._load_run(self._filters, run)
+            _add_to_filters(self._filters, self.waiting, self.end)
         return self._filters
 
     def _load_run(self, filters: dict[int, AddressFilter], run: AddressRun) -> None:

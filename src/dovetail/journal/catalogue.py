@@ -87,7 +87,11 @@ class Catalogue:
     def encode(self, observations: Sequence[Observation], size: int, last_at_us: int) -> Batch:
         """The rows of one commit behind a journal of `size` hops. Times never go backwards."""
         batch = Batch(size)
-        numbers = self._recall([observation.message for observation in observations])
+        addresses = [observation.message for observation in observations]
+        sizes = set(map(len, addresses))
+        if sizes != {ADDRESS_BYTES}:
+            raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {min(sizes - {ADDRESS_BYTES})}")
+        numbers = self._recall(addresses)
         names, seen = self._names, batch.seen
         runs, messages, next_message = batch.runs, batch.messages, self.next_message
         is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
@@ -101,7 +105,7 @@ class Catalogue:
             address, raw, reason = observation.message, observation.raw, observation.reason
             if message_id is None or message_id < 0:
                 message_id = seen.get(address, message_id)
-            if message_id is None and raw is not None and observation.size is None and len(address) == ADDRESS_BYTES:
+            if message_id is None and raw is not None and observation.size is None:
                 # a new message with all of its bytes, which is what most are
                 message_id = seen[address] = next_message + len(messages)
                 digest = b"" if is_hash or sha256(raw).digest() == address else sha256(raw).digest()
@@ -164,8 +168,6 @@ class Catalogue:
             message_id = -message_id
             batch.add_body(message_id, stored, self.next_message)
         else:
-            if len(address) != ADDRESS_BYTES:
-                raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
             message_id = self.next_message + len(batch.messages)
             batch.messages.append(stored)
         batch.seen[address] = message_id if has_body else -message_id
@@ -201,14 +203,16 @@ class Catalogue:
 
     def _recall(self, addresses: list[Address]) -> list[int | None]:
         """The numbers of messages, from memory or from the journal; None for those that are new."""
-        known = self._messages
-        numbers = list(map(known.get, addresses))
-        if None in numbers and self._index.end > 1:
-            missing = [address for address, number in zip(addresses, numbers, strict=True) if number is None]
-            # an address of a wrong size is refused where its message is numbered
-            candidates = self._index.candidates([address for address in missing if len(address) == ADDRESS_BYTES])
-            if candidates:
-                for row in self._reader.messages_by_id(candidates).values():
-                    known[row.address] = row.id if row.body_seq is not None else -row.id
-                numbers = list(map(known.get, addresses))
+        numbers: list[int | None] = [None] * len(addresses)
+        known, forgotten = self._messages, []
+        for place in self._index.perhaps_seen(addresses):
+            number = numbers[place] = known.get(addresses[place])
+            if number is None:
+                forgotten.append(place)
+        candidates = self._index.candidates([addresses[place] for place in forgotten]) if forgotten else []
+        if candidates:
+            for row in self._reader.messages_by_id(candidates).values():
+                known[row.address] = row.id if row.body_seq is not None else -row.id
+            for place in forgotten:
+                numbers[place] = known.get(addresses[place])
         return numbers

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from dovetail.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
 
-FORMAT = 2
+FORMAT = 3
 APPLICATION_ID = 0x44565441  # "DVTA"
 BLOCK_LEVEL = 8
 BLOCK_LEAVES = 1 << BLOCK_LEVEL
@@ -44,17 +44,16 @@ CREATE TABLE nodes (
     PRIMARY KEY (level, number)) STRICT, WITHOUT ROWID;
 -- signed notes
 CREATE TABLE checkpoints (size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
--- derived, written in bulk behind the commits: address -> message, message -> commits but its first,
--- expiry -> message
--- (see addresses.py)
+-- derived, written in bulk behind the commits: address -> message (see addresses.py), message -> commits but its first,
+-- earliest expiry -> row of messages
 CREATE TABLE address_runs (first_id INTEGER PRIMARY KEY, count INTEGER NOT NULL) STRICT;
 CREATE TABLE address_index (id INTEGER PRIMARY KEY, entries BLOB NOT NULL) STRICT;
 CREATE TABLE hop_index (
     message_id INTEGER NOT NULL, first_seq INTEGER NOT NULL,
     PRIMARY KEY (message_id, first_seq)) STRICT, WITHOUT ROWID;
 CREATE TABLE expiry_index (
-    expires_us INTEGER NOT NULL, message_id INTEGER NOT NULL,
-    PRIMARY KEY (expires_us, message_id)) STRICT, WITHOUT ROWID;
+    expires_us INTEGER NOT NULL, first_id INTEGER NOT NULL,
+    PRIMARY KEY (expires_us, first_id)) STRICT, WITHOUT ROWID;
 -- indexed_seq, indexed_message: how far the derived tables go; checkpoints: how many there are
 CREATE TABLE progress (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 INSERT INTO progress VALUES ('checkpoints', 0), ('indexed_message', 0), ('indexed_seq', 0);

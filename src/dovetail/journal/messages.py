@@ -66,6 +66,11 @@ class MessageBlock:
         """The number after its last message."""
         return self.first_id + len(self.messages)
 
+    @property
+    def expires_us(self) -> int | None:
+        """When the first of its bytes may be purged; None where none ever may."""
+        return min((message.expires_us for message in self.messages if message.expires_us is not None), default=None)
+
     def row(self, message_id: int, *, with_raw: bool) -> MessageRow:
         """One of its messages."""
         stored = self.messages[message_id - self.first_id]

@@ -22,12 +22,18 @@ def purge_step(writer: JournalWriter, *, now_us: int, below_seq: int | None = No
     limit = latest.size if latest is not None else 0
     if below_seq is not None:
         limit = min(limit, below_seq)
-    rows = writer.reader.all("SELECT message_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (now_us,))
     chosen: list[MessageRow] = []
-    for start in range(0, len(rows), MESSAGES_A_STEP):
-        part = writer.reader.messages_by_id(message_id for (message_id,) in rows[start : start + MESSAGES_A_STEP])
-        chosen += [row for row in part.values() if row.body_seq is not None and row.body_seq < limit]
+    for (first_id,) in writer.reader.all(
+        "SELECT first_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (now_us,)
+    ):
+        block = next(writer.reader.message_blocks(first_id))
+        rows = (block.row(message_id, with_raw=False) for message_id in range(block.first_id, block.end))
+        chosen += [row for row in rows if _is_due(row, now_us, limit)]
         if len(chosen) >= MESSAGES_A_STEP:
             break
     writer.purge_bodies(chosen[:MESSAGES_A_STEP], now_us)
     return len(chosen[:MESSAGES_A_STEP])
+
+
+def _is_due(row: MessageRow, now_us: int, limit: int) -> bool:
+    return row.expires_us is not None and row.expires_us <= now_us and row.body_seq is not None and row.body_seq < limit

@@ -241,6 +241,11 @@ class JournalReader:
                 yield block
             position = block.first_id + 1
 
+    def block_start(self, message_id: int) -> int:
+        """The number of the first message in the row that holds `message_id`."""
+        first_id: int = self.one("SELECT max(first_id) FROM messages WHERE first_id <= ?", (message_id,))[0]
+        return first_id
+
     def messages_by_id(self, ids: Iterable[int], raw_from: int = 0, raw_end: int = 0) -> dict[int, MessageRow]:
         """Messages by their number in this file, with bytes where the hop that carries them is in the given range."""
         found: dict[int, MessageRow] = {}

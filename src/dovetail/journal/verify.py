@@ -19,7 +19,7 @@ from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, re
 from dovetail.journal.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import unpack_names
-from dovetail.journal.messages import MessageRow
+from dovetail.journal.messages import MessageBlock, MessageRow
 from dovetail.journal.reader import Commit, JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.signing import Verifier
@@ -292,6 +292,8 @@ class _Verification:
                 self._find(None, f"messages {self._verdict.messages + 1} to {block.first_id - 1} are missing")
             for message_id in range(block.first_id, block.end):
                 self._check_message(block.row(message_id, with_raw=True))
+            if block.end - 1 <= self._indexed_message:
+                self._check_expiry(block)
             self._verdict.messages = block.end - 1
         if self._verdict.messages != self._last_id:
             self._find(None, f"{self._verdict.messages} messages are stored, hops name {self._last_id}")
@@ -320,12 +322,14 @@ class _Verification:
         self._run_addresses.append(message.address)
         if self._runs and message.id == self._runs[0].end - 1:
             self._check_run(self._runs.pop(0))
-        if message.expires_us is None:
+
+    def _check_expiry(self, block: MessageBlock) -> None:
+        if block.expires_us is None:
             return
         self._listed_expiries += 1
-        where = (message.expires_us, message.id)
-        if not self._reader.one("SELECT 1 FROM expiry_index WHERE expires_us = ? AND message_id = ?", where):
-            self._find(message.body_seq, f"message {message.address.hex()} is listed with another expiry")
+        where = (block.expires_us, block.first_id)
+        if not self._reader.one("SELECT 1 FROM expiry_index WHERE expires_us = ? AND first_id = ?", where):
+            self._find(block.first_seq, f"messages {block.first_id} to {block.end - 1} are listed with another expiry")
 
     def _check_run(self, run: AddressRun) -> None:
         """A run of the address index holds its messages and no others."""

@@ -13,7 +13,7 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -33,7 +33,7 @@ from dovetail.journal.database import (
     translate,
 )
 from dovetail.journal.layout import encode_runs
-from dovetail.journal.messages import MessageRow, MessageTuple, StoredMessage, encode_messages
+from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.signing import Signer
@@ -62,8 +62,7 @@ class JournalWriter:
         self._indexed_seq = self.reader.progress("indexed_seq")
         self._addresses = AddressIndex(self.reader)
         self._catalogue = Catalogue(self.reader, self._addresses, limits)
-        self._unindexed_addresses: list[bytes] = []
-        self._unindexed_expiries: list[tuple[int, int]] = []
+        self._unindexed_expiries: dict[int, int] = {}
         self._unindexed_hops: list[tuple[int, int]] = []
         self._restore_unindexed()
 
@@ -152,6 +151,7 @@ class JournalWriter:
         The caller has made sure that they are expired and below a checkpoint. Returns the journal's size.
         """
         if messages:
+            self.index()
             self._commit(
                 [Observation(at_us=now_us, stage=Stage.PURGED, message=row.address) for row in messages],
                 purged=messages,
@@ -173,31 +173,14 @@ class JournalWriter:
                     (self._catalogue.next_message, len(batch.messages), self._size, zlib.crc32(rows), rows),
                 )
             if batch.bodies:
-                self._add_bodies(batch.bodies)
+                self._replace({message_id: StoredMessage(*body) for message_id, body in batch.bodies.items()})
             if purged:
-                self._delete_bodies(purged)
+                self._replace({row.id: _without_bytes(row) for row in purged})
             self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._note_unindexed(batch)
         self._catalogue.accept(batch)
         self._size = batch.end
         self._last_at_us = batch.last_at_us
-
-    def _add_bodies(self, bodies: dict[int, MessageTuple]) -> None:
-        """Bytes of messages that an earlier commit had seen without."""
-        self._replace({message_id: StoredMessage(*body) for message_id, body in bodies.items()})
-        self._connection.executemany(
-            "INSERT INTO expiry_index VALUES (?, ?)",
-            [row for row in _expiries(bodies.items()) if row[1] < self._addresses.end],
-        )
-
-    def _delete_bodies(self, messages: Sequence[MessageRow]) -> None:
-        self._replace(
-            {row.id: StoredMessage(row.address, row.body_seq, row.size, row.digest, None, None) for row in messages}
-        )
-        self._connection.executemany(
-            "DELETE FROM expiry_index WHERE expires_us = ? AND message_id = ?",
-            [(row.expires_us, row.id) for row in messages],
-        )
 
     def _replace(self, changes: dict[int, StoredMessage]) -> None:
         """Write rows of messages anew with some of them changed."""
@@ -205,22 +188,40 @@ class JournalWriter:
         while pending:
             block = next(self.reader.message_blocks(pending[0]))
             inside = [message_id for message_id in pending if message_id < block.end]
+            expired_us = block.expires_us
             for message_id in inside:
                 block.messages[message_id - block.first_id] = changes[message_id]
+            if block.end <= self._addresses.end:
+                self._list_expiry(block.first_id, expired_us, block.expires_us)
             rows = encode_messages(block.messages)
             self._connection.execute(
                 "UPDATE messages SET crc = ?, rows = ? WHERE first_id = ?", (zlib.crc32(rows), rows, block.first_id)
             )
             pending = pending[len(inside) :]
 
+    def _list_expiry(self, first_id: int, before_us: int | None, now_us: int | None) -> None:
+        """List a row of messages by another earliest expiry than before."""
+        if before_us == now_us:
+            return
+        if before_us is not None:
+            self._connection.execute(
+                "DELETE FROM expiry_index WHERE expires_us = ? AND first_id = ?", (before_us, first_id)
+            )
+        if now_us is not None:
+            self._connection.execute("INSERT INTO expiry_index VALUES (?, ?)", (now_us, first_id))
+
     def _note_unindexed(self, batch: Batch) -> None:
         """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
         first_id = self._catalogue.next_message
-        self._unindexed_addresses += [message[0] for message in batch.messages]
-        self._unindexed_expiries += _expiries(enumerate(batch.messages, first_id))
-        if batch.bodies:
-            late = _expiries(batch.bodies.items())
-            self._unindexed_expiries += [row for row in late if row[1] >= self._addresses.end]
+        if batch.messages:
+            self._addresses.add([message[0] for message in batch.messages])
+            expiries = [expires_us for message in batch.messages if (expires_us := message[4]) is not None]
+            if expiries:
+                self._unindexed_expiries[first_id] = min(expiries)
+        for message_id, body in batch.bodies.items():
+            if message_id >= self._addresses.end and body[4] is not None:
+                block_id = self.reader.block_start(message_id)
+                self._unindexed_expiries[block_id] = min(self._unindexed_expiries.get(block_id, body[4]), body[4])
         older = {run[0] for run in batch.runs if run[0] < first_id}
         self._unindexed_hops.extend([(message_id, self._size) for message_id in older])
 
@@ -228,11 +229,10 @@ class JournalWriter:
         """What earlier openings of this file left unindexed."""
         first_of: dict[int, int] = {}
         for block in self.reader.message_blocks(self._addresses.end):
-            for message_id, message in enumerate(block.messages, block.first_id):
-                first_of[message_id] = block.first_seq
-                self._unindexed_addresses.append(message.address)
-                if message.expires_us is not None:
-                    self._unindexed_expiries.append((message.expires_us, message_id))
+            first_of.update(dict.fromkeys(range(block.first_id, block.end), block.first_seq))
+            self._addresses.add([message.address for message in block.messages])
+            if block.expires_us is not None:
+                self._unindexed_expiries[block.first_id] = block.expires_us
         for commit in self.reader.commits(self._indexed_seq):
             for message_id in {run.message_id for run in commit.runs}:
                 if first_of.get(message_id) != commit.first_seq:
@@ -246,7 +246,7 @@ class JournalWriter:
     def is_index_due(self) -> bool:
         """Whether enough has been appended for `index` to be worth its transaction."""
         return (
-            len(self._unindexed_addresses) >= self._limits.index_after_messages
+            len(self._addresses.waiting) >= self._limits.index_after_messages
             or len(self._unindexed_hops) >= self._limits.index_after_runs
         )
 
@@ -254,19 +254,15 @@ class JournalWriter:
         """Bring the lookup tables up to date; idempotent."""
         if self._indexed_seq == self._size:
             return
-        addresses = self._unindexed_addresses
-        runs = None
+        expiries = sorted((expires_us, first_id) for first_id, expires_us in self._unindexed_expiries.items())
         with _Transaction(self):
-            if addresses:
-                runs = self._addresses.insert(self._connection, addresses)
-            self._connection.executemany("INSERT INTO expiry_index VALUES (?, ?)", sorted(self._unindexed_expiries))
+            runs = self._addresses.insert(self._connection)
+            self._connection.executemany("INSERT INTO expiry_index VALUES (?, ?)", expiries)
             self._connection.executemany("INSERT INTO hop_index VALUES (?, ?)", sorted(self._unindexed_hops))
             self._set_progress("indexed_message", self._last_message)
             self._set_progress("indexed_seq", self._size)
-        if runs is not None:
-            self._addresses.accept(runs, addresses)
+        self._addresses.accept(runs)
         self._indexed_seq = self._size
-        self._unindexed_addresses.clear()
         self._unindexed_expiries.clear()
         self._unindexed_hops.clear()
         self._catalogue.shrink()
@@ -356,9 +352,9 @@ class _Transaction:
             raise self._writer.fail(error) from error
 
 
-def _expiries(messages: Iterable[tuple[int, MessageTuple]]) -> list[tuple[int, int]]:
-    """Rows of `expiry_index` for those that expire."""
-    return [(expires_us, number) for number, message in messages if (expires_us := message[4]) is not None]
+def _without_bytes(row: MessageRow) -> StoredMessage:
+    """What stays of a message that is purged."""
+    return StoredMessage(row.address, row.body_seq, row.size, row.digest, None, None)
 
 
 def _take_lock(path: Path) -> int:
