@@ -209,6 +209,6 @@ def test_leaves_of_a_part_are_those_of_the_whole(tmp_path):
         tree = JournalTree(writer.reader)
         whole = list(tree.leaf_hashes(0, writer.size))
         assert len(whole) == writer.size
-        for first in range(writer.size):
-            for end in range(first, writer.size + 1, 5):
+        for first in range(0, writer.size, 3):
+            for end in range(first, writer.size + 1, 11):
                 assert list(tree.leaf_hashes(first, end)) == whole[first:end]

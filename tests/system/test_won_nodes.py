@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import signal
+import warnings
 
 import pytest
 
@@ -16,12 +19,7 @@ from dovetail.won.message import decode_message
 from dovetail.won.vocabulary import MessageType
 from system.won_processes import QUICK, Site, connect, conversation_of, create, say
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.timeout(180),
-    # a TLS handshake with a process that is killed in the middle of it is left to the collector by the transport
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 
 async def talk_through_a_kill(site, rounds):
@@ -127,3 +125,24 @@ async def second_client(site):
 
 def test_two_clients_of_one_atom_see_the_same(tmp_path):
     assert asyncio.run(second_client(Site(tmp_path))) == [ChainState.COMPLETE, ChainState.COMPLETE]
+
+
+async def come_and_go(site, is_silent):
+    node = site.node("a")
+    await node.start()
+    owner = await create(site.home(node, "alice"))
+    if is_silent:
+        node.process.send_signal(signal.SIGSTOP)
+    await owner.__aexit__()
+    node.process.send_signal(signal.SIGCONT)
+    assert node.stop() == 0
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_an_owner_that_leaves_has_closed_its_sockets(tmp_path, is_silent):
+    gc.collect()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        asyncio.run(come_and_go(Site(tmp_path), is_silent))
+        gc.collect()
+    assert [str(each.message) for each in told] == []

@@ -19,12 +19,7 @@ from system.pcp_site import scrape, until
 from system.up_site import dovetail, free_port, running
 from system.won_processes import connect, conversation_of, create, say
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.timeout(180),
-    # a TLS handshake with a process that is killed in the middle of it is left to the collector by the transport
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 ROUNDS = 40
 
 

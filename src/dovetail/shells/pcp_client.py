@@ -42,6 +42,7 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import INVENTORY_REQUEST, InventoryRequest, InventoryResponse
+from dovetail.shells.dialling import dial
 from dovetail.shells.websocket import quiet_log
 
 DEFAULT_TTL_MS = 30_000
@@ -330,11 +331,10 @@ class PcpClient:
                 options["server_hostname"] = self._server_hostname
         try:
             await asyncio.wait_for(
-                picows.ws_connect(
-                    lambda: _Wire(self, self._options.max_message_bytes),
+                dial(
+                    _Wire(self, self._options.max_message_bytes),
                     self._url,
                     logger_name=quiet_log,
-                    max_redirects=0,
                     enable_auto_ping=True,
                     auto_ping_strategy=picows.WSAutoPingStrategy.PING_PERIODICALLY,
                     auto_ping_idle_timeout=PING_INTERVAL_S,

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import picows
 
 from dovetail.errors import KeyFileError
+from dovetail.shells.dialling import dial
 
 MAX_WIRE_BYTES = 16 << 20
 MAX_UNSENT_BYTES = 32 << 20
@@ -160,8 +161,8 @@ async def serve(
 async def connect(wire: Wire, node: str, context: ssl.SSLContext | None) -> None:
     """Open a wire to a node; raises OSError or picows.WSError."""
     url = f"{node.replace('http', 'ws', 1)}/link/{wire.kind}"
-    await picows.ws_connect(
-        lambda: wire,
+    await dial(
+        wire,
         url,
         ssl_context=context if url.startswith("wss:") else None,
         websocket_handshake_timeout=HANDSHAKE_S,
@@ -169,7 +170,6 @@ async def connect(wire: Wire, node: str, context: ssl.SSLContext | None) -> None
         auto_ping_idle_timeout=PING_IDLE_S,
         auto_ping_reply_timeout=PING_IDLE_S,
         max_frame_size=MAX_WIRE_BYTES,
-        max_redirects=0,
         logger_name=_quiet,
     )
 
