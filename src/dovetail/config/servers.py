@@ -24,6 +24,9 @@ _DURABILITY = Meta(
 )
 _METRICS = Meta(description="Address of the server's own /metrics and /healthz; none where not given.")
 Durability = Literal["full", "relaxed"]
+_JournalPath = Annotated[
+    str | None, path_text, Meta(description="The journal; a file in `journal.directory` where not given.")
+]
 
 
 class PcpServerSection(PcpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,9 +45,7 @@ class PcpServerSection(PcpSettings, frozen=True, kw_only=True, forbid_unknown_fi
         path_text,
         Meta(description="The CA's revocation list, watched; crl.pem where not given and there is one."),
     ] = None
-    journal: Annotated[
-        str | None, path_text, Meta(description="The journal; a file in `journal.directory` where not given.")
-    ] = None
+    journal: _JournalPath = None
     signing_key: Annotated[
         str | None,
         path_text,
@@ -91,9 +92,7 @@ class WonServerSection(Section, frozen=True, kw_only=True):
     authority: Annotated[
         str | None, path_text, Meta(description="The CA that certifies other nodes; ca.pem where not given.")
     ] = None
-    journal: Annotated[
-        str | None, path_text, Meta(description="The journal; a file in `journal.directory` where not given.")
-    ] = None
+    journal: _JournalPath = None
     signing_key: Annotated[
         str | None,
         path_text,
