@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 
+import apsw
 import pytest
 
 from dovetail.errors import JournalBusy, JournalError, JournalFull
@@ -15,6 +16,7 @@ from dovetail.journal.journal import MAX_GROUP_BYTES, Journal, JournalOptions
 from dovetail.journal.layout import decode_runs
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
+from journal.fault_vfs import Disk
 from journal.worlds import SERVER, SIGNER, observe, open_writer
 
 
@@ -203,6 +205,26 @@ def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
         while journal.size < 30 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(30)]
+
+
+def test_after_a_failure_of_the_disk_everybody_is_refused_and_the_loss_is_told_once(tmp_path, caplog):
+    disk = Disk()
+    disk.failure = apsw.SQLITE_IOERR_WRITE
+    writer = open_writer(tmp_path / "a.journal", connect=disk.connect)
+    journal = Journal(writer, JournalOptions(durability="relaxed", relaxed_flush_ms=1, checkpoint_interval_s=3600))
+    with journal:
+        assert journal.append([observe(b"kept")]) == 1
+        disk.fail_at = len(disk.log)
+        journal.write([observe(b"lost")])
+        deadline = time.monotonic() + 5
+        while writer.broken is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for append in (journal.write, journal.append):
+            with pytest.raises(JournalError, match=r"a\.journal"):
+                append([observe(b"refused")])
+    assert len([record for record in caplog.records if "1 appends not written" in record.getMessage()]) == 1
+    with open_journal(tmp_path / "a.journal") as journal:
+        assert [hop.raw for hop in journal.hops()][:1] == [b"kept"]
 
 
 def test_closing_on_a_full_disk_ends_and_says_what_was_not_written(tmp_path, caplog):

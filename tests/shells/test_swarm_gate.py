@@ -296,9 +296,11 @@ def test_a_node_waits_while_there_is_no_room_and_publishes_when_there_is(tmp_pat
         async with SwarmNode(SETTINGS, tmp_path, threads=1) as node:
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 1").fetchone())
             publishing = asyncio.ensure_future(node.publish(bytes(10_000), 5))
-            await asyncio.sleep(0.3)
-            assert not publishing.done()
+            async with asyncio.timeout(20):  # its work is to be found first
+                while node.health.is_well:
+                    await asyncio.sleep(0.01)
             assert node.health == (False, "waiting for the disk")
+            assert not publishing.done()
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 100000").fetchone())
             address = await asyncio.wait_for(publishing, 5)
             assert node.journal.raw(address) is not None

@@ -1,7 +1,11 @@
 """The broker as a process of its own, with its real journal: the command line, drain, and restart."""
 
+import asyncio
+import contextlib
 import json
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -12,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.errors import DovetailError
 from dovetail.hop import Stage
 from dovetail.journal.reader import JournalReader
+from dovetail.shells.pcp_client import PcpClient
 
 pytestmark = pytest.mark.system
 RUN = "from dovetail.cli.main import report; from dovetail.cli.pcp import app; import sys\n"
@@ -27,7 +33,7 @@ def pcp(*arguments: str, timeout_s: float = 30, **more) -> subprocess.CompletedP
 
 
 @contextmanager
-def serving(*arguments: str):
+def serving(*arguments: str, largest_file_bytes: int = resource.RLIM_INFINITY):
     command = [
         sys.executable,
         "-c",
@@ -40,7 +46,14 @@ def serving(*arguments: str):
         "--json",
         *arguments,
     ]
-    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes)),
+    )
     try:
         started = json.loads(process.stdout.readline())
         yield process, started["url"]
@@ -161,7 +174,13 @@ def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_the_file_is_b
     config, journal = tmp_path / "broker.toml", tmp_path / "broker.journal"
     config.write_text(RULES.format(journal=journal, name="first", allow="true"))
     command = [sys.executable, "-c", RUN, "serve", "--config", str(config), "--json"]
-    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         started = json.loads(process.stdout.readline())
 
@@ -215,6 +234,33 @@ def test_a_restarted_broker_goes_on_with_its_journal(tmp_path):
     with JournalReader.open(Path(path)) as reader:
         missed = [hop for hop in reader.hops() if hop.stage is Stage.UNDELIVERABLE]
     assert len(missed) == 2
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_a_disk_that_fails_stops_the_broker(tmp_path, durability):
+    async def send_until_it_ends(process, url):
+        deadline = time.monotonic() + 30
+        async with PcpClient(url, "pcp://a/b") as client:
+            await client.wait_associated(10)
+            while process.poll() is None:
+                assert time.monotonic() < deadline, "the broker goes on without a journal"
+                with contextlib.suppress(DovetailError, TimeoutError):
+                    await client.send("http://example.com/x", "pcp://ghost/agent", os.urandom(8000).hex(), ttl_ms=200)
+                await asyncio.sleep(0.002)
+
+    path = tmp_path / "broker.journal"
+    options = ("--journal", str(path), "--durability", durability)
+    with serving(*options, largest_file_bytes=600_000) as (process, url):
+        asyncio.run(send_until_it_ends(process, url))
+        told = [line for line in process.stderr.read().splitlines() if "disk I/O error" in line]
+        assert process.returncode == 1
+    assert told[-1].startswith("dovetail: ")
+    lost = [line for line in told if re.search("[0-9]+ appends not written", line)]
+    unsigned = [line for line in told if "no checkpoint" in line]
+    assert len(lost) == (durability == "relaxed")
+    assert len(told) == len(lost) + min(len(unsigned), 1) + 1
+    with JournalReader.open(path) as reader:
+        assert reader.size > 0
 
 
 def test_trace_names_the_rule_for_each_client(tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.errors import DovetailError, JournalDamaged
+from dovetail.errors import DovetailError, JournalDamaged, JournalError
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
@@ -28,6 +28,9 @@ class SharedJournal(Protocol):
     """What a checkpointer needs of the journal it works for."""
 
     path: Path
+
+    @property
+    def failure(self) -> JournalError | None: ...
 
     def call(self, job: Callable[[JournalWriter], object]) -> None: ...
 
@@ -107,6 +110,8 @@ class Checkpointer:
                 self.checkpoint()
             except DovetailError as error:
                 log.warning("journal %s: no checkpoint: %s", self._journal.path, error)
+                if self._journal.failure is not None:
+                    return  # told once
 
 
 def _store(growing: GrowingTree, growth: TreeGrowth, writer: JournalWriter) -> None:

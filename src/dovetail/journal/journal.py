@@ -15,7 +15,8 @@ connection of its own, so hashing never holds up a commit.
 
 With `write` nobody waits: it is for the broker, whose protocol promises nothing. The queue is bounded by bytes: `write`
 and `append_async` raise JournalBusy at the bound, `append` waits there. A full disk fails those who wait, at once and
-with nothing appended; what nobody waits for stays in the queue and is tried again.
+with nothing appended; what nobody waits for stays in the queue and is tried again. Any other failure of the disk is the
+end of this journal: from then on everybody is refused, `write` too, until it is opened again.
 """
 
 from __future__ import annotations
@@ -155,7 +156,11 @@ class Journal:
         return await waiter.wait_async()
 
     def write(self, observations: Sequence[Observation]) -> None:
-        """Append soon, without waiting; JournalBusy at the queue's bound. Failures are logged."""
+        """Append soon, without waiting; JournalBusy at the queue's bound. A full disk is logged, and tried again.
+
+        Where the disk fails otherwise, what was queued is lost, as far as this durability allows, and the next call
+        raises why.
+        """
         self._put(observations, None, wait=False)
 
     def flush(self) -> int:
@@ -195,6 +200,11 @@ class Journal:
         """How much waits to be committed."""
         return self._queue_bytes
 
+    @property
+    def failure(self) -> JournalError | None:
+        """The failure of the disk that has ended this journal, if one has."""
+        return self._writer.broken
+
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
         """Committed hops from `first` up to and without `end`."""
         return self.reader.hops(first, end)
@@ -227,15 +237,19 @@ class Journal:
             self._work.notify()
             self._room.notify_all()
         self._writing.join()
+        if self.failure is None:
+            self._finish_file()
+        for reader in self._readers:
+            reader.close()
+        self._writer.close()
+
+    def _finish_file(self) -> None:
         try:
             self._writer.index()
             self._writer.checkpoint()
             self._writer.sync()
         except DovetailError as error:
             log.warning("journal %s: not everything was written at closing: %s", self.path, error)
-        for reader in self._readers:
-            reader.close()
-        self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -256,6 +270,8 @@ class Journal:
                 self._room.wait()
             if self._is_closing:
                 raise JournalError(f"{self.path} is closed")
+            if self.failure is not None:
+                raise self.failure
             is_first = not self._items
             self._items.append((observations, waiter, cost))
             self._queued += 1
@@ -335,14 +351,14 @@ class Journal:
                 log.exception("journal %s: append failed", self.path)
                 failure = JournalError(f"{self.path}: append failed: {failure}")
             error = failure
-            if len(items) > 1 and not error.retriable and not self._writer.is_broken:
+            if len(items) > 1 and not error.retriable and self.failure is None:
                 # one of them is at fault: the others must not suffer
                 return [item for single in items for item in self._commit([single])]
         _finish([waiter for _, waiter, _ in items if waiter is not None], self._writer.size, error)
         if error is None:
             return []
         unwaited = [item for item in items if item[1] is None]
-        if unwaited:
+        if unwaited and not self._is_stalled:  # once for a full disk, however often it is tried
             log.error("journal %s: %d appends not written: %s", self.path, len(unwaited), error)
         return unwaited if error.retriable else []
 
@@ -351,13 +367,15 @@ class Journal:
             if self._writer.is_index_due:
                 self._writer.index()
         except JournalError as error:
-            log.warning("journal %s: index is behind: %s", self.path, error)
+            if self.failure is None:
+                log.warning("journal %s: index is behind: %s", self.path, error)
 
     def _sync(self) -> None:
         try:
             self._writer.sync()
         except JournalError as error:
-            log.error("journal %s: cannot be synced: %s", self.path, error)
+            if self.failure is None:
+                log.error("journal %s: cannot be synced: %s", self.path, error)
 
 
 def _finish(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:

@@ -44,7 +44,10 @@ _BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class JournalWriter:
-    """The only writer of one journal file. For one thread; `Journal` shares it among many callers."""
+    """The only writer of one journal file. For one thread; `Journal` shares it among many callers.
+
+    `broken` is the failure of the disk that has made it unusable, if one has; opening the file again is the cure.
+    """
 
     def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer, limits: Limits) -> None:
         self.path = path
@@ -52,7 +55,7 @@ class JournalWriter:
         self._lock = lock
         self._connection = connection
         self._signer = signer
-        self._broken: JournalError | None = None
+        self.broken: JournalError | None = None
         self.reader = JournalReader(connection, path)
         self._size: int
         self._last_at_us: int
@@ -297,15 +300,10 @@ class JournalWriter:
         except sqlite3.Error as error:
             raise self.fail(error) from error
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether a failure of the disk has made this writer unusable; opening it again is the cure."""
-        return self._broken is not None
-
     def begin(self) -> None:
         """Begin a transaction, unless an earlier failure made this writer unusable."""
-        if self._broken is not None:
-            raise self._broken
+        if self.broken is not None:
+            raise self.broken
         self._connection.execute("BEGIN IMMEDIATE")
 
     def end(self) -> None:
@@ -318,7 +316,7 @@ class JournalWriter:
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
         if not failure.retriable and not isinstance(failure, JournalLocked):
-            self._broken = failure
+            self.broken = failure
         return failure
 
     def _set_progress(self, name: str, value: int) -> None:

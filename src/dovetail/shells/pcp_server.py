@@ -415,9 +415,7 @@ class PcpServer:
 
     def _fail(self, error: Exception) -> None:
         """The broker cannot keep its promises: stop promising."""
-        if isinstance(error, DovetailError):
-            log.critical("the broker stops: %s", error)
-        else:
+        if not isinstance(error, DovetailError):  # whoever runs the broker tells those
             log.critical("the broker stops", exc_info=error)
         self._is_gated = True
         if self.failed is not None and not self.failed.done():
