@@ -14,6 +14,7 @@ from dovetail.shells.swarm_gate import MAX_KEPT, JournalGate, Turn
 from dovetail.shells.swarm_node import SwarmNode
 from dovetail.swarm.events import PeerLinked
 from dovetail.swarm.settings import SwarmSettings
+from system.pcp_site import until
 
 
 def observation(number: int) -> Observation:
@@ -296,9 +297,7 @@ def test_a_node_waits_while_there_is_no_room_and_publishes_when_there_is(tmp_pat
         async with SwarmNode(SETTINGS, tmp_path, threads=1) as node:
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 1").fetchone())
             publishing = asyncio.ensure_future(node.publish(bytes(10_000), 5))
-            async with asyncio.timeout(20):  # its work is to be found first
-                while node.health.is_well:
-                    await asyncio.sleep(0.01)
+            await until(lambda: not node.health.is_well, 20)  # its work is to be found first
             assert node.health == (False, "waiting for the disk")
             assert not publishing.done()
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 100000").fetchone())
