@@ -33,7 +33,7 @@ from typing import Self
 
 import msgspec
 
-from dovetail.errors import DovetailError, JournalBusy, JournalError
+from dovetail.errors import DovetailError, JournalBusy, JournalError, JournalFull
 from dovetail.hop import Address, Hop, Observation
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.checkpointer import Checkpointer
@@ -164,8 +164,13 @@ class Journal:
         self._put(observations, None, wait=False)
 
     def flush(self) -> int:
-        """Wait until all that was queued before is durable; returns the journal's size."""
+        """Wait until all that was queued before is durable; returns the journal's size.
+
+        Raises JournalFull where the disk has no room for it: it stays in the queue.
+        """
         self.call(JournalWriter.sync)
+        if self._is_stalled:
+            raise JournalFull(f"no room left for {self.path}: {self._queue_bytes} bytes wait for it")
         return self.size
 
     def checkpoint(self) -> SignedCheckpoint | None:
