@@ -90,6 +90,18 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path):
         JournalReader.open(tmp_path / "missing.journal")
 
 
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_journal_of_another_format_is_refused_with_what_to_do(tmp_path, version):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"message")])
+    connection = connect_writer(tmp_path / "a.journal")
+    connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+    for open_ in (open_writer, JournalReader.open):
+        with pytest.raises(JournalError, match=f"has journal format {version}, expected 3: read and seal it with"):
+            open_(tmp_path / "a.journal")
+
+
 @pytest.mark.parametrize(
     "bad",
     [

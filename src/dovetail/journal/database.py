@@ -117,7 +117,10 @@ def check_format(connection: Connection, path: Path) -> None:
     if application_id != APPLICATION_ID:
         raise JournalError(f"{path} is not a journal")
     if version != FORMAT:
-        raise JournalError(f"{path} has journal format {version}, expected {FORMAT}")
+        raise JournalError(
+            f"{path} has journal format {version}, expected {FORMAT}: read and seal it with the version that wrote "
+            "it, and let this one begin a new file"
+        )
 
 
 def translate(error: sqlite3.Error, path: Path) -> JournalError:
