@@ -51,12 +51,10 @@ def test_messages_are_told_apart():
         "successor 1",
         "response 2",
     ]
-    address = Address(bytes(32))
-    assert describe_message("the message", address, Fabric.PCP, None, 5) == (
-        f"the message is {'00' * 32}; its 5 bytes are here"
-    )
-    assert describe_message("response 1", address, Fabric.SWARM, Relation.RESPONDING_TO, None) == (
-        f"response 1 is {'00' * 32}, which responds to the message; its bytes are left out"
+    text = "00" * 32
+    assert describe_message("the message", text, None, 5) == f"the message is {text}; its 5 bytes are here"
+    assert describe_message("response 1", text, Relation.RESPONDING_TO, None) == (
+        f"response 1 is {text}, which responds to the message; its bytes are left out"
     )
 
 

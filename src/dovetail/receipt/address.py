@@ -11,20 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Fabric, Relation, address_of
+from dovetail.hop import Address, Fabric, Relation, address_of, won_uri
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The address that bytes have, None where they contradict themselves, and the parents that they name by URI."""
+    """The address that bytes have, None where they contradict themselves, and the parents that they name by URI.
+
+    `text` is the address as people see it.
+    """
 
     address: Address | None
+    text: str
     names: frozenset[tuple[Relation, str]] = frozenset()
 
 
 def read_hashed(raw: bytes) -> Reading:
     """A message whose address is the hash of its bytes."""
-    return Reading(address_of(raw))
+    address = address_of(raw)
+    return Reading(address, address.hex())
 
 
 def read_won(raw: bytes) -> Reading:
@@ -34,13 +39,14 @@ def read_won(raw: bytes) -> Reading:
     try:
         message = decode_message(raw)
     except RemoteProtocolError:
-        return Reading(address_of(raw))
+        address = address_of(raw)
+        return Reading(address, won_uri(address))
     if not verify_address(message):
-        return Reading(None)
+        return Reading(None, message.uri)
     names = [(Relation.PREVIOUS, uri) for uri in message.previous]
     if message.responding_to is not None:
         names.append((Relation.RESPONDING_TO, message.responding_to))
-    return Reading(message.address, frozenset(names))
+    return Reading(message.address, message.uri, frozenset(names))
 
 
 READERS: Mapping[Fabric, Callable[[bytes], Reading]] = {

@@ -110,7 +110,7 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
         view = check_since(journal.since, check_note(journal).checkpoint)
         stated.append((view, [each.hop for each in kept]))
     receipt = Delivery(
-        claim=state_delivery(messages, stated, fabric),
+        claim=state_delivery(messages, [address_text(message.address, fabric) for message in messages], stated),
         messages=[
             record_message(message.address, message.raw, message.relation and str(message.relation))
             for message in messages

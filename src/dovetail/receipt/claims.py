@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 
-from dovetail.hop import Address, Fabric, Hop, Relation, Stage, address_text
+from dovetail.hop import Fabric, Hop, Relation, Stage
 from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.consistency import View
 from dovetail.receipt.note import Cosignature
@@ -86,9 +86,9 @@ def name_messages(relations: Iterable[Relation | None]) -> list[str]:
     return names
 
 
-def describe_message(name: str, address: Address, fabric: Fabric, relation: Relation | None, length: int | None) -> str:
-    """Which message it is."""
-    sentence = f"{name} is {address_text(address, fabric)}"
+def describe_message(name: str, text: str, relation: Relation | None, length: int | None) -> str:
+    """Which message it is; `text` is its address as people see it."""
+    sentence = f"{name} is {text}"
     if relation is not None:
         sentence += f", which {_RELATIONS[relation][1]}"
     return f"{sentence}; its bytes are left out" if length is None else f"{sentence}; its {length} bytes are here"

@@ -55,8 +55,8 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
     messages = read_messages(receipt.messages)
     journals = check_journals(receipt.journals, messages, trusted, policy)
     fabric = single_fabric(journals)
-    check_messages(messages, journals, fabric)
-    claims = state_delivery(messages, ((j.view, j.hops) for j in journals), fabric)
+    texts = check_messages(messages, journals, fabric)
+    claims = state_delivery(messages, texts, ((j.view, j.hops) for j in journals))
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     hops = tuple(hop for journal in journals for hop in journal.hops)
@@ -75,13 +75,17 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
 
 def state_delivery(
     messages: Sequence[ProvenMessage],
+    texts: Sequence[str],
     journals: Iterable[tuple[View, Sequence[Hop]]],
-    fabric: Fabric,
 ) -> list[str]:
-    """The claim of a delivery: which messages, then for each journal its hops and what stands for them."""
+    """The claim of a delivery: which messages, then for each journal its hops and what stands for them.
+
+    `texts` are the addresses of the messages as people see them.
+    """
     names = {message.address: message.name for message in messages}
     sentences = [
-        describe_message(m.name, m.address, fabric, m.relation, None if m.raw is None else len(m.raw)) for m in messages
+        describe_message(m.name, text, m.relation, None if m.raw is None else len(m.raw))
+        for m, text in zip(messages, texts, strict=True)
     ]
     for view, hops in journals:
         sentences += [describe_hop(names[hop.message], hop) for hop in hops]
@@ -112,13 +116,16 @@ def read_messages(records: Sequence[MessageRecord]) -> list[ProvenMessage]:
     ]
 
 
-def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal], fabric: Fabric) -> None:
-    """That bytes lead to addresses, that related messages name the subject, and that each has a hop."""
+def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal], fabric: Fabric) -> list[str]:
+    """That bytes lead to addresses, that related messages name the subject, and that each has a hop.
+
+    Gives the addresses as people see them.
+    """
     digests: dict[Address, set[bytes]] = {message.address: set() for message in messages}
     for journal in journals:
         for hop, digest in zip(journal.hops, journal.digests, strict=True):
             digests[hop.message].add(digest)
-    subject = address_text(messages[0].address, fabric)
+    texts: list[str] = []
     for message in messages:
         if not digests[message.address]:
             raise ReceiptError(f"form: no hop is of {message.name}")
@@ -128,8 +135,10 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
                 raise ReceiptError(f"address: the bytes of {message.name} do not have its address")
             if fabric is Fabric.WON and hashlib.sha256(message.raw).digest() not in digests[message.address]:
                 raise ReceiptError(f"address: no journal here kept these bytes of {message.name}")
-        if message.relation is not None and (reading is None or (message.relation, subject) not in reading.names):
+        texts.append(address_text(message.address, fabric) if reading is None else reading.text)
+        if message.relation is not None and (reading is None or (message.relation, texts[0]) not in reading.names):
             raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
+    return texts
 
 
 def check_journals(
@@ -151,13 +160,15 @@ def _check_journal(
     server = note.checkpoint.origin
     fabric = server_fabric(server)
     walker = PathWalker(note.checkpoint, read_hashes(record, server))
+    latest_us = policy.latest_us
     hops, digests = [], []
     for hop_record in record.hops:
         if hop_record.message >= len(messages):
             raise ReceiptError(f"form: hop {hop_record.seq} of {server} is of no message here")
         hop, digest = read_hop(hop_record, server, fabric, messages[hop_record.message].address)
         walker.check(hop_record, hash_leaf(encode_entry(hop, digest)))
-        check_clock(hop.at_us, f"hop {hop.seq} of {server}", policy)
+        if hop.at_us > latest_us:
+            check_clock(hop.at_us, f"hop {hop.seq} of {server}", policy)
         hops.append(hop)
         digests.append(digest)
     view = check_since(record.since, note.checkpoint)

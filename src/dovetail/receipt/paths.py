@@ -1,8 +1,8 @@
 """The inclusion proofs of one journal's hops: read from the receipt, then checked together.
 
-Hops of one message lie close together, so their paths share their upper halves. What two paths share is hashed once: a
-walk that comes to a node which an earlier, good walk has passed with the same hash, and with the same path before it,
-leads where that one led.
+Hops of one message lie close together, so their paths share their upper halves. What two paths share is hashed once. A
+walk looks once at the walk before it: at the node where the two leaves' ways meet. With the same hash there as the good
+walk before it had, and with the same path from there on, it leads where that one led.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dovetail.errors import CheckpointError, ReceiptError
 from dovetail.journal.checkpoint import Checkpoint
-from dovetail.journal.merkle import verify_inclusion
+from dovetail.journal.merkle import MAX_LEVEL, verify_inclusion
 from dovetail.receipt.format import HopRecord, JournalRecord, decode_hashes
 
 
@@ -27,31 +27,36 @@ def read_hashes(record: JournalRecord, server: str) -> list[bytes]:
         if hop.seq <= previous_seq:
             raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
         previous_seq = hop.seq
-        for number in hop.path:
-            if number >= used:
-                if number > used or number >= len(hashes):
-                    raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
-                used += 1
+        fresh = [number for number in hop.path if number >= used]
+        for number in fresh:
+            if number != used or number >= len(hashes):
+                raise ReceiptError(f"form: the path of hop {hop.seq} of {server} names hash {number} out of order")
+            used += 1
     if used != len(hashes):
         raise ReceiptError(f"form: {len(hashes) - used} hashes of {server} are used by no path")
     return hashes
 
 
 class PathWalker:
-    """Checks that leaves lie in the tree of one checkpoint."""
+    """Checks that leaves lie in the tree of one checkpoint; quickest in the order of the leaves."""
 
-    __slots__ = ("_checkpoint", "_hashes", "_passed")
+    __slots__ = ("_checkpoint", "_hashes", "_index", "_passed", "_path", "_rests")
 
     def __init__(self, checkpoint: Checkpoint, hashes: Sequence[bytes]) -> None:
         self._checkpoint = checkpoint
         self._hashes = hashes
-        # a node by its number and that of the last one on its level: its hash, and the path that led on from there
-        self._passed: dict[tuple[int, int], tuple[bytes, list[int], int]] = {}
+        # the last good walk: its leaf, its path, and by level the node it passed and how much of its path lay ahead
+        self._index: int | None = None
+        self._path: list[int] = []
+        self._passed = [b""] * (MAX_LEVEL + 1)
+        self._rests = [0] * (MAX_LEVEL + 1)
 
     def check(self, record: HopRecord, leaf: bytes) -> None:
         """RFC 9162, 2.1.3.2. ReceiptError where the hop's path does not lead from its leaf to the root."""
         if self._leads_to_root(record.seq, leaf, record.path):
+            self._index, self._path = record.seq, record.path
             return
+        self._index = None
         checkpoint = self._checkpoint
         try:
             path = [self._hashes[number] for number in record.path]
@@ -60,30 +65,38 @@ class PathWalker:
             raise ReceiptError(f"inclusion: hop {record.seq} of {checkpoint.origin}: {error}") from None
 
     def _leads_to_root(self, index: int, leaf: bytes, path: list[int]) -> bool:
-        sha256, hashes, passed = hashlib.sha256, self._hashes, self._passed
+        sha256, hashes = hashlib.sha256, self._hashes
+        before, passed, rests = self._path, self._passed, self._rests
         node, last, computed = index, self._checkpoint.size - 1, leaf
         if node > last:
             return False
-        walked = []
-        for position, number in enumerate(path):
-            place = (node, last)
-            known = passed.get(place)
-            if known is not None and known[0] == computed and known[1][known[2] :] == path[position:]:
-                break
+        # from this level on both leaves lie below one node
+        meeting = -1 if self._index is None else (index ^ self._index).bit_length()
+        level, rest = 0, len(path)
+        for number in path:
             if last == 0:
                 return False
-            walked.append((place, (computed, path, position)))
-            if node & 1 or node == last:
+            if (
+                level == meeting
+                and passed[level] == computed
+                and rests[level] == rest
+                and before[-rest:] == path[-rest:]
+            ):
+                return True
+            passed[level] = computed
+            rests[level] = rest
+            if node & 1:
+                computed = sha256(b"\x01" + hashes[number] + computed).digest()
+            elif node != last:
+                computed = sha256(b"\x01" + computed + hashes[number]).digest()
+            else:
                 computed = sha256(b"\x01" + hashes[number] + computed).digest()
                 while not node & 1 and node:
                     node >>= 1
                     last >>= 1
-            else:
-                computed = sha256(b"\x01" + computed + hashes[number]).digest()
+                    level += 1
             node >>= 1
             last >>= 1
-        else:
-            if last != 0 or computed != self._checkpoint.root:
-                return False
-        passed.update(walked)
-        return True
+            level += 1
+            rest -= 1
+        return last == 0 and computed == self._checkpoint.root

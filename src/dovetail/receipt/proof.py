@@ -11,6 +11,7 @@ from dovetail.hop import Address, Fabric, Hop, Relation, fabric_of
 from dovetail.journal.checkpoint import Checkpoint
 from dovetail.receipt.claims import describe_cosignature
 from dovetail.receipt.consistency import View
+from dovetail.receipt.format import MAX_TIME_US
 from dovetail.receipt.note import CheckedNote, Cosignature
 from dovetail.signing import Verifier
 
@@ -25,6 +26,11 @@ class Policy:
     max_skew_us: int = MAX_SKEW_US
     witnesses: int = 0
     max_age_s: int | None = None
+
+    @property
+    def latest_us(self) -> int:
+        """No time behind this one can be right yet."""
+        return MAX_TIME_US if self.now_us is None else self.now_us + self.max_skew_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,7 @@ def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy)
 
 def check_clock(at_us: int, what: str, policy: Policy) -> None:
     """That a time does not lie in the future."""
-    if policy.now_us is not None and at_us > policy.now_us + policy.max_skew_us:
+    if policy.now_us is not None and at_us > policy.latest_us:
         ahead_s = (at_us - policy.now_us) // 1_000_000
         raise ReceiptError(f"time: {what} lies {ahead_s} seconds in the future")
 

@@ -35,14 +35,14 @@ _SHORT_PREDICATES = {**_SHORT_OBJECTS, v.RDF_TYPE: "a"}  # `a` is a word for pre
 _LONG_OBJECTS = {short: term for term, short in _SHORT_OBJECTS.items()}
 _LONG_PREDICATES = {short: term for term, short in _SHORT_PREDICATES.items()}
 
-_IRI = (
+IRI = (
     r"<(?:https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:/[A-Za-z0-9._~-]+)*/?|wm:/[A-Za-z0-9]+|urn:dovetail:won:[a-z]+)"
     r"(?:#[A-Za-z0-9._~-]*)?>"
 )
 # Characters that canonical N-Quads neither escapes nor changes.
 _LITERAL = '"[ !#-\\[\\]-~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*"' + f"(?:{re.escape(v.XSD_LONG)})?"
-_is_iri = re.compile(_IRI).fullmatch
-_is_object = re.compile(f"{_IRI}|{_LITERAL}").fullmatch
+is_iri = re.compile(IRI).fullmatch
+_is_object = re.compile(f"{IRI}|{_LITERAL}").fullmatch
 
 
 def encode_block(graph: str, statements: Iterable[Statement]) -> str:
@@ -74,7 +74,7 @@ def decode_blocks(data: bytes) -> dict[str, list[Statement]] | None:
     for line in lines:
         if not graph:
             graph = line[:-2]
-            if not line.endswith(" {") or graph in graphs or not _is_iri(graph):
+            if not line.endswith(" {") or graph in graphs or not is_iri(graph):
                 return None
             statements = graphs[graph] = []
             known.add(graph)
@@ -89,14 +89,14 @@ def decode_blocks(data: bytes) -> dict[str, list[Statement]] | None:
             return None
         start, predicate, rest = words
         if not subject:
-            if start not in known and not _is_iri(start):
+            if start not in known and not is_iri(start):
                 return None
             known.add(start)
             subject = start
         elif start:
             return None
         target, end = rest[:-2], rest[-2:]
-        p = _LONG_PREDICATES.get(predicate) or (predicate if _is_iri(predicate) else None)
+        p = _LONG_PREDICATES.get(predicate) or (predicate if is_iri(predicate) else None)
         o = _LONG_OBJECTS.get(target) or (target if target in known or _is_object(target) else None)
         if p is None or o is None or end not in (" ;", " ."):
             return None

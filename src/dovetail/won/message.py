@@ -30,6 +30,7 @@ from dovetail.won.canonical import (
     split_statements,
 )
 from dovetail.won.envelope import decode_envelope, decode_iri, decode_long, decode_signature, literal_value
+from dovetail.won.lines import decode_lines, rename_text
 from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_MESSAGES_PER_DATASET = 16
@@ -121,7 +122,8 @@ def decode_bundle(
     groups: dict[str, dict[str, Sequence[Statement]]] = {}
     place: dict[str, int] = {}
     log: str | None = None
-    for graph, statements in _read_graphs(data, max_bytes).items():
+    graphs_read, is_canonical = _read_graphs(data, max_bytes)
+    for graph, statements in graphs_read.items():
         if graph.startswith(_MESSAGE_PREFIX):
             groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = statements
             continue
@@ -136,18 +138,24 @@ def decode_bundle(
         raise RemoteProtocolError(
             Reason.TOO_LARGE, f"{len(groups)} messages in a dataset, expected at most {MAX_MESSAGES_PER_DATASET}"
         )
-    messages = [_find_known(uri, graphs, known) or decode_graphs(uri, graphs) for uri, graphs in groups.items()]
+    raw = data if is_canonical and len(groups) == 1 and log is None else None
+    messages = [_find_known(uri, graphs, known) or decode_graphs(uri, graphs, raw) for uri, graphs in groups.items()]
     if len(messages) > 1:
         messages.sort(key=_order)
     return Bundle(messages=tuple(messages), position=place.get(v.P_POSITION), size=place.get(v.P_SIZE), log=log)
 
 
-def _read_graphs(data: bytes, max_bytes: int) -> Mapping[str, Sequence[Statement]]:
-    graphs = decode_blocks(data) if len(data) <= max_bytes else None
-    if graphs is not None:
-        return graphs
+def _read_graphs(data: bytes, max_bytes: int) -> tuple[Mapping[str, Sequence[Statement]], bool]:
+    """The statements of each graph, and whether the data are canonical N-Quads without blank nodes for sure."""
+    if len(data) <= max_bytes:
+        graphs = decode_lines(data)
+        if graphs is not None:
+            return graphs, True
+        graphs = decode_blocks(data)
+        if graphs is not None:
+            return graphs, False
     lines = sort_lines(read_lines(data, max_bytes=max_bytes))
-    return {graph: split_statements(graph, group) for graph, group in lines.items()}
+    return {graph: split_statements(graph, group) for graph, group in lines.items()}, False
 
 
 def _find_known(
@@ -176,22 +184,29 @@ def decode_quads(uri: str, quads: Iterable[Quad]) -> Message:
     return decode_graphs(uri, graphs)
 
 
-def decode_graphs(uri: str, graphs: Mapping[str, Sequence[Statement]]) -> Message:
-    """One message from the statements of its graphs under its own URI; raises RemoteProtocolError."""
+def decode_graphs(uri: str, graphs: Mapping[str, Sequence[Statement]], raw: bytes | None = None) -> Message:
+    """One message from the statements of its graphs under its own URI; raises RemoteProtocolError.
+
+    `raw` are the same graphs as lines that `decode_lines` took, where they were read from such.
+    """
     count = sum(map(len, graphs.values()))
     if count > MAX_MESSAGE_QUADS:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {MAX_MESSAGE_QUADS}")
     if uri == v.SELF:
         raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
-    return assemble(uri, graphs)
+    return assemble(uri, graphs, raw=raw)
 
 
 def assemble(
-    uri: str, graphs: Mapping[str, Iterable[Statement]], digests: tuple[Address, bytes] | None = None
+    uri: str,
+    graphs: Mapping[str, Iterable[Statement]],
+    digests: tuple[Address, bytes] | None = None,
+    raw: bytes | None = None,
 ) -> Message:
     """A message out of the statements of its graphs under its own URI; raises RemoteProtocolError.
 
     `digests` are its address and signed digest, where they are known because this party has just made the message.
+    `raw` are the same graphs as lines that `decode_lines` took.
     """
     parts = _Parts(uri, graphs)
     if parts.is_blank:
@@ -202,14 +217,16 @@ def assemble(
     if digests is not None:
         address, signed_digest, true_uri = *digests, uri
     else:
-        if parts.is_blank:
+        if raw is not None:
+            address, signed_digest = _digest_raw(uri, raw)
+        elif parts.is_blank:
             address, signed_digest = compute_address(rename(parts.quads(), uri, v.SELF))
         else:
             address, signed_digest = _digest_graphs(uri, parts.graphs)
         true_uri = won_uri(address)
     return Message(
         uri=uri,
-        raw=_encode_raw(parts.graphs),
+        raw=_encode_raw(parts.graphs) if raw is None else raw,
         address=address,
         true_uri=true_uri,
         signed_digest=signed_digest,
@@ -281,6 +298,14 @@ def _digest_graphs(uri: str, graphs: list[tuple[str, tuple[Statement, ...]]]) ->
     signed.sort()
     lines.sort()
     return digest_of(lines), digest_of(signed)
+
+
+def _digest_raw(uri: str, raw: bytes) -> tuple[Address, bytes]:
+    """The same for lines that `decode_lines` took, in which the message can be renamed as it stands."""
+    lines = rename_text(raw.decode(), uri, v.SELF).split("\n")
+    lines.pop()
+    lines.sort()
+    return _digest_lines(lines)
 
 
 def _digest_lines(lines: list[str]) -> tuple[Address, bytes]:
