@@ -24,8 +24,9 @@ from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.index import INDEXES
 from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
-from dovetail.receipt.build import build_receipt, find_address
+from dovetail.receipt.build import build_receipt
 from dovetail.receipt.lake_source import open_lake
+from dovetail.receipt.search import find_address, parse_beginning
 from dovetail.signing import Signer
 
 T0 = 1_763_236_800_000_000
@@ -74,7 +75,7 @@ def measure(lake: Path, numbers: list[int]) -> dict[str, float]:
         address = address_of(body(number))
         start = time.perf_counter()
         sources = open_lake(lake)
-        find_address(sources, address)
+        find_address(sources, parse_beginning(address.hex()))
         middle = time.perf_counter()
         build_receipt(sources, address)
         built.append(time.perf_counter() - start)

@@ -57,12 +57,12 @@ def parse_verifier(text: str) -> Verifier:
     try:
         decoded = base64.b64decode(key, validate=True)
     except (binascii.Error, ValueError):
-        raise CheckpointError(f"the key of {name!r} is not base64") from None
+        raise CheckpointError(f"the key of {name[:80]!r} is not base64") from None
     if len(decoded) != 33 or decoded[:1] != _ED25519:
-        raise CheckpointError(f"the key of {name!r} is not an Ed25519 key")
+        raise CheckpointError(f"the key of {name[:80]!r} is not an Ed25519 key")
     verifier = Verifier(check_name(name), decoded[1:])
     if verifier.key_id.hex() != key_id.lower():
-        raise CheckpointError(f"the id {key_id!r} does not belong to the key of {name!r}")
+        raise CheckpointError(f"the id {key_id[:16]!r} does not belong to the key of {name!r}")
     return verifier
 
 

@@ -9,7 +9,7 @@ from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.purge import purge_step
 from dovetail.journal.writer import JournalWriter
-from dovetail.receipt.build import BuildOptions, build_receipt, find_address
+from dovetail.receipt.build import BuildOptions, build_receipt
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
@@ -150,16 +150,6 @@ def test_a_tampered_journal_gives_no_receipt(tmp_path):
     connection.close()
     with pytest.raises(DovetailError, match="inclusion"):
         case.build()
-
-
-def test_a_beginning_of_the_address_is_enough_if_it_is_the_only_one(tmp_path):
-    case = samples.pcp_case(tmp_path, before=300)
-    with JournalSource.open(case.journals[0]) as source:
-        assert find_address([source], case.address[:6]) == case.address
-        with pytest.raises(ReceiptError, match="messages begin with"):
-            find_address([source], case.address[:0])
-        with pytest.raises(ReceiptError, match="no journal here knows"):
-            find_address([source], b"\0" * 32)
 
 
 def test_a_checkpoint_beyond_the_journal_is_refused(tmp_path):

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import pytest
 
 from dovetail.cli.main import Noun, load_noun, report
-from dovetail.hop import Observation, Stage, address_of, won_uri
+from dovetail.hop import Fabric, Observation, Stage, address_of, address_text, won_uri
 from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
+from dovetail.receipt.format import MAX_RECEIPT_BYTES
 from dovetail.signing import Verifier
 from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples
-from receipt.conversation_samples import TRUSTED, forge, speak
+from receipt.conversation_samples import NODE_KEYS, TRUSTED, forge, speak
 from receipt.exchange_samples import exchange
 from receipt.receipt_samples import create
 
@@ -56,8 +57,11 @@ def trust(tmp_path):
 def test_build_then_verify(receipt, trust, tmp_path, fabric):
     case = samples.CASES[fabric](tmp_path / "journals")
     journals = [part for path in case.journals for part in ("--journal", path)]
-    built = receipt("build", case.address.hex()[:12], *journals, "-o", tmp_path / "receipt.json")
-    assert (built.code, built.out, built.err) == (0, "", "")
+    path = tmp_path / "receipt.json"
+    built = receipt("build", case.address.hex()[:12], *journals, "-o", path)
+    assert (built.code, built.out, built.err.count("\n")) == (0, "", 1)
+    assert built.err.startswith(f"wrote {path}: the message is {address_text(case.address, Fabric(fabric))}; ")
+    assert " hops, is signed by " in built.err
     verified = receipt("verify", tmp_path / "receipt.json", "--trust", trust)
     assert verified.code == 0
     assert "commits to this" in verified.out
@@ -69,7 +73,30 @@ def test_build_then_verify(receipt, trust, tmp_path, fabric):
 
 def test_build_writes_the_same_to_stdout(receipt, tmp_path):
     case = samples.pcp_case(tmp_path)
-    assert receipt("build", case.address.hex(), "--journal", case.journals[0]).out.encode() == case.build()
+    ran = receipt("build", case.address.hex(), "--journal", case.journals[0])
+    assert ran.out.encode() == case.build()
+    assert (
+        ran.err == f"the message is {case.address.hex()}; what happened to it, 4 hops, is signed by {samples.BROKER}\n"
+    )
+
+
+def test_a_beginning_of_the_address_is_enough(receipt, tmp_path):
+    case = samples.won_case(tmp_path / "journals")
+    for path in case.journals:
+        seal_journal(path, tmp_path / "lake")
+    journals = [part for path in case.journals for part in ("--journal", path)]
+    m, s1, s2 = samples.won_chain()
+    for places in (journals, ("--lake", tmp_path / "lake")):
+        for text in (m.uri[:14], m.uri[:15], m.address.hex()[:9], m.address.hex()[:10].upper()):
+            assert receipt("build", text, *places).out.encode() == case.build()
+        named = receipt("build", m.uri[:14], *places, "--related", s1.uri[:14], "--related", s2.address.hex()[:9])
+        assert named.out.encode() == case.build()
+        ambiguous = receipt("build", "wm:/Qm", *places)
+        assert (ambiguous.code, ambiguous.out, ambiguous.err.count("\n")) == (1, "", 1)
+        assert ambiguous.err.startswith("dovetail: several messages begin with wm:/Qm: wm:/Qm")
+        assert ambiguous.err.count("wm:/Qm") == 5
+        unknown = receipt("build", "wm:/QmZZZZZZZZZZZ", *places)
+        assert (unknown.code, unknown.err) == (1, "dovetail: no journal here knows a message wm:/QmZZZZZZZZZZZ\n")
 
 
 def test_verify_tells_the_first_broken_step_of_each_file(receipt, trust, tmp_path):
@@ -113,6 +140,64 @@ def test_unknown_messages_and_journals_are_one_line(receipt, tmp_path):
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     ran = receipt("build", "00" * 32, "--journal", tmp_path / "none.journal")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "broken"),
+    [
+        (None, "file: it cannot be read: No such file or directory"),
+        ("directory", "file: it cannot be read: Is a directory"),
+        (b"", "file: it is empty"),
+        (b"hello", "form: JSON is malformed"),
+        (b"\x00\xff" * 99, "form: JSON is malformed"),
+        (b'{"a":1}', "form: Object missing required field `receipt`"),
+        (b"[" * 100_000, "form: Expected `object`, got `array`"),
+        (b'{"claim":' + b"[" * 100_000, "form: "),
+        (b" " * (MAX_RECEIPT_BYTES + 1), f"file: it has more than {MAX_RECEIPT_BYTES} bytes"),
+    ],
+)
+def test_files_that_are_no_receipts_are_told_one_by_one(receipt, trust, tmp_path, content, broken):
+    path, good = tmp_path / "odd", tmp_path / "good.json"
+    good.write_bytes(samples.pcp_case(tmp_path).build())
+    if content == "directory":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    ran = receipt("verify", path, good, "--trust", trust)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert ran.err.startswith(f"{path}: not valid: {broken}")
+    assert f"{good}: valid" in ran.out
+    shown = receipt("show", path)
+    assert (shown.code, shown.out, shown.err) == (1, "", ran.err)
+    described = [
+        json.loads(line) for line in receipt("verify", path, good, "--trust", trust, "--json").out.splitlines()
+    ]
+    assert [each["valid"] for each in described] == [False, True]
+    for option in (("build", "00", "--journal", "x", "--since"), ("verify", good, "--trust", trust, "--against")):
+        ran = receipt(*(tmp_path / "broker.journal" if part == "x" else part for part in option), path)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+        assert ran.err.startswith(f"dovetail: {path}: ")
+
+
+def test_trust_that_is_none_is_one_short_line(receipt, trust, tmp_path):
+    path, empty = tmp_path / "r.json", tmp_path / "empty"
+    path.write_bytes(samples.pcp_case(tmp_path).build())
+    empty.touch()
+    for wrong in (path, empty, tmp_path, tmp_path / "none"):
+        ran = receipt("verify", path, "--trust", wrong)
+        assert (ran.code, ran.out, ran.err.count("\n"), len(ran.err) < 300) == (1, "", 1, True)
+    assert receipt("verify", path).code == 2
+
+
+def test_options_that_do_nothing_are_told(receipt, tmp_path):
+    case = samples.pcp_case(tmp_path)
+    wanted = ("build", case.address.hex(), "--journal", case.journals[0])
+    ran = receipt(*wanted, "--counterpart", "pcp://nobody/agent", "--counterpart", samples.AGENT)
+    assert (ran.code, ran.err.split("\n")[0]) == (0, "no hop here is from or to pcp://nobody/agent")
+    ran = receipt(*wanted, "--date", "2025-11-15")
+    assert (ran.code, ran.err) == (2, "dovetail: --date goes with --lake\n")
+    ran = receipt("complete", "--journal", case.journals[0], "--from", "noon", "--until", "2025-11-16")
+    assert (ran.code, ran.err.startswith("dovetail: 'noon' is not a time such as ")) == (2, True)
 
 
 def test_build_from_the_lake(receipt, trust, tmp_path):
@@ -203,7 +288,28 @@ def test_evidence_of_a_fork(receipt, tmp_path):
     assert ran.code == 0
     ran = receipt("verify", out, "--trust", trust)
     assert (ran.code, "signed both" in ran.out) == (0, True)
-    assert receipt("show", out).code == 1
+    assert_shown_without_keys(receipt("show", out), samples.ALICE)
+
+
+def assert_shown_without_keys(ran, *names):
+    """What it says, and that nobody could check who signed the messages."""
+    assert (ran.code, ran.err.count("\n")) == (0, 1)
+    assert "it says:\n" in ran.out
+    assert "proven:\n" in ran.out
+    for name in names:
+        assert f"  that {name} signed " in ran.out
+
+
+def test_show_of_a_conversation_from_one_node(receipt, tmp_path):
+    spoken = speak(tmp_path, rounds=1)
+    trust, out = tmp_path / "keys", tmp_path / "all.json"
+    trust.write_text("".join(f"{verifier.text()}\n" for verifier in TRUSTED))
+    wanted = ("--journal", spoken.journals[0], "--conversation", spoken.said[0].uri[:12], "--trust", trust)
+    built = receipt("complete", *wanted, "-o", out)
+    assert (built.code, "and these are all" in built.err) == (0, True)
+    assert_shown_without_keys(receipt("show", out), *(verifier.name for verifier in NODE_KEYS))
+    assert receipt("verify", out, "--trust", trust).code == 0
+    assert json.loads(receipt("show", out, "--json").out)["valid"] is False
 
 
 def test_completeness_of_a_minute(receipt, trust, tmp_path):
@@ -228,8 +334,11 @@ def test_completeness_of_a_conversation(receipt, tmp_path):
     assert out.read_bytes() == spoken.build()
     ran = receipt("verify", out, "--trust", trust)
     assert (ran.code, "has 33 messages up to its newest responses, and these are all" in ran.out) == (0, True)
-    shown = receipt("show", out)
-    assert (shown.code, "is not signed with a trusted key" in shown.err) == (1, True)
+    assert_shown_without_keys(receipt("show", out), *(verifier.name for verifier in NODE_KEYS))
+    stranger = tmp_path / "stranger"
+    stranger.write_text("".join(f"{verifier.text()}\n" for verifier in samples.verifiers()))
+    refused = receipt("verify", out, "--trust", stranger)
+    assert (refused.code, "is not signed with a trusted key" in refused.err) == (1, True)
     assert receipt("complete", *journals, *wanted, "--from", "2025-11-15").code == 2
     assert receipt("complete", *journals).code == 2
     grown = tmp_path / "grown.json"

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.receipt_input import (
+    find_message,
     load_keys,
     merge_note_files,
     open_sources,
-    parse_address_text,
-    parse_prefix_text,
     parse_time_text,
     read_checkpoints,
     read_file,
@@ -23,7 +22,7 @@ from dovetail.cli.receipt_input import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dovetail.journal.checkpoint import SignedCheckpoint
+    from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
     from dovetail.receipt.build import BuildOptions
     from dovetail.receipt.source import Source
     from dovetail.signing import Verifier
@@ -48,11 +47,21 @@ Witnesses = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per file.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="Where to write it; stdout without it.", metavar="FILE")]
+Search = Annotated[
+    int, typer.Option("--search", help="How many hops behind the message to search for more (won).", min=0)
+]
+Since = Annotated[
+    list[Path] | None,
+    typer.Option("--since", help="An older receipt or checkpoint to prove growth from.", metavar="FILE"),
+]
+DEFAULT_SEARCH = 100_000
 
 
 @app.command()
 def build(
-    address: Annotated[str, typer.Argument(help="The message: hex or wm:/..., or a beginning.", metavar="ADDRESS")],
+    address: Annotated[
+        str, typer.Argument(help="The message: hex or wm:/..., or a beginning of it.", metavar="ADDRESS")
+    ],
     journal: Journals = None,
     lake: Lake = None,
     date: Date = None,
@@ -66,19 +75,14 @@ def build(
         list[str] | None,
         typer.Option("--related", help="A response to show (won); found by itself where left out.", metavar="ADDRESS"),
     ] = None,
-    search: Annotated[
-        int, typer.Option("--search", help="How many hops behind it to search for responses (won).", min=0)
-    ] = 100_000,
-    since: Annotated[
-        list[Path] | None,
-        typer.Option("--since", help="An older receipt or checkpoint to prove growth from.", metavar="FILE"),
-    ] = None,
+    search: Search = DEFAULT_SEARCH,
+    since: Since = None,
     checkpoint: Cosigned = None,
     witness: Witnesses = None,
 ) -> None:
     """Build the receipt of one message from the journals or the lake of the servers that saw it."""
     from dovetail.cli.output import say
-    from dovetail.receipt.build import BuildOptions, build_receipt, find_address
+    from dovetail.receipt.build import BuildOptions, build_receipt
 
     witnesses = load_keys(witness or ())
     with open_sources(journal, lake, date) as sources:
@@ -86,16 +90,16 @@ def build(
         options = BuildOptions(
             redact=redact,
             counterparts=frozenset(counterpart or ()),
-            related=None if related is None else [parse_address_text(text) for text in related],
+            related=None if related is None else [find_message(sources, text) for text in related],
             search_hops=search,
-            since=[signed.checkpoint for path in since or () for signed in read_checkpoints(path)],
+            since=_read_older(since),
             notes=merge_note_files(checkpoint or (), known),
             witnesses=witnesses,
         )
-        built = build_receipt(sources, find_address(sources, parse_prefix_text(address)), options)
+        built = build_receipt(sources, find_message(sources, address), options)
     for remark in built.remarks:
         say(remark)
-    _write(built.data, out)
+    _write_receipt(built.data, out)
 
 
 @app.command()
@@ -115,13 +119,8 @@ def complete(
         list[Path] | None,
         typer.Option("--trust", help="Keys of servers whose journals are not here.", metavar="KEYS"),
     ] = None,
-    search: Annotated[
-        int, typer.Option("--search", help="How many hops behind the message to search for more (won).", min=0)
-    ] = 100_000,
-    older: Annotated[
-        list[Path] | None,
-        typer.Option("--since", help="An older receipt or checkpoint to prove growth from (won).", metavar="FILE"),
-    ] = None,
+    search: Search = DEFAULT_SEARCH,
+    older: Since = None,
     checkpoint: Cosigned = None,
     witness: Witnesses = None,
     out: Out = None,
@@ -148,12 +147,12 @@ def complete(
                 search_hops=search,
                 notes=notes,
                 witnesses=witnesses,
-                since=[signed.checkpoint for path in older or () for signed in read_checkpoints(path)],
+                since=_read_older(older),
             )
             data = _complete_conversation(chosen, conversation, until, load_keys(trust or ()), options)
         else:
             data = _complete_stretch(chosen, since or "", until or "", notes, witnesses)
-    _write(data, out)
+    _write_receipt(data, out)
 
 
 def _complete_conversation(
@@ -162,9 +161,8 @@ def _complete_conversation(
     """All messages of a won conversation, or of a pcp exchange at the one broker that had the request."""
     from dovetail.errors import UsageError
     from dovetail.hop import Fabric
-    from dovetail.receipt.build import find_address
 
-    address = find_address(sources, parse_prefix_text(text))
+    address = find_message(sources, text)
     holders = [source for source in sources if source.hops_of(address)]
     fabrics = {source.fabric for source in holders}
     if fabrics == {Fabric.PCP}:
@@ -244,16 +242,26 @@ def show(
     file: Annotated[Path, typer.Argument(help="A receipt file.", metavar="FILE")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a receipt, for people. Proofs and signatures are checked, but nobody is trusted."""
+    """Show what is in a receipt, for people. Proofs and signatures are checked, but nobody is trusted.
+
+    Signatures inside messages are checked as far as the file carries the keys.
+    """
     from dovetail.cli.output import say
-    from dovetail.cli.receipt_text import print_proof
+    from dovetail.cli.receipt_text import print_broken, print_proof
+    from dovetail.errors import ReceiptError
     from dovetail.receipt.format import decode_receipt, notes_of
     from dovetail.receipt.note import parse_key
+    from dovetail.receipt.proof import Policy
     from dovetail.receipt.verify import verify_receipt
 
-    data = read_file(file)
-    carried = [parse_key(note.keys[0])[0] for note in notes_of(decode_receipt(data))]
-    print_proof(file, verify_receipt(data, carried), as_json=as_json, show_bytes=True)
+    try:
+        data = read_file(file)
+        carried = [parse_key(note.keys[0])[0] for note in notes_of(decode_receipt(data))]
+        proof = verify_receipt(data, carried, Policy(needs_authors_keys=False))
+    except ReceiptError as error:
+        print_broken(file, error, as_json=as_json)
+        raise typer.Exit(1) from None
+    print_proof(file, proof, as_json=as_json, show_bytes=True)
     say("not verified: the keys are those that the file itself carries; `dovetail receipt verify` asks for yours")
 
 
@@ -279,7 +287,8 @@ def ask(
         if old_size > signed.size:
             raise ReceiptError(f"{old} has {old_size} hops, the latest checkpoint only {signed.size}")
         proof = prove_consistency(old_size, signed.size, source.node)
-    _write(encode_request(CosignRequest(old_size, tuple(proof), signed.note)), out)
+    request = encode_request(CosignRequest(old_size, tuple(proof), signed.note))
+    _write(request, out, f"asks to cosign the journal of {signed.size} hops of {signed.checkpoint.origin}")
 
 
 @app.command()
@@ -291,16 +300,19 @@ def cosign(
     out: Out = None,
 ) -> None:
     """Be a witness: cosign a checkpoint after checking that the journal only grew since the last one."""
+    from dovetail.journal.checkpoint import parse_checkpoint
     from dovetail.keys import load_signing_key
     from dovetail.receipt.memory import remember, remembered_checkpoints
     from dovetail.receipt.witness import MAX_REQUEST_BYTES, Witness, decode_request
 
-    witness = Witness(load_signing_key(key), load_keys(trust), remembered_checkpoints(seen))
+    signer = load_signing_key(key)
+    witness = Witness(signer, load_keys(trust), remembered_checkpoints(seen))
     with request.open("rb") as file:
         decoded = decode_request(file.read(MAX_REQUEST_BYTES + 1))
     note = witness.cosign(decoded, _now_us() // 1_000_000)
     remember(seen, note)
-    _write(note.encode(), out)
+    checkpoint = parse_checkpoint(note).checkpoint
+    _write(note.encode(), out, f"{signer.name} cosigned the journal of {checkpoint.size} hops of {checkpoint.origin}")
 
 
 @app.command()
@@ -336,7 +348,7 @@ def accuse(
                 except ReceiptError as error:
                     failure = error
                 else:
-                    _write(data, out)
+                    _write_receipt(data, out)
                     return
     raise failure
 
@@ -352,24 +364,36 @@ def fork(
 ) -> None:
     """Make evidence of two signed messages (won) that contradict each other, as the audit's table forks has them."""
     from dovetail.errors import UsageError
-    from dovetail.receipt.build import find_address
     from dovetail.receipt.evidence import build_fork
 
     if len(addresses) != 2:
         raise UsageError(f"{len(addresses)} addresses, expected two")
     with open_sources(journal, lake, date) as sources:
-        one, other = (find_address(sources, parse_prefix_text(text)) for text in addresses)
+        one, other = (find_message(sources, text) for text in addresses)
         data = build_fork(sources, (one, other), load_keys(trust))
-    _write(data, out)
+    _write_receipt(data, out)
 
 
-def _write(data: bytes, out: Path | None) -> None:
-    from dovetail.cli.output import print_text
+def _read_older(paths: Sequence[Path] | None) -> list[Checkpoint]:
+    return [signed.checkpoint for path in paths or () for signed in read_checkpoints(path)]
+
+
+def _write_receipt(data: bytes, out: Path | None) -> None:
+    from dovetail.cli.receipt_text import summarise
+
+    _write(data, out, summarise(data))
+
+
+def _write(data: bytes, out: Path | None, summary: str) -> None:
+    """The data to the file or stdout, and one line to the person who asked for them."""
+    from dovetail.cli.output import print_text, say
 
     if out is None:
         print_text(data.decode())
+        say(summary)
     else:
         out.write_bytes(data)
+        say(f"wrote {out}: {summary}")
 
 
 def _now_us() -> int:

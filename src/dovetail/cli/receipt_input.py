@@ -27,37 +27,55 @@ def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str |
 
     if not journals and lake is None:
         raise UsageError("name at least one --journal, or a --lake")
+    if date is not None and lake is None:
+        raise UsageError("--date goes with --lake")
     with sources.open_sources(journals or (), lake, None if date is None else _parse_day(date)) as opened:
         yield opened
 
 
 def read_checkpoints(path: Path) -> list[SignedCheckpoint]:
     """The checkpoints in a file: a note, or those of a receipt. They are not verified here."""
-    from dovetail.errors import CheckpointError, ReceiptError
-    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+    from dovetail.journal.checkpoint import parse_checkpoint
     from dovetail.receipt.format import decode_receipt, notes_of
 
-    data = read_file(path)
-    try:
+    with _errors_of(path):
+        data = read_file(path)
         if data.startswith(b"{"):
             return [parse_checkpoint(note.checkpoint) for note in notes_of(decode_receipt(data))]
-        return [parse_checkpoint(data[: MAX_NOTE_BYTES + 1].decode(errors="replace"))]
-    except (CheckpointError, ReceiptError) as error:
-        raise ReceiptError(f"{path}: {error}") from None
+        return [parse_checkpoint(_read_note(data))]
 
 
 def read_other(path: Path, trusted: Sequence[Verifier]) -> View | Proof:
     """What a file shows of journals: a receipt, which must itself be valid, or a note that a trusted key has signed."""
-    from dovetail.errors import CheckpointError, ReceiptError
     from dovetail.journal.checkpoint import verify_checkpoint
     from dovetail.receipt.consistency import View
     from dovetail.receipt.verify import verify_receipt
 
-    data = read_file(path)
-    try:
+    with _errors_of(path):
+        data = read_file(path)
         if data.startswith(b"{"):
             return verify_receipt(data, trusted)
-        return View(verify_checkpoint(data.decode(errors="replace"), trusted).checkpoint)
+        return View(verify_checkpoint(_read_note(data), trusted).checkpoint)
+
+
+def _read_note(data: bytes) -> str:
+    from dovetail.errors import CheckpointError, ReceiptError
+    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+
+    note = data[: MAX_NOTE_BYTES + 1].decode(errors="replace")
+    try:
+        return parse_checkpoint(note).note
+    except CheckpointError as error:
+        raise ReceiptError(f"neither a receipt nor a checkpoint: {error}") from None
+
+
+@contextlib.contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Errors inside name the file."""
+    from dovetail.errors import CheckpointError, ReceiptError
+
+    try:
+        yield
     except (CheckpointError, ReceiptError) as error:
         raise ReceiptError(f"{path}: {error}") from None
 
@@ -79,16 +97,11 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
     return [key for path in paths for key in load_verifier_keys(path)]
 
 
-def parse_prefix_text(text: str) -> bytes:
-    from dovetail.hop import parse_address_prefix
+def find_message(sources: Sequence[Source], text: str) -> Address:
+    """The one message of the sources whose address is, or begins with, `text`."""
+    from dovetail.receipt.search import find_address, parse_beginning
 
-    return _parse(parse_address_prefix, text)
-
-
-def parse_address_text(text: str) -> Address:
-    from dovetail.hop import Address, parse_address
-
-    return Address(_parse(parse_address, text))
+    return find_address(sources, _parse(parse_beginning, text))
 
 
 def parse_time_text(text: str) -> int:
@@ -96,7 +109,10 @@ def parse_time_text(text: str) -> int:
     from datetime import UTC, datetime, timedelta
 
     def parse(text: str) -> int:
-        at = datetime.fromisoformat(text)
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(f"{text[:80]!r} is not a time such as 2026-11-15 or 2026-11-15T20:00:00Z") from None
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
         return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
@@ -118,8 +134,12 @@ def _parse(parse: Callable[[str], T], text: str) -> T:
 
 
 def read_file(path: Path) -> bytes:
-    """A file's bytes, never more than one too many."""
+    """A file's bytes, never more than one too many; ReceiptError where it cannot be read."""
+    from dovetail.errors import ReceiptError
     from dovetail.receipt.format import MAX_RECEIPT_BYTES
 
-    with path.open("rb") as file:
-        return file.read(MAX_RECEIPT_BYTES + 1)
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_RECEIPT_BYTES + 1)
+    except OSError as error:
+        raise ReceiptError(f"file: it cannot be read: {error.strerror or error}") from None

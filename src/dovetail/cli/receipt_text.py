@@ -13,6 +13,23 @@ if TYPE_CHECKING:
     from dovetail.errors import ReceiptError
     from dovetail.receipt.proof import Proof
 
+_MAX_SERVERS_NAMED = 3
+
+
+def summarise(data: bytes) -> str:
+    """What a receipt that was just built claims, in one line."""
+    from dovetail.receipt.format import Delivery, decode_receipt
+
+    receipt = decode_receipt(data)
+    if not isinstance(receipt, Delivery):
+        return receipt.claim[0]
+    subject = receipt.claim[0].partition(";")[0]
+    hops = sum(len(journal.hops) for journal in receipt.journals)
+    servers = [journal.checkpoint.partition("\n")[0] for journal in receipt.journals]
+    if len(servers) > _MAX_SERVERS_NAMED:
+        servers[_MAX_SERVERS_NAMED:] = [f"{len(servers) - _MAX_SERVERS_NAMED} more"]
+    return f"{subject}; what happened to it, {hops} hop{'s'[: hops != 1]}, is signed by {', '.join(servers)}"
+
 
 def print_broken(path: Path, error: ReceiptError, *, as_json: bool) -> None:
     """That a receipt is not valid, and the first broken step."""
@@ -26,7 +43,8 @@ def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = F
     if as_json:
         print_json(_describe(path, proof, show_bytes=show_bytes))
         return
-    lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})", "proven:"]
+    lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})"]
+    lines.append("it says:" if show_bytes else "proven:")
     lines += [f"  {claim}" for claim in (*proof.claims, *proof.witnessed, *proof.growth)]
     if proof.kind in ("completeness", "exchange"):
         lines.append("the hops:")

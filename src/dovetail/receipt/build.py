@@ -6,7 +6,7 @@ tampered with gives an error, never a false receipt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.errors import ReceiptError
@@ -77,17 +77,6 @@ class Holder:
         return [kept for kept in self.source.hops_of(address) if kept.hop.seq < self.signed.size]
 
 
-def find_address(sources: Iterable[Source], prefix: bytes) -> Address:
-    """The one address that begins with `prefix`."""
-    found = {address for source in sources for address in source.find(prefix)}
-    if not found:
-        raise ReceiptError(f"no journal here knows a message {prefix.hex()}")
-    if len(found) > 1:
-        examples = ", ".join(sorted(address.hex()[:16] for address in found)[:4])
-        raise ReceiptError(f"{len(found)} messages begin with {prefix.hex()}: {examples}")
-    return found.pop()
-
-
 def build_receipt(sources: Sequence[Source], address: Address, options: BuildOptions | None = None) -> BuiltReceipt:
     """The receipt of one message from all sources that saw it; ReceiptError where nothing can be proven."""
     options = options or BuildOptions()
@@ -102,6 +91,8 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
         kept = _select_hops(holder, [message.address for message in messages], options, remarks)
         if kept:
             parts.append((holder, kept))
+    shown = {each.hop.counterpart for _, kept in parts for each in kept}
+    remarks += [f"no hop here is from or to {name}" for name in sorted(options.counterparts) if name not in shown]
     if sum(len(kept) for _, kept in parts) > MAX_HOPS:
         raise ReceiptError(f"more than {MAX_HOPS} hops; choose counterparts")
     journals = [record_journal(holder, kept, messages, options) for holder, kept in parts]

@@ -54,7 +54,7 @@ def check_conversation(receipt: Conversation, trusted: frozenset[Verifier], poli
         raise ReceiptError("completeness: only won messages name each other by their content")
     decoded = _check_bytes(messages, journals)
     sockets = check_closed(decoded)
-    _check_signatures(decoded, trusted)
+    unsigned = _check_signatures(decoded, trusted, policy)
     claims = state_conversation(sockets, decoded, [(j.view, len(j.hops)) for j in journals])
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
@@ -65,6 +65,7 @@ def check_conversation(receipt: Conversation, trusted: frozenset[Verifier], poli
         claims=tuple(claims),
         not_proven=(
             *_LIMITS,
+            *(f"that {name} signed its messages here: no key at hand fits" for name in unsigned),
             *(f"that {name} shows everybody the same journal: no trusted witness cosigned it" for name in unwitnessed),
         ),
         signatories=tuple(journal.signatory for journal in journals),
@@ -177,10 +178,14 @@ def _check_bytes(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJo
     return decoded
 
 
-def _check_signatures(messages: Sequence[Message], trusted: frozenset[Verifier]) -> None:
-    """That every response is signed by the node of the socket it comes from, with a trusted key of that node."""
+def _check_signatures(messages: Sequence[Message], trusted: frozenset[Verifier], policy: Policy) -> list[str]:
+    """That every response is signed by the node of the socket it comes from, with a trusted key of that node.
+
+    Gives the nodes of whom that could not be found, where the policy lets them pass.
+    """
     from dovetail.won.signing import PublicKey, expected_signer, verify_signature
 
+    unsigned: set[str] = set()
     keys: dict[str, list[PublicKey]] = {}
     for verifier in trusted:
         keys.setdefault(verifier.name, []).append(PublicKey(verifier.public_key))
@@ -194,7 +199,10 @@ def _check_signatures(messages: Sequence[Message], trusted: frozenset[Verifier])
         if signer != message.signer:
             raise ReceiptError(f"signature: {message.uri} must be signed by {signer}")
         if not any(verify_signature(message, key) for key in keys.get(signer, ())):
-            raise ReceiptError(f"signature: {message.uri} is not signed with a trusted key of {signer}")
+            if policy.needs_authors_keys:
+                raise ReceiptError(f"signature: {message.uri} is not signed with a trusted key of {signer}")
+            unsigned.add(signer)
+    return sorted(unsigned)
 
 
 def _decode(message: ProvenMessage) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from dovetail.errors import ReceiptError
@@ -74,7 +75,7 @@ def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], ke
         if message.raw is None:
             raise ReceiptError(f"no journal here has signed bytes of {address_text(message.address, Fabric.WON)}")
     trusted = frozenset([*keys, *(holder.source.verifier for holder in holders)])
-    contradiction, author = _contradiction_of(messages, trusted)
+    contradiction, author = _contradiction_of(messages)
     journals, stated = [], []
     for holder in holders:
         kept = [each for message in messages for each in holder.signed_hops(message.address)]
@@ -94,16 +95,12 @@ def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], ke
     return data
 
 
-def _contradiction_of(messages: Sequence[ProvenMessage], trusted: frozenset[Verifier]) -> tuple[str, str]:
+def _contradiction_of(messages: Sequence[ProvenMessage]) -> tuple[str, str]:
     """Which contradiction it is, and whose."""
-    failure = ReceiptError("the messages do not contradict each other")
     for kind in CONTRADICTIONS:
-        try:
-            return kind, find_contradiction(kind, messages, trusted)
-        except ReceiptError as error:
-            if str(error).startswith("signature: "):
-                failure = error
-    raise failure
+        with contextlib.suppress(ReceiptError):
+            return kind, find_contradiction(kind, messages)
+    raise ReceiptError("the messages do not contradict each other")
 
 
 def root_of_first(size: int, node: NodeSource) -> bytes:

@@ -49,7 +49,8 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
     if single_fabric(journals) is not Fabric.WON:
         raise ReceiptError("fork: only won messages carry their author's signature")
     check_messages(messages, journals, Fabric.WON)
-    author = find_contradiction(receipt.contradiction, messages, trusted)
+    author = find_contradiction(receipt.contradiction, messages)
+    limits = [*_check_author(author, messages, trusted, policy), *_LIMITS]
     claims = state_fork(receipt.contradiction, author, messages, [(j.view, j.hops) for j in journals])
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
@@ -57,7 +58,7 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
         kind="fork",
         fabric=Fabric.WON,
         claims=tuple(claims),
-        not_proven=_LIMITS,
+        not_proven=tuple(limits),
         signatories=tuple(journal.signatory for journal in journals),
         views=tuple(journal.view for journal in journals),
         messages=tuple(messages),
@@ -65,16 +66,14 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
     )
 
 
-def find_contradiction(kind: str, messages: Sequence[ProvenMessage], trusted: frozenset[Verifier]) -> str:
-    """The author who signed both and contradicts himself; ReceiptError where nobody does."""
+def find_contradiction(kind: str, messages: Sequence[ProvenMessage]) -> str:
+    """The author whom both name and who contradicts himself in them; ReceiptError where nobody does."""
     one, other = (_decode(message) for message in messages)
     if kind not in _KEYS:
         raise ReceiptError(f"fork: unknown contradiction {kind!r}")
     common = _KEYS[kind](one)
     if common is None or common != _KEYS[kind](other) or one.signer != other.signer:
         raise ReceiptError(f"fork: the messages are no {kind}")
-    if _signing_key(one, trusted) != _signing_key(other, trusted):
-        raise ReceiptError(f"fork: the messages are signed with two keys of {one.signer}")
     return one.signer
 
 
@@ -105,7 +104,22 @@ def _decode(message: ProvenMessage) -> Message:
         raise ReceiptError(f"address: {message.name}: {error.detail}") from None
 
 
-def _signing_key(message: Message, trusted: frozenset[Verifier]) -> PublicKey:
+def _check_author(
+    author: str, messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
+) -> list[str]:
+    """That the author signed both with one key; what is not proven, where the policy lets that pass."""
+    keys = [_signing_key(message, trusted) for message in map(_decode, messages)]
+    for message, key in zip(messages, keys, strict=True):
+        if key is None and policy.needs_authors_keys:
+            raise ReceiptError(f"signature: {won_uri(message.address)} is not signed with a trusted key of {author}")
+    if None in keys:
+        return [f"that {author} signed both: no key at hand fits"]
+    if keys[0] != keys[1]:
+        raise ReceiptError(f"fork: the messages are signed with two keys of {author}")
+    return []
+
+
+def _signing_key(message: Message, trusted: frozenset[Verifier]) -> PublicKey | None:
     """The trusted key of the author that verifies the message."""
     from dovetail.won.signing import PublicKey, verify_signature
 
@@ -113,7 +127,7 @@ def _signing_key(message: Message, trusted: frozenset[Verifier]) -> PublicKey:
         key = PublicKey(verifier.public_key)
         if verifier.name == message.signer and verify_signature(message, key):
             return key
-    raise ReceiptError(f"signature: {message.uri} is not signed with a trusted key of {message.signer}")
+    return None
 
 
 def _response_key(message: Message) -> object:

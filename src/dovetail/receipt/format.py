@@ -243,7 +243,9 @@ def encode_receipt(receipt: Receipt) -> bytes:
 def decode_receipt(data: bytes) -> Receipt:
     """The receipt in a file's bytes, its form checked and nothing else; ReceiptError says what is wrong."""
     if len(data) > MAX_RECEIPT_BYTES:
-        raise ReceiptError(f"file: {len(data)} bytes, expected at most {MAX_RECEIPT_BYTES}")
+        raise ReceiptError(f"file: it has more than {MAX_RECEIPT_BYTES} bytes")
+    if not data:
+        raise ReceiptError("file: it is empty")
     try:
         receipt = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -13,10 +13,9 @@ from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL
 from dovetail.journal.merkle import fold_perfect
 from dovetail.journal.reader import Identity, JournalReader
 from dovetail.journal.tree import JournalTree
-from dovetail.receipt.source import KeptHop
+from dovetail.receipt.source import MAX_MATCHES, KeptHop
 from dovetail.signing import Verifier
 
-MAX_MATCHES = 100
 _MAX_BLOCKS_KEPT = 256
 
 

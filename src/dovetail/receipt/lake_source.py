@@ -26,7 +26,7 @@ from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifest
 from dovetail.journal.layout import NO_DIGEST
 from dovetail.journal.merkle import Frontier, fold_perfect
 from dovetail.journal.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
-from dovetail.receipt.source import KeptHop
+from dovetail.receipt.source import MAX_MATCHES, KeptHop
 from dovetail.signing import Verifier, parse_verifier
 
 _MAX_BLOCKS_KEPT = 256
@@ -83,12 +83,12 @@ class LakeSource:
         return self._latest.signed_checkpoint()
 
     def find(self, prefix: bytes) -> set[Address]:
-        """Addresses that begin with `prefix`, at most a few."""
+        """Addresses that begin with `prefix`; no further file is searched once there are MAX_MATCHES."""
         found: set[Address] = set()
         for file in self._searched:
             for rows in self._rows_of(file, prefix, ["message"]):
                 found.update(Address(value) for value in pc.unique(rows.column("message")).to_pylist())
-            if len(found) > 1:
+            if len(found) >= MAX_MATCHES:
                 break
         return found
 

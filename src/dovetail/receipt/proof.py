@@ -26,6 +26,9 @@ class Policy:
     max_skew_us: int = MAX_SKEW_US
     witnesses: int = 0
     max_age_s: int | None = None
+    needs_authors_keys: bool = True
+    """Signatures inside messages must fit a trusted key. Without it, to show a file to somebody who has no keys, those
+    that fit none are named among what is not proven."""
 
     @property
     def latest_us(self) -> int:

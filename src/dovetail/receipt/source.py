@@ -11,6 +11,9 @@ from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.signing import Verifier
 
+MAX_MATCHES = 100
+"""Of more messages than this a source need not tell when it is asked for a beginning."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeptHop:
@@ -39,7 +42,7 @@ class Source(Protocol):
         """The checkpoint over the most hops."""
 
     def find(self, prefix: bytes) -> set[Address]:
-        """Addresses that begin with `prefix`; more than one or two need not be told."""
+        """Addresses that begin with `prefix`: all of them, or at least MAX_MATCHES."""
 
     def hops_of(self, address: Address) -> list[KeptHop]:
         """All hops of one message, in order."""
