@@ -9,17 +9,17 @@ from all over it are looked up, each by a source that was just opened, as `dovet
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import shutil
 import statistics
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.scratch import Row, make_parser, print_rows
 from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.index import INDEXES
 from dovetail.journal.seal import seal_journal
@@ -87,34 +87,25 @@ def _milliseconds(times: list[float]) -> float:
     return round(statistics.median(times) * 1000, 1)
 
 
+def run(arguments: argparse.Namespace, directory: Path) -> Iterator[Row]:
+    lake, count = write_lake(directory, arguments.hops, arguments.fan_out)
+    numbers = random.Random(2).sample(range(count), arguments.messages)
+    sizes = {
+        "lake bytes": sum(path.stat().st_size for path in lake.glob("fabric=*/date=*/*.parquet")),
+        "index bytes": sum(path.stat().st_size for path in lake.glob(f"{INDEXES}/*/*.index")),
+    }
+    for name in ("with indexes", "without"):
+        if name == "without":
+            shutil.rmtree(lake / INDEXES)
+        yield {"lookup": name, "hops": arguments.hops, "messages": count, **sizes, **measure(lake, numbers)}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--hops", type=int, default=200_000, help="how many hops the lake has")
     parser.add_argument("--fan-out", type=int, default=3, help="recipients of each message")
     parser.add_argument("--messages", type=int, default=9, help="how many messages are looked up")
-    parser.add_argument("--dir", type=Path, default=Path("bench-out"))
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    arguments = parser.parse_args()
-    arguments.dir.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(dir=arguments.dir))
-    try:
-        lake, count = write_lake(directory, arguments.hops, arguments.fan_out)
-        numbers = random.Random(2).sample(range(count), arguments.messages)
-        sizes = {
-            "lake bytes": sum(path.stat().st_size for path in lake.glob("fabric=*/date=*/*.parquet")),
-            "index bytes": sum(path.stat().st_size for path in lake.glob(f"{INDEXES}/*/*.index")),
-        }
-        for name in ("with indexes", "without"):
-            if name == "without":
-                shutil.rmtree(lake / INDEXES)
-            row = {"lookup": name, "hops": arguments.hops, "messages": count, **sizes, **measure(lake, numbers)}
-            text = json.dumps(row) if arguments.json else ", ".join(f"{key}: {value}" for key, value in row.items())
-            print(text, flush=True)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return print_rows(parser, run)
 
 
 if __name__ == "__main__":

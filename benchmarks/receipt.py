@@ -2,6 +2,8 @@
 
     python -m benchmarks.receipt [--hops N] [--apart N] [--seconds S] [--dir DIR] [--json]
 
+It fails where a receipt has 30,000 bytes or more.
+
 Each journal has N hops; the hops of the measured message lie in its middle, `--apart` other hops from each other, as on
 a busy server. pcp: one broker, three recipients. won: m, s1 and s2 at two nodes. swarm: one message at three peers. The
 floor is the time that checking the Ed25519 signatures of the checkpoints takes and, for won, reading the messages as
@@ -13,16 +15,14 @@ journal are verified. Rates are per second of CPU, so that a busy machine gives 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.scratch import Row, make_parser, print_rows
 from dovetail.hop import Address, Observation, Stage, address_of
 from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import build_receipt
@@ -36,6 +36,7 @@ from dovetail.won.message import Message
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import Direction, MessageType
 
+MAX_BYTES = 30_000
 T0 = 1_763_236_800_000_000
 BROKER = "pcp://broker.example/server"
 NODE_A, NODE_B = "https://a.example/won/resource", "https://b.example/won/resource"
@@ -191,12 +192,12 @@ def measure(data: bytes, trusted: list[Verifier], servers: int, seconds: float) 
     }
 
 
-def run(hops: int, apart: int, seconds: float, directory: Path) -> Iterator[dict[str, object]]:
+def run(arguments: argparse.Namespace, directory: Path) -> Iterator[Row]:
     for name, make in (("pcp", pcp_world), ("won", won_world), ("swarm", swarm_world)):
         address, world = make()
         start = time.perf_counter()
         for number, (server, observations) in enumerate(world.items()):
-            write_journal(directory / f"{number}.journal", server, observations, hops, apart)
+            write_journal(directory / f"{number}.journal", server, observations, arguments.hops, arguments.apart)
         written_s = time.perf_counter() - start
         paths = sorted(directory.glob("*.journal"))
         sources = [JournalSource.open(path) for path in paths]
@@ -204,7 +205,7 @@ def run(hops: int, apart: int, seconds: float, directory: Path) -> Iterator[dict
         data = build_receipt(sources, address).data
         built_s = time.perf_counter() - start
         trusted = [source.verifier for source in sources]
-        rates = measure(data, trusted, len(sources), seconds)
+        rates = measure(data, trusted, len(sources), arguments.seconds)
         proof = verify_receipt(data, trusted)
         for source in sources:
             source.__exit__(None, None, None)
@@ -213,36 +214,23 @@ def run(hops: int, apart: int, seconds: float, directory: Path) -> Iterator[dict
         yield {
             "fabric": name,
             "journals": len(sources),
-            "hops in each": hops,
+            "hops in each": arguments.hops,
             "hops shown": len(proof.hops),
             "receipt bytes": len(data),
             **rates,
             "build s": round(built_s, 3),
             "journals written and signed s": round(written_s, 1),
         }
+        if len(data) >= MAX_BYTES:
+            raise SystemExit(f"the {name} receipt has {len(data)} bytes, expected fewer than {MAX_BYTES}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--hops", type=int, default=100_000, help="how many hops each journal has")
     parser.add_argument("--apart", type=int, default=150, help="other hops between those of the message")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes")
-    parser.add_argument("--dir", type=Path, default=Path("bench-out"))
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    arguments = parser.parse_args()
-    arguments.dir.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(dir=arguments.dir))
-    try:
-        for row in run(arguments.hops, arguments.apart, arguments.seconds, directory):
-            if arguments.json:
-                print(json.dumps(row), flush=True)
-            else:
-                print(", ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return print_rows(parser, run)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.hop import Observation, Reason, Stage, address_of
 from dovetail.journal.writer import JournalWriter
 from dovetail.signing import Signer
-from dovetail.won import compose
-from dovetail.won.signing import SigningKey
-from dovetail.won.vocabulary import Direction, MessageType
 from pcp.pcp_frames import frame_v1
+from receipt import receipt_samples
 
 T0 = 1_794_772_740_000_000  # 2026-11-15T19:59:00Z
 SECOND = 1_000_000
@@ -89,38 +87,7 @@ def write_pcp(folder: Path, *, before: int = 0, after: int = 0) -> Path:
 
 def won_chain():
     """m of alice to bob, s1 of her node, s2 of his."""
-    keys = {name: SigningKey(address_of(name.encode())) for name in (ALICE, NODE_A, NODE_B)}
-    message = compose.compose(
-        type=MessageType.CONNECTION,
-        direction=Direction.OWNER,
-        signer=ALICE,
-        key=keys[ALICE],
-        timestamp_ms=T0 // 1000,
-        envelope=compose.socket_pair(f"{ALICE}#chat", f"{BOB}#chat"),
-        content=compose.text_content('the ladder is yours on Friday, "as agreed"'),
-    )
-    first = compose.respond(
-        message,
-        success=True,
-        signer=NODE_A,
-        key=keys[NODE_A],
-        timestamp_ms=T0 // 1000 + 1,
-        connection=f"{ALICE}/c/one",
-        sender_socket=f"{ALICE}#chat",
-        recipient_socket=f"{ALICE}#chat",
-    )
-    second = compose.respond(
-        message,
-        success=True,
-        signer=NODE_B,
-        key=keys[NODE_B],
-        timestamp_ms=T0 // 1000 + 2,
-        connection=f"{BOB}/c/one",
-        sender_socket=f"{BOB}#chat",
-        recipient_socket=f"{ALICE}#chat",
-        previous=[first.uri],
-    )
-    return message, first, second
+    return receipt_samples.won_chain(T0)
 
 
 def write_won(folder: Path) -> tuple[Path, Path]:

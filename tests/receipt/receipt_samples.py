@@ -111,15 +111,16 @@ def pcp_case(folder: Path, *, before: int = 3, after: int = 4) -> Case:
     return Case(address, (write(folder / "broker.journal", BROKER, observations, before=before, after=after),))
 
 
-def won_chain() -> tuple[Message, Message, Message]:
+def won_chain(at_us: int = T0) -> tuple[Message, Message, Message]:
     """m of alice to bob, s1 of her node, s2 of his."""
+    at_ms = at_us // 1000
     keys = {name: SigningKey(address_of(name.encode())) for name in (ALICE, NODE_A, NODE_B)}
     message = compose.compose(
         type=MessageType.CONNECTION,
         direction=Direction.OWNER,
         signer=ALICE,
         key=keys[ALICE],
-        timestamp_ms=T0 // 1000,
+        timestamp_ms=at_ms,
         envelope=compose.socket_pair(f"{ALICE}#chat", f"{BOB}#chat"),
         content=compose.text_content('the ladder is yours on Friday, "as agreed"'),
     )
@@ -128,7 +129,7 @@ def won_chain() -> tuple[Message, Message, Message]:
         success=True,
         signer=NODE_A,
         key=keys[NODE_A],
-        timestamp_ms=T0 // 1000 + 1,
+        timestamp_ms=at_ms + 1,
         connection=f"{ALICE}/c/one",
         sender_socket=f"{ALICE}#chat",
         recipient_socket=f"{ALICE}#chat",
@@ -138,7 +139,7 @@ def won_chain() -> tuple[Message, Message, Message]:
         success=True,
         signer=NODE_B,
         key=keys[NODE_B],
-        timestamp_ms=T0 // 1000 + 2,
+        timestamp_ms=at_ms + 2,
         connection=f"{BOB}/c/one",
         sender_socket=f"{BOB}#chat",
         recipient_socket=f"{ALICE}#chat",

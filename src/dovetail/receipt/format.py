@@ -47,9 +47,19 @@ Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SEQ)]
 Time = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME_US)]
 
 
-class MessageRecord(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A part of a receipt: no field but those listed, and none written that has its default."""
+
+
+class Kind(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="receipt"
 ):
+    """A kind of receipt, told by the field `receipt`."""
+
+    claim: Claim
+
+
+class MessageRecord(Record, frozen=True, kw_only=True):
     """A message. The first of a receipt is its subject; any other names the subject by `relation`.
 
     Bytes that are UTF-8 stand in `text`, others in `bytes`; neither where they are left out.
@@ -61,7 +71,7 @@ class MessageRecord(
     relation: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
-class HopRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class HopRecord(Record, frozen=True, kw_only=True):
     """A hop as its leaf has it, without the server. `path` are the numbers of its proof's hashes, leaf to root."""
 
     at: Time
@@ -75,7 +85,7 @@ class HopRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     path: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=MAX_LEVEL)]
 
 
-class SinceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class SinceRecord(Record, frozen=True, kw_only=True):
     """That the tree of the checkpoint begins with the tree of `size` leaves and this root (RFC 9162, 2.1.4)."""
 
     size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
@@ -83,14 +93,14 @@ class SinceRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     proof: Annotated[str, msgspec.Meta(max_length=2816)]
 
 
-class NoteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class NoteRecord(Record, frozen=True, kw_only=True):
     """A signed checkpoint with the public key of each of its signatures, in the same order."""
 
     checkpoint: Note
     keys: Keys
 
 
-class JournalRecord(NoteRecord, frozen=True, kw_only=True, gc=False):
+class JournalRecord(NoteRecord, frozen=True, kw_only=True):
     """What one journal has to say. `hashes` are the different hashes of all paths in the order of their first use."""
 
     hashes: Hashes
@@ -98,61 +108,34 @@ class JournalRecord(NoteRecord, frozen=True, kw_only=True, gc=False):
     since: SinceRecord | None = None
 
 
-class Delivery(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="receipt",
-    tag="delivery/1",
-):
+class Delivery(Kind, frozen=True, kw_only=True, tag="delivery/1"):
     """What happened to one message."""
 
-    claim: Claim
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-class Fork(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="receipt",
-    tag="fork/1",
-):
+class Fork(Kind, frozen=True, kw_only=True, tag="fork/1"):
     """Two messages that one author signed and that contradict each other, and the journals that have them."""
 
-    claim: Claim
     contradiction: Annotated[str, msgspec.Meta(max_length=32)]
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=2, max_length=2)]
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-class SplitView(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="receipt",
-    tag="split-view/1",
-):
+class SplitView(Kind, frozen=True, kw_only=True, tag="split-view/1"):
     """Two checkpoints of one server that cannot both be true.
 
     Where the second has more hops, `root` is the root over as many of its hops as the first has, and `proof` shows it.
     """
 
-    claim: Claim
     first: NoteRecord
     second: NoteRecord
     root: Annotated[str, msgspec.Meta(max_length=44)] | None = None
     proof: Annotated[str, msgspec.Meta(max_length=2816)] | None = None
 
 
-class RangeHop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class RangeHop(Record, frozen=True, kw_only=True):
     """A hop of a range; its position follows from its place in the list."""
 
     at: Time
@@ -164,68 +147,37 @@ class RangeHop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)] | None = None
 
 
-class Completeness(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="receipt",
-    tag="completeness/1",
-    rename={"since": "from"},
-):
+class Stretch(Kind, frozen=True, kw_only=True, rename={"since": "from"}):
+    """The hops of one server in a stretch of time, and what shows that they are all."""
+
+    journal: NoteRecord
+    first: Position
+    since: Time
+    until: Time
+    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
+    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
+
+
+class Completeness(Stretch, frozen=True, kw_only=True, tag="completeness/1"):
     """All hops of one server in a stretch of time, with the last hop before it and the first behind it.
 
     `hashes` are the roots of the subtrees beside the range, from left to right.
     """
 
-    claim: Claim
-    journal: NoteRecord
-    first: Position
-    since: Time
-    until: Time
-    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
-    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
 
-
-class Conversation(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="receipt",
-    tag="conversation/1",
-):
+class Conversation(Kind, frozen=True, kw_only=True, tag="conversation/1"):
     """All messages of one won conversation, by address, and one hop of each in every journal that has it."""
 
-    claim: Claim
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-class Exchange(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="receipt",
-    tag="exchange/1",
-    rename={"since": "from"},
-):
+class Exchange(Stretch, frozen=True, kw_only=True, tag="exchange/1"):
     """All messages of one pcp exchange in a stretch of time: the range as in `Completeness`, and bytes to judge it by.
 
     The first message is the request, all others are in the order of their addresses.
     """
 
-    claim: Claim
-    journal: NoteRecord
-    first: Position
-    since: Time
-    until: Time
-    hashes: Annotated[str, msgspec.Meta(max_length=8192)]
-    hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
 
 

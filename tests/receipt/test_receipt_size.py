@@ -1,0 +1,90 @@
+"""How large the receipt of a won chain is in journals of ten million hops.
+
+Only what lies around the hops of the chain is computed; every subtree without one has a hash made up for it. The tree
+is as consistent as a real one, so the receipt is a valid one, and has the size that it would have in a real journal.
+`python -m benchmarks.receipt --hops 10000000` writes the whole journals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from dovetail.hop import Address, Fabric, Hop, Observation
+from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
+from dovetail.journal.layout import NO_DIGEST, encode_entry
+from dovetail.journal.merkle import hash_children, hash_leaf
+from dovetail.receipt.build import build_receipt
+from dovetail.receipt.evidence import root_of_first
+from dovetail.receipt.source import KeptHop
+from dovetail.receipt.verify import verify_receipt
+from receipt import receipt_samples as samples
+
+HOPS = 10_000_000
+MAX_BYTES = 30_000
+
+
+class VastSource:
+    """A journal of ten million hops, of which these are `apart` from each other, in the middle."""
+
+    fabric = Fabric.WON
+
+    def __init__(self, server: str, observations: Sequence[Observation], apart: int) -> None:
+        self.server = server
+        self.verifier = samples.signer_of(server).verifier
+        self._raws: dict[Address, bytes] = {}
+        self._kept = list(self._keep(observations, apart))
+        self._leaves = {kept.hop.seq: hash_leaf(encode_entry(kept.hop, kept.digest)) for kept in self._kept}
+
+    def _keep(self, observations: Sequence[Observation], apart: int) -> Iterator[KeptHop]:
+        for place, seen in enumerate(observations):
+            is_first = seen.message not in self._raws
+            raw = self._raws.setdefault(seen.message, seen.raw)
+            hop = Hop(
+                server=self.server,
+                seq=HOPS // 2 + place * (apart + 1),
+                at_us=seen.at_us,
+                fabric=Fabric.WON,
+                stage=seen.stage,
+                message=seen.message,
+                counterpart=seen.counterparts[0] if seen.counterparts else None,
+                size=len(raw) if is_first else None,
+            )
+            yield KeptHop(hop, hashlib.sha256(raw).digest() if is_first else NO_DIGEST)
+
+    def latest_checkpoint(self) -> SignedCheckpoint:
+        checkpoint = Checkpoint(self.server, HOPS, root_of_first(HOPS, self.node))
+        return sign_checkpoint(checkpoint, samples.signer_of(self.server))
+
+    def hops_of(self, address: Address) -> list[KeptHop]:
+        return [kept for kept in self._kept if kept.hop.message == address]
+
+    def raw(self, address: Address) -> bytes | None:
+        return self._raws.get(address)
+
+    def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
+        for kept in self._kept:
+            if first <= kept.hop.seq < end and kept.digest != NO_DIGEST:
+                yield kept.hop.message, self._raws[kept.hop.message]
+
+    def node(self, level: int, number: int) -> bytes:
+        if not any(seq >> level == number for seq in self._leaves):
+            return hashlib.sha256(b"%d %d" % (level, number)).digest()
+        if level == 0:
+            return self._leaves[number]
+        return hash_children(self.node(level - 1, 2 * number), self.node(level - 1, 2 * number + 1))
+
+
+@pytest.mark.parametrize("apart", [0, 150, 20_000])
+def test_a_won_chain_in_ten_million_hops_stays_under_30_kb(apart):
+    at_a, at_b = samples.won_observations()
+    sources = [VastSource(samples.NODE_A, at_a, apart), VastSource(samples.NODE_B, at_b, apart)]
+    data = build_receipt(sources, at_a[0].message).data
+    proof = verify_receipt(data, samples.verifiers())
+    assert [signatory.checkpoint.size for signatory in proof.signatories] == [HOPS, HOPS]
+    assert len(proof.hops) == len(at_a) + len(at_b)
+    assert len(proof.messages) == 3
+    assert all(message.raw for message in proof.messages)
+    assert len(data) < MAX_BYTES
