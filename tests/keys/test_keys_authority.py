@@ -82,7 +82,12 @@ def test_a_client_certificate_is_no_server(valid_now):
 def test_a_peer_is_both(valid_now):
     directory = valid_now.directory
     valid_now.issue("node.example", CertificateKind.PEER, Names())
-    handshake(client_context(directory, "node.example"), server_context(directory, "node.example"), "node.example")
+    server = server_context(directory, "node.example")
+    side = handshake(client_context(directory, "node.example"), server, "node.example")
+    assert side.getpeercert()["subject"] == ((("commonName", "node.example"),),)
+    # a client certificate is not one of a server
+    with pytest.raises(ssl.SSLError):
+        handshake(client_context(directory, "node.example"), server_context(directory, "agent-1"), "agent-1")
 
 
 def test_a_revoked_client_is_refused_and_others_are_not(valid_now):

@@ -255,9 +255,15 @@ def test_full_durability_what_was_sent_before_a_close_counts():
                 await asyncio.sleep(0.02)
             await a.close()
             await asyncio.sleep(0.05)
+            before = len(journal.observations)
             journal.release.set()
             await until(lambda: sum(seen.stage is Stage.UNDELIVERABLE for seen in journal.observations) == 3)
             await until(lambda: server.broker.connection_count == 0)
+        sent = [seen.message for seen in journal.observations[before:] if seen.stage is Stage.ACCEPTED]
+        lost = [seen for seen in journal.observations[before:] if seen.stage is Stage.UNDELIVERABLE]
+        assert len(set(sent)) == len(sent) == 3
+        assert [seen.message for seen in lost] == sent
+        assert {seen.counterparts for seen in lost} == {("pcp://ghost/agent",)}
 
     asyncio.run(scenario())
 
