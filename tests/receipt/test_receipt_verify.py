@@ -105,7 +105,6 @@ def test_hops_from_the_future_are_refused(receipts):
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"\xff\xfe",
         b"null",
         b"[]",
@@ -123,8 +122,9 @@ def test_other_json_is_refused_by_its_form(data):
     assert_refused(data, "form")
 
 
-def test_huge_files_are_refused_before_they_are_read():
+def test_huge_and_empty_files_are_refused_before_they_are_read():
     assert_refused(b" " * (MAX_RECEIPT_BYTES + 1), "file")
+    assert_refused(b"", "file")
 
 
 def test_only_one_spelling_is_accepted(receipts):

@@ -7,7 +7,7 @@ have the SHA-256 of the bytes as their address.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dovetail.errors import RemoteProtocolError
@@ -34,19 +34,25 @@ def read_hashed(raw: bytes) -> Reading:
 
 def read_won(raw: bytes) -> Reading:
     """A won message, or bytes that are none."""
-    from dovetail.won.message import decode_message, verify_address
+    from dovetail.won.head import read_head
+    from dovetail.won.message import decode_message
 
+    head = read_head(raw)
+    if head is not None:
+        return _name(head.uri, head.address, head.previous, head.responding_to)
     try:
         message = decode_message(raw)
     except RemoteProtocolError:
         address = address_of(raw)
         return Reading(address, won_uri(address))
-    if not verify_address(message):
-        return Reading(None, message.uri)
-    names = [(Relation.PREVIOUS, uri) for uri in message.previous]
-    if message.responding_to is not None:
-        names.append((Relation.RESPONDING_TO, message.responding_to))
-    return Reading(message.address, message.uri, frozenset(names))
+    return _name(message.uri, message.address, message.previous, message.responding_to)
+
+
+def _name(uri: str, address: Address, previous: Iterable[str], responding_to: str | None) -> Reading:
+    names = [(Relation.PREVIOUS, each) for each in previous]
+    if responding_to is not None:
+        names.append((Relation.RESPONDING_TO, responding_to))
+    return Reading(address if uri == won_uri(address) else None, uri, frozenset(names))
 
 
 READERS: Mapping[Fabric, Callable[[bytes], Reading]] = {

@@ -18,8 +18,8 @@ from dovetail.won.blocks import IRI, is_iri
 from dovetail.won.canonical import MAX_DATASET_QUADS, Statement
 
 # Characters that canonical N-Quads neither escapes nor changes, without `<`.
-_LITERAL = '"[ !#-;=-\\[\\]-~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*"' + f"(?:{re.escape(v.XSD_LONG)})?"
-_is_object = re.compile(f"{IRI}|{_LITERAL}").fullmatch
+PLAIN_LITERAL = '"[ !#-;=-\\[\\]-~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*"'
+_is_object = re.compile(f"{IRI}|{PLAIN_LITERAL}(?:{re.escape(v.XSD_LONG)})?").fullmatch
 _PREDICATES = frozenset().union(*v.ALLOWED.values()) | {
     *(v.P_SIGNATURE, v.P_SIGNER, v.P_SIGNED_GRAPH, v.P_HASH, v.P_SIGNATURE_VALUE, v.P_FINGERPRINT),
     *(v.P_TEXT, v.P_SOCKET, v.P_CERT_KEY, v.P_PUBLIC_KEY),
