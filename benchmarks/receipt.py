@@ -9,7 +9,8 @@ a busy server. pcp: one broker, three recipients. won: m, s1 and s2 at two nodes
 floor is the time that checking the Ed25519 signatures of the checkpoints takes and, for won, reading the messages as
 RDF, sorting and hashing them; both are measured in turn with the receipts. A checkpoint that was met before is not
 checked again: so there is a rate with new checkpoints only, and one with known ones, as when many receipts of one
-journal are verified. Rates are per second of CPU, so that a busy machine gives the same.
+journal are verified. Rates are per second of CPU, and those of the best 20 in a row, so that others on the machine,
+who take caches and half of a core, count as little as they can.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_BYTES = 30_000
+BLOCK = 20
+"""How many receipts are verified in a row; the best of all such blocks counts."""
 T0 = 1_763_236_800_000_000
 BROKER = "pcp://broker.example/server"
 NODE_A, NODE_B = "https://a.example/won/resource", "https://b.example/won/resource"
@@ -175,20 +178,20 @@ def measure(data: bytes, trusted: list[Verifier], servers: int, seconds: float) 
         verify_receipt(data, trusted)
 
     works: list[Callable[[], object]] = [verify_new, lambda: verify_receipt(data, trusted), sign_all, hash_all]
-    spent = [0.0] * len(works)
-    count = 0
-    while sum(spent[:2]) < seconds:
+    best = [float("inf")] * len(works)
+    end = time.process_time() + seconds
+    while time.process_time() < end:
         for place, work in enumerate(works):
             start = time.process_time()
-            work()
-            spent[place] += time.process_time() - start
-        count += 1
-    new, known, signed, hashed = spent
+            for _ in range(BLOCK):
+                work()
+            best[place] = min(best[place], (time.process_time() - start) / BLOCK)
+    new, known, signed, hashed = best
     return {
-        "verified per CPU second, new checkpoints": round(count / new),
-        "floor": round(count / (signed + hashed)),
-        "verified per CPU second, known checkpoints": round(count / known),
-        "floor with known checkpoints": round(count / hashed) if is_won else 0,
+        "verified per CPU second, new checkpoints": round(1 / new),
+        "floor": round(1 / (signed + hashed)),
+        "verified per CPU second, known checkpoints": round(1 / known),
+        "floor with known checkpoints": round(1 / hashed) if is_won else 0,
     }
 
 

@@ -75,7 +75,9 @@ def build_exchange(
     wanted = [request, *sorted(_involved(traffic, request) - {request})]
     if len(wanted) > MAX_CONVERSATION:
         raise ReceiptError(f"{len(wanted)} messages of its participants, expected at most {MAX_CONVERSATION}")
-    raws = {address: source.raw(address) for address in wanted}
+    # in one pass: looking each up would search the part of a journal that has no index yet again and again
+    bodies = dict(source.bodies_between(inside[0][0].seq, inside[-1][0].seq + 1))
+    raws = {address: bodies.get(address) for address in wanted}
     ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
     members = _find_members(request, traffic, ids)
     receipt = Exchange(
