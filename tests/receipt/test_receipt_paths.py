@@ -48,7 +48,7 @@ def test_paths_together_are_good_where_each_is_good_alone(data):
     walker = PathWalker(checkpoint, hashes)
     for record in hops:
         leaf, path = leaves[record.seq], list(record.path)
-        match data.draw(st.integers(0, 6)):
+        match data.draw(st.integers(0, 7)):
             case 0:
                 leaf = address_of(b"another")
             case 1 if path:
@@ -57,6 +57,8 @@ def test_paths_together_are_good_where_each_is_good_alone(data):
                 path.pop()
             case 3 if hashes:
                 path.append(data.draw(st.integers(0, len(hashes) - 1)))
+            case 4 if path:
+                del path[data.draw(st.integers(0, len(path) - 1))]
             case _:
                 pass
         changed = hop(record.seq, path)
@@ -74,6 +76,16 @@ def test_a_path_that_leaves_a_shared_one_above_is_not_taken_for_good():
     wrong = [*hops[1].path[:-1], hops[1].path[0]]
     with pytest.raises(ReceiptError, match="leads to another root"):
         walker.check(hop(5, wrong), leaves[5])
+
+
+def test_a_path_that_skips_a_hash_behind_the_meeting_is_not_taken_for_good():
+    checkpoint, leaves, hashes, hops = journal(16, [4, 5])
+    walker = PathWalker(checkpoint, hashes)
+    walker.check(hops[0], leaves[4])
+    # the two meet one level up; what is left of the path ends like the good one
+    assert hops[1].path[1:] == hops[0].path[1:]
+    with pytest.raises(ReceiptError, match="too short"):
+        walker.check(hop(5, [hops[1].path[0], *hops[1].path[2:]]), leaves[5])
 
 
 @pytest.mark.parametrize(
