@@ -84,6 +84,20 @@ def test_second_client_catches_up_with_everything_page_by_page():
     assert all(second.core.conversations.state_of(m.uri) is ChainState.COMPLETE for m in messages)
 
 
+def test_a_registration_that_comes_late_does_not_stop_the_log():
+    pair = Pair(WonSettings(catch_up_page=2)).connect()
+    for i in range(7):
+        pair.say(text=str(i))
+    owner, has_all = pair.alice.core, pair.alice.core.position
+    owner._position = 1  # as if it had registered before it got what is on its way
+    owner._register(pair.world.now)
+    owner._position = has_all
+    pair.run()
+    message = pair.say(text="afterwards")
+    assert owner.position > has_all
+    assert owner.conversations.state_of(message.uri) is ChainState.COMPLETE
+
+
 def test_s1_names_the_senders_connection_and_socket_twice(pair):
     message = pair.say()
     s1, s2 = (decode_message(o.raw) for o in pair.alice.observations[-2:])

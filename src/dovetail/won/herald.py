@@ -2,7 +2,8 @@
 
 A client registers with the number of entries it has; it gets the next page of what it missed, and once it has all,
 every new entry at once. The last entry of a page tells the log's size; a client that is behind gets nothing out of
-order, it registers again for the next page.
+order, it registers again for the next page. What was sent on a link is not sent on it again: a registration that tells
+of fewer entries was under way at the same time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Herald:
 
     def register(self, atom: Atom, link: str, after: int, now: int) -> None:
         """A client that has the first `after` entries wants the rest, and all that comes."""
-        start = min(after, len(atom.log))
+        start = min(max(after, atom.links.get(link, 0)), len(atom.log))
         end = min(start + self._settings.catch_up_page, len(atom.log))
         atom.links[link] = end
         for position in range(start, end):
