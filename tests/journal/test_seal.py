@@ -119,6 +119,7 @@ def test_files_stay_near_the_target_size(tmp_path):
     assert all(file.bytes < 120_000 for file in manifest.files)
 
 
+@pytest.mark.exhaustive
 def test_a_crash_at_any_moment_leaves_nothing_that_counts_and_is_made_good(tmp_path):
     class PowerCut(Exception):
         pass

@@ -324,6 +324,7 @@ def test_completeness_of_a_minute(receipt, trust, tmp_path):
     assert ran.code == 2
 
 
+@pytest.mark.exhaustive
 def test_completeness_of_a_conversation(receipt, tmp_path):
     spoken = speak(tmp_path)
     trust, out = tmp_path / "keys", tmp_path / "all.json"

@@ -77,6 +77,7 @@ def test_any_single_message_left_out_is_missing(spoken, messages):
             assert_refused(forge(spoken, rest), rf"^completeness: {message.uri} is missing")
 
 
+@pytest.mark.exhaustive
 def test_what_is_of_another_conversation_was_added(spoken, messages, others):
     for extra in (others[:1], others):
         assert_refused(forge(spoken, messages + extra), "^completeness: .*(was added|is missing)")
@@ -89,12 +90,14 @@ def test_a_message_that_no_response_answers_was_added(spoken, messages):
     assert_refused(forge(spoken, rest), rf"^completeness: {last.uri} was added: no response here answers it")
 
 
+@pytest.mark.exhaustive
 def test_a_message_swapped_for_another_is_refused(spoken, messages, others):
     for place in (0, len(messages) // 2, -1):
         swapped = [m for m in messages if m is not messages[place]] + others[:1]
         assert_refused(forge(spoken, swapped), "^completeness: ")
 
 
+@pytest.mark.exhaustive
 def test_newest_messages_left_out_are_found_by_another_receipt(spoken, messages):
     """By references alone this is a whole conversation; the receipt of the last message shows the lie."""
     last = spoken.said[-1]
@@ -148,6 +151,7 @@ def test_the_bound_on_messages_is_kept(statement):
     assert_refused(encode(value), "^form: .*length <= 4096")
 
 
+@pytest.mark.exhaustive
 def test_growth_can_be_proven_too(spoken):
     proof = verify_receipt(spoken.build(), TRUSTED)
     older = [signatory.checkpoint for signatory in proof.signatories]

@@ -39,6 +39,7 @@ def is_good(checkpoint, hashes, record, leaf) -> bool:
     return True
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_paths_together_are_good_where_each_is_good_alone(data):

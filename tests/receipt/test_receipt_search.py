@@ -28,6 +28,7 @@ class Held:
         return {Address(address) for address in [a for a in self.held if a.startswith(prefix)][:MAX_MATCHES]}
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(addresses, st.integers(0, 46), st.integers(0, 64))
 def test_an_address_lies_in_every_beginning_of_it(address, won_digits, hex_digits):
@@ -39,6 +40,7 @@ def test_an_address_lies_in_every_beginning_of_it(address, won_digits, hex_digit
         assert len(beginning.fine) <= 256
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(addresses, addresses, st.integers(3, 46))
 def test_what_does_not_begin_so_does_not_match(address, other, digits):

@@ -43,6 +43,7 @@ def test_a_chain_between_real_nodes(spoken):
     assert len(data) < 30_000
 
 
+@pytest.mark.exhaustive
 def test_every_message_of_the_conversation_has_a_receipt(spoken):
     pair, case = spoken
     addresses = {seen.message for seen in (*pair.a.observations, *pair.b.observations)}

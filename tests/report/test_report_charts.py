@@ -39,6 +39,7 @@ def test_an_empty_audit_has_no_charts(empty_tables: Tables) -> None:
     assert make_charts(take_numbers(empty_tables)) == {}
 
 
+@pytest.mark.exhaustive
 def test_the_library_understands_every_specification(numbers: Numbers) -> None:
     vl_convert = pytest.importorskip("vl_convert", reason="the charts' library is not installed")
     for chart in make_charts(numbers).values():

@@ -17,6 +17,7 @@ from receipt import receipt_samples as samples
 from report.sample_tables import small_world
 
 
+@pytest.mark.exhaustive
 def test_it_writes_the_page_and_prints_the_summary(tables: Tables, tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="the charts' library is not installed")
     out = tmp_path / "report.html"
@@ -27,6 +28,7 @@ def test_it_writes_the_page_and_prints_the_summary(tables: Tables, tmp_path: Pat
     assert out.read_text().lstrip().startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.exhaustive
 def test_receipts_come_from_the_journals_or_the_lake_that_are_named(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="the charts' library is not installed")
     case = samples.pcp_case(tmp_path / "journals")
@@ -72,6 +74,7 @@ def test_the_report_needs_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_a_page_that_cannot_be_written_is_named_and_leaves_nothing(tables: Tables, tmp_path: Path) -> None:
     (tmp_path / "report.html").mkdir()
     ran = CliRunner().invoke(app, [str(tables.root), "-o", str(tmp_path / "report.html")])

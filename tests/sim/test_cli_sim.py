@@ -52,6 +52,7 @@ def test_out_holds_what_is_needed_to_replay(tmp_path):
     assert sum(verdict.hops for verdict in verdicts) == report["hops"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scenario", ["pcp", "won", "swarm"])
 def test_every_fabric_plays_into_real_journals(tmp_path, scenario):
     wanted = ["--scenario", scenario, "--duration", "3", "--faults", "crash,append_crash", "--json"]

@@ -358,6 +358,7 @@ def count_work(pair):
     return calls, sum(len(data) for party in parties for data in party.frames_in)
 
 
+@pytest.mark.exhaustive
 def test_long_conversation_costs_no_more_per_message_than_a_short_one(pair):
     for number in range(20):
         pair.say(text=str(number))

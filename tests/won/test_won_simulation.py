@@ -50,6 +50,7 @@ def test_registrations_that_overtake_the_log_do_not_stop_it():
     assert_everything_is_everywhere(run(1057, nodes=3, seconds=5, faults="all=2"))
 
 
+@pytest.mark.exhaustive
 def test_same_seed_same_journals():
     assert run(7, nodes=3, seconds=2, faults="all=1").digest == run(7, nodes=3, seconds=2, faults="all=1").digest
 
