@@ -58,11 +58,11 @@ def test_a_peer_seeks_as_many_forward_as_backward_links_on_the_right_sides():
     bench = Bench(bootstrap=[endpoint(number) for number in range(1, 21)])
     Crowd(bench).run(20)
     status = bench.peer.status()
-    assert len(status.forward) == len(status.backward) == 4
+    assert len(status.forward) == len(status.backward) == PeerSettings().forward_links == 5
     for contact in bench.peer._contacts.known:
         assert not contact.is_forward or contact.is_ahead
         assert not contact.is_backward or not contact.is_ahead
-    assert len(bench.seen(PeerLinked)) == 8
+    assert len(bench.seen(PeerLinked)) == 10
 
 
 def test_in_a_small_swarm_one_peer_is_linked_in_both_directions():

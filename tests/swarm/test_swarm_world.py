@@ -157,7 +157,6 @@ def test_sybils_at_20_to_1_that_relay_nothing_do_not_keep_honest_peers_apart():
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_50_peers_at_30_percent_loss_converge_within_15_seconds_in_20_of_20_runs():
-    shares = []
     for seed in range(20):
         world = settled(seed, 50, loss=0.3)
         before = world.bytes_by_purpose()
@@ -165,10 +164,7 @@ def test_50_peers_at_30_percent_loss_converge_within_15_seconds_in_20_of_20_runs
         assert_converges(world, 15)
         repair = world.bytes_by_purpose()["repair"] - before["repair"]
         assert repair <= 0.3 * world.ideal_bytes()
-        shares.append(world.share_within(1))
-    # all runs have as many pairs; a single one of 3,000 pairs may be unlucky: one in sixty fell below 99 %
-    assert sum(shares) / len(shares) >= 0.99
-    assert min(shares) >= 0.975
+        assert world.share_within(1) >= 0.99
 
 
 @pytest.mark.soak

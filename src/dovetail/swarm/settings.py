@@ -84,9 +84,9 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one peer decides for itself."""
 
-    forward_links: Annotated[int, Meta(ge=1, le=32, description="peers to relay to")] = 4
-    backward_links: Annotated[int, Meta(ge=1, le=32, description="peers that relay to us")] = 4
-    spare_links: Annotated[int, Meta(ge=0, le=32, description="links more than that, granted to who asks")] = 2
+    forward_links: Annotated[int, Meta(ge=1, le=32, description="peers to relay to")] = 5
+    backward_links: Annotated[int, Meta(ge=1, le=32, description="peers that relay to us")] = 5
+    spare_links: Annotated[int, Meta(ge=0, le=32, description="links more than that, granted to who asks")] = 1
     push_limit: Annotated[
         int, Meta(ge=0, le=255, description="a range with at most so many messages is answered with them too")
     ] = 4
