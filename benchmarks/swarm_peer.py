@@ -35,6 +35,8 @@ from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 SETTINGS = SwarmSettings(name="bench", work=1)
 UNDER_WAY = 400
+PER_MS = 20
+"""Messages with the same timestamp."""
 STALLED_S = 1.0
 
 
@@ -95,16 +97,18 @@ class Neighbour:
 def make_datagrams(count: int, size: int, is_mixed: bool = False) -> list[bytes]:
     chance = random.Random(1)
     signer, now_ms = SwarmSigner(SETTINGS.key), int(time.time() * 1000)
-    references: list[Reference] = []
+    edges: list[Reference] = []
     datagrams = []
     for number in range(count):
+        # what a composer refers to is strictly older: here of the millisecond before
+        references = tuple(edges[-PER_MS - 4 : -PER_MS])
         room = (chance.randint(100, 2 * size - 100) if is_mixed else size) - 20 - 10 * len(references)
         payload = number.to_bytes(4) + bytes(room - 4)
         content = Content(
-            timestamp_ms=now_ms - 2000 + number // 20, ttl_epochs=60, references=tuple(references), payload=payload
+            timestamp_ms=now_ms - 2000 + number // PER_MS, ttl_epochs=60, references=references, payload=payload
         )
         message = encode_content(content)
-        references = [*references[-3:], Reference(message_address(message)[:8], 0)]
+        edges.append(Reference(message_address(message)[:8], 0))
         datagrams.append(encode_packet(message, signer, now_ms, number % 16))
     return datagrams
 

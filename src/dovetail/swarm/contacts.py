@@ -67,6 +67,7 @@ class Contact:
         "serving",
         "unanswered",
         "uri",
+        "uris",
         "watermark_ms",
         "wished",
     )
@@ -74,6 +75,8 @@ class Contact:
     def __init__(self, endpoint: Endpoint, now: int, serving: TokenBucket, queries: TokenBucket) -> None:
         self.endpoint = endpoint
         self.uri = f"udp://{endpoint}"
+        self.uris = (self.uri,)
+        """The same, as observations have it."""
         self.address: PeerAddress | None = None
         self.is_ahead: bool | None = None
         self.is_pinned = False
@@ -229,6 +232,7 @@ class Contacts:
         contact.address = address
         contact.is_ahead = is_forward_peer(self.local, address)
         contact.uri = f"swarm://{self._swarm_name}/{address.hex()}"
+        contact.uris = (contact.uri,)
         self._routes.clear()
 
     def validate(self, contact: Contact) -> None:

@@ -61,6 +61,12 @@ REFERENCE_BYTES: Final = 10
 MAX_REFERENCES: Final = 4
 HASH_BYTES: Final = 8
 
+_CONTENT_HEAD: Final = bytes((INDICATOR, OPCODE_CONTENT, VERSION))
+_JUDGED: Final = struct.Struct("<HIHB")
+"""time_low16, time_high32, ttl_epoch, flags"""
+_HASHES: Final = tuple([struct.Struct("<" + count * "8s2x") for count in range(MAX_REFERENCES + 1)])
+"""By the number of references: their hashes alone."""
+
 WORK_NONCE_OFFSET: Final = 7
 """Where the nonce lies in the work preimage: after the four high bytes of the time, indicator, opcode, version."""
 
@@ -101,36 +107,43 @@ class ContentRules(msgspec.Struct, frozen=True, kw_only=True):
     max_future_ms: int = MAX_FUTURE_MS
 
 
+Fields = tuple[int, int, tuple[MsgHash, ...]]
+"""Timestamp, ttl and the hashes of the references: what a peer needs to judge and keep a message."""
+
+
 def decode_content(data: bytes) -> Content:
     """The fields of a content message; `check_work` and `check_lifetime` judge the rest."""
+    timestamp_ms, ttl_epochs, refers = decode_fields(data)
+    end = FIXED_BYTES + REFERENCE_BYTES * len(refers)
+    return Content(
+        timestamp_ms=timestamp_ms,
+        ttl_epochs=ttl_epochs,
+        references=decode_references(data),
+        payload=data[end:],
+        pow_nonce=int.from_bytes(data[NONCE_OFFSET:TIME_OFFSET], "little"),
+        reserved=data[FLAGS_OFFSET] >> RESERVED_SHIFT,
+    )
+
+
+def decode_fields(data: bytes) -> Fields:
+    """The part of a content message that every new one is asked for; it refuses all that `decode_content` does."""
     size = len(data)
-    if size < FIXED_BYTES or size > MAX_CONTENT_BYTES or data[0] != INDICATOR or data[1] != OPCODE_CONTENT:
+    if size < FIXED_BYTES or size > MAX_CONTENT_BYTES or not data.startswith(_CONTENT_HEAD):
         _refuse_header(data)
-    _, _, version, nonce, time_low, time_high, ttl, flags = FIXED.unpack_from(data)
-    if version != VERSION:
-        raise UnsupportedVersion(f"version {version}, expected {VERSION}")
+    time_low, time_high, ttl_epochs, flags = _JUDGED.unpack_from(data, TIME_OFFSET)
     count = flags & COUNT_MASK
-    if count == 0:
-        return Content(
-            timestamp_ms=time_low | time_high << 16,
-            ttl_epochs=ttl,
-            payload=data[FIXED_BYTES:],
-            pow_nonce=nonce,
-            reserved=flags >> RESERVED_SHIFT,
-        )
     if count > MAX_REFERENCES:
         raise BadReferenceCount(f"{count} references, expected at most {MAX_REFERENCES}")
     end = FIXED_BYTES + REFERENCE_BYTES * count
     if size < end:
         raise Truncated(f"{size} bytes, expected at least {end} for {count} references")
-    return Content(
-        timestamp_ms=time_low | time_high << 16,
-        ttl_epochs=ttl,
-        references=tuple([Reference(*edge) for edge in REFERENCE.iter_unpack(data[FIXED_BYTES:end])]),
-        payload=data[end:],
-        pow_nonce=nonce,
-        reserved=flags >> RESERVED_SHIFT,
-    )
+    return time_low | time_high << 16, ttl_epochs, _HASHES[count].unpack_from(data, FIXED_BYTES)
+
+
+def decode_references(data: bytes) -> tuple[Reference, ...]:
+    """The references of a message that `decode_fields` has taken."""
+    end = FIXED_BYTES + REFERENCE_BYTES * (data[FLAGS_OFFSET] & COUNT_MASK)
+    return tuple([Reference(*edge) for edge in REFERENCE.iter_unpack(data[FIXED_BYTES:end])])
 
 
 def _refuse_header(data: bytes) -> None:
@@ -175,7 +188,7 @@ def encode_content(content: Content) -> bytes:
 
 def message_address(data: bytes) -> Address:
     """SHA-256 over everything from 0x79 to the end of the payload, nonce included (reading 6)."""
-    return Address(hashlib.sha256(data).digest())
+    return hashlib.sha256(data).digest()  # type: ignore[return-value]  # a NewType is a call, here for every datagram
 
 
 def work_preimage(data: bytes) -> bytes:
@@ -195,8 +208,7 @@ def with_nonce(data: bytes, nonce: int) -> bytes:
 
 def check_work(data: bytes, target: int = POW_TARGET) -> None:
     """Raise `BadProofOfWork` unless the work is strictly below the target."""
-    preimage = data[TIME_HIGH_OFFSET:TTL_OFFSET] + data[:TIME_HIGH_OFFSET] + data[TTL_OFFSET:]
-    work = hashlib.sha256(preimage).digest()
+    work = hashlib.sha256(data[TIME_HIGH_OFFSET:TTL_OFFSET] + data[:TIME_HIGH_OFFSET] + data[TTL_OFFSET:]).digest()
     if int.from_bytes(work) >= target:
         raise BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
 
@@ -206,16 +218,22 @@ def expiration_ms(timestamp_ms: int, ttl_epochs: int, epoch_ms: int) -> int:
     return timestamp_ms + (ttl_epochs or 1) * epoch_ms
 
 
-def check_lifetime(content: Content, now_ms: int, rules: ContentRules) -> None:
-    """Acceptance now, in the order of reading 16: ttl, future, expired."""
-    if content.ttl_epochs > rules.max_ttl_epochs:
-        raise TtlTooLong(f"ttl of {content.ttl_epochs} epochs, expected at most {rules.max_ttl_epochs}")
-    ahead = content.timestamp_ms - now_ms
-    if ahead > rules.max_future_ms:
+def check_lifetime(content: Content, now_ms: int, rules: ContentRules) -> int:
+    """Acceptance now, in the order of reading 16: ttl, future, expired; when the lifetime will be over."""
+    return check_times(content.timestamp_ms, content.ttl_epochs, now_ms, rules)
+
+
+def check_times(timestamp_ms: int, ttl_epochs: int, now_ms: int, rules: ContentRules) -> int:
+    """`check_lifetime` of the two fields that it looks at."""
+    if ttl_epochs > rules.max_ttl_epochs:
+        raise TtlTooLong(f"ttl of {ttl_epochs} epochs, expected at most {rules.max_ttl_epochs}")
+    if timestamp_ms - now_ms > rules.max_future_ms:
+        ahead = timestamp_ms - now_ms
         raise FromFuture(f"timestamp {ahead} ms ahead, expected at most {rules.max_future_ms}")
-    expires = expiration_ms(content.timestamp_ms, content.ttl_epochs, rules.epoch_ms)
-    if now_ms >= expires:
-        raise Expired(f"lifetime over {now_ms - expires} ms ago")
+    expires_ms = timestamp_ms + (ttl_epochs or 1) * rules.epoch_ms
+    if now_ms >= expires_ms:
+        raise Expired(f"lifetime over {now_ms - expires_ms} ms ago")
+    return expires_ms
 
 
 def epoch_diff_of(message_expiration_ms: int, referee_expiration_ms: int, epoch_ms: int) -> int:

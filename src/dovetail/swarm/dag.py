@@ -23,14 +23,10 @@ import msgspec
 
 from dovetail.hop import Address
 from dovetail.swarm.content import (
-    HASH_BYTES,
     MAX_REFERENCES,
-    Content,
-    ContentRules,
     MsgHash,
     Reference,
     epoch_diff_of,
-    expiration_ms,
 )
 from dovetail.swarm.times import TimeIndex
 
@@ -44,7 +40,7 @@ RECENT: Final = 32
 """How many of the newest messages are looked at when there are fewer tips than references to give."""
 
 
-class Entry(msgspec.Struct, kw_only=True, gc=False, eq=False):
+class Entry(msgspec.Struct, gc=False, eq=False):
     """One unexpired message."""
 
     address: Address
@@ -52,7 +48,8 @@ class Entry(msgspec.Struct, kw_only=True, gc=False, eq=False):
     timestamp_ms: int
     expires_ms: int
     ttl_epochs: int
-    references: tuple[Reference, ...]
+    refers: tuple[MsgHash, ...]
+    """The hashes of its references."""
     raw: bytes
     referred: int = 0
     is_live: bool = True
@@ -61,7 +58,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False, eq=False):
 class Added(msgspec.Struct, frozen=True, gc=False):
     """What adding a message brought to light."""
 
-    missing: tuple[Reference, ...] = ()
+    missing: tuple[MsgHash, ...] = ()
     collides_with: tuple[Address, ...] = ()
     cycle: tuple[Address, ...] = ()
 
@@ -69,40 +66,29 @@ class Added(msgspec.Struct, frozen=True, gc=False):
 NOTHING_SPECIAL: Final = Added()
 
 
-def make_entry(address: Address, content: Content, raw: bytes, rules: ContentRules) -> Entry:
-    """The entry of a decoded message."""
-    return Entry(
-        address=address,
-        msg_hash=MsgHash(address[:HASH_BYTES]),
-        timestamp_ms=content.timestamp_ms,
-        expires_ms=expiration_ms(content.timestamp_ms, content.ttl_epochs, rules.epoch_ms),
-        ttl_epochs=content.ttl_epochs,
-        references=content.references,
-        raw=raw,
-    )
-
-
 class Dag:
     """All unexpired messages of one swarm, as one peer knows them."""
 
     def __init__(self, epoch_ms: int) -> None:
         self._epoch_ms = epoch_ms
-        self._entries: dict[Address, Entry] = {}
+        self.entries: dict[Address, Entry] = {}
+        """All pullable messages; for reading only."""
+        self.passing: set[Address] = set()
+        """Unexpired messages of ttl 0; for reading only."""
         self._by_hash: dict[MsgHash, Entry] = {}
         self._collided: dict[MsgHash, list[Entry]] = {}
         """Further messages with the wire hash of one in `_by_hash`."""
         self._times: TimeIndex[Entry] = TimeIndex()
         self._tips: dict[Address, Entry] = {}
-        self._passing: set[Address] = set()
         self._expiry: list[tuple[int, Address]] = []
         self._awaited: dict[MsgHash, list[Address]] = {}
         self._suspects: dict[Address, int] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __contains__(self, address: Address) -> bool:
-        return address in self._entries or address in self._passing
+        return address in self.entries or address in self.passing
 
     @property
     def tips(self) -> Sequence[Entry]:
@@ -116,7 +102,7 @@ class Dag:
 
     def get(self, address: Address) -> Entry | None:
         """A pullable message by its address."""
-        return self._entries.get(address)
+        return self.entries.get(address)
 
     def by_hash(self, msg_hash: MsgHash) -> Sequence[Entry]:
         """All messages with this wire hash; more than one is a collision."""
@@ -129,37 +115,40 @@ class Dag:
 
     def addresses(self) -> set[Address]:
         """All pullable messages."""
-        return set(self._entries)
+        return set(self.entries)
 
     def add(self, entry: Entry) -> Added:
         """Take a message in that is not here yet."""
-        heappush(self._expiry, (entry.expires_ms, entry.address))
+        address, msg_hash, timestamp_ms = entry.address, entry.msg_hash, entry.timestamp_ms
+        heappush(self._expiry, (entry.expires_ms, address))
         if entry.ttl_epochs == 0:
-            self._passing.add(entry.address)
+            self.passing.add(address)
             return NOTHING_SPECIAL
-        self._entries[entry.address] = entry
+        self.entries[address] = entry
         self._times.add(entry)
+        by_hash, tips = self._by_hash, self._tips
         collides_with: tuple[Address, ...] = ()
-        by_hash = self._by_hash
-        if by_hash.setdefault(entry.msg_hash, entry) is not entry:
-            collides_with = tuple([other.address for other in self.by_hash(entry.msg_hash)])
-            self._collided.setdefault(entry.msg_hash, []).append(entry)
-        self._tips[entry.address] = entry
-        referrers = self._awaited.pop(entry.msg_hash, None)
-        missing: list[Reference] | None = None
-        for edge in entry.references:
-            referee = by_hash.get(edge.msg_hash)
-            if referee is not None:
-                self._link(entry, referee)
-                continue
-            self._await(edge.msg_hash, entry.address)
-            if missing is None:
-                missing = [edge]
+        if by_hash.setdefault(msg_hash, entry) is not entry:
+            collides_with = tuple([other.address for other in self.by_hash(msg_hash)])
+            self._collided.setdefault(msg_hash, []).append(entry)
+        tips[address] = entry
+        referrers = self._awaited.pop(msg_hash, None) if self._awaited else None
+        missing: tuple[MsgHash, ...] = ()
+        for edge in entry.refers:
+            referee = by_hash.get(edge)
+            if referee is None:
+                self._await(edge, address)
+                missing += (edge,)
+            elif referee.timestamp_ms < timestamp_ms:
+                # the common case of `_link`, without the call
+                if not referee.referred:
+                    tips.pop(referee.address, None)
+                referee.referred += 1
             else:
-                missing.append(edge)
+                self._link(entry, referee)
         cycle = self._settle(entry, referrers) if referrers else ()
         if missing or collides_with or cycle:
-            return Added(tuple(missing or ()), collides_with, cycle)
+            return Added(missing, collides_with, cycle)
         return NOTHING_SPECIAL
 
     def expire(self, now_ms: int) -> list[Entry]:
@@ -167,9 +156,9 @@ class Dag:
         gone = []
         while self._expiry and self._expiry[0][0] <= now_ms:
             address = heappop(self._expiry)[1]
-            entry = self._entries.pop(address, None)
+            entry = self.entries.pop(address, None)
             if entry is None:
-                self._passing.discard(address)
+                self.passing.discard(address)
             else:
                 self._remove(entry)
                 gone.append(entry)
@@ -212,7 +201,7 @@ class Dag:
     def _settle(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
         """Count the edges that waited for a message: only one that was referred to before it came closes a cycle."""
         for address in referrers:
-            referrer = self._entries.get(address)
+            referrer = self.entries.get(address)
             if referrer is not None:
                 self._link(referrer, entry)
         return self._find_cycle(entry) if self._suspects else ()
@@ -225,8 +214,8 @@ class Dag:
         waiting = deque([start])
         while waiting and len(came_from) < MAX_CYCLE_WALK:
             entry = waiting.popleft()
-            for edge in entry.references:
-                for other in self.by_hash(edge.msg_hash):
+            for edge in entry.refers:
+                for other in self.by_hash(edge):
                     if other.address not in came_from and other.timestamp_ms >= oldest_ms:
                         came_from[other.address] = entry.address
                         waiting.append(other)
@@ -243,8 +232,8 @@ class Dag:
         self._times.remove(entry)
         self._tips.pop(entry.address, None)
         self._forget_hash(entry)
-        for edge in entry.references:
-            referee = self._by_hash.get(edge.msg_hash)
+        for edge in entry.refers:
+            referee = self._by_hash.get(edge)
             if referee is not None and referee.timestamp_ms < entry.timestamp_ms and referee.referred:
                 referee.referred -= 1
                 if not referee.referred:

@@ -91,10 +91,7 @@ class SwarmSigner:
         self._known_headers: frozenset[bytes] = frozenset()
 
     def _turn_to(self, now_ms: int) -> None:
-        slot = now_ms // SLOT_MS
-        if slot == self._slot:
-            return
-        self._slot = slot
+        slot = self._slot = now_ms // SLOT_MS
         self._known = {
             swarm_signature(self._key, slot + offset, subband): subband
             for offset in range(-self._slack, self._slack + 1)
@@ -105,7 +102,8 @@ class SwarmSigner:
 
     def header(self, now_ms: int, subband: int) -> bytes:
         """The 8 bytes to put before a message."""
-        self._turn_to(now_ms)
+        if now_ms // SLOT_MS != self._slot:
+            self._turn_to(now_ms)
         return self._headers[subband & SUBBANDS - 1]
 
     def knows(self, packet: bytes, now_ms: int) -> bool:

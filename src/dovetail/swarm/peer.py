@@ -22,14 +22,16 @@ from dovetail.swarm.content import (
     HASH_BYTES,
     MAX_CONTENT_BYTES,
     Content,
-    check_lifetime,
+    MsgHash,
+    check_times,
     check_work,
     decode_content,
+    decode_fields,
     encode_content,
     expiration_ms,
     message_address,
 )
-from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry, make_entry
+from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry
 from dovetail.swarm.events import (
     CollisionFound,
     CycleFound,
@@ -192,15 +194,17 @@ class Peer:
     def publish_solved(self, message: bytes, now: int) -> Address:
         """Bring a solved message into the swarm; publishing the same one again does nothing."""
         try:
-            content = decode_content(message)
+            timestamp_ms, ttl_epochs, refers = decode_fields(message)
             check_work(message, self.rules.pow_target)
-            check_lifetime(content, now // 1000, self.rules)
+            expires_ms = check_times(timestamp_ms, ttl_epochs, now // 1000, self.rules)
         except Refusal as refusal:
             raise LocalProtocolError(f"cannot publish: {refusal.detail}") from None
         address = self._address_of(message)
         if address not in self._dag:
-            self._admit(message, address, content, None, now)
-            if content.ttl_epochs:
+            msg_hash = MsgHash(address[:HASH_BYTES])
+            entry = Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, message)
+            self._admit(entry, None, now)
+            if ttl_epochs:
                 self._repair.own.add(address, now)
         return address
 
@@ -218,9 +222,11 @@ class Peer:
             raw = bodies.get(address)
             if raw is None or address in self._dag:
                 continue
-            entry = make_entry(address, decode_content(raw), raw, self.rules)
-            if entry.expires_ms > now_ms:
-                self._dag.add(entry)
+            timestamp_ms, ttl_epochs, refers = decode_fields(raw)
+            expires_ms = expiration_ms(timestamp_ms, ttl_epochs, self.rules.epoch_ms)
+            if expires_ms > now_ms:
+                msg_hash = MsgHash(address[:HASH_BYTES])
+                self._dag.add(Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, raw))
         return len(self._dag)
 
     def messages_between(self, start_ms: int, end_ms: int) -> list[Entry]:
@@ -281,50 +287,51 @@ class Peer:
     def _receive_content(self, message: bytes, contact: Contact, now: int) -> None:
         address = self._address_of(message)
         contact.delivered += 1
-        if address in self._dag:
+        if address in self._dag.entries or address in self._dag.passing:
             self._duplicates += 1
             self._repair.own.confirm(address)
             return
-        content = decode_content(message)
+        timestamp_ms, ttl_epochs, refers = decode_fields(message)
         check_work(message, self.rules.pow_target)
-        check_lifetime(content, now // 1000, self.rules)
-        if content.references and address[:HASH_BYTES] in [edge.msg_hash for edge in content.references]:
+        expires_ms = check_times(timestamp_ms, ttl_epochs, now // 1000, self.rules)
+        msg_hash: MsgHash = address[:HASH_BYTES]  # type: ignore[assignment]  # as for `message_address`
+        if msg_hash in refers:
             raise SelfReference("it refers to its own hash")
-        self._admit(message, address, content, contact, now)
+        self._admit(Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, message), contact, now)
 
-    def _admit(self, message: bytes, address: Address, content: Content, contact: Contact | None, now: int) -> None:
-        entry = make_entry(address, content, message, self.rules)
+    def _admit(self, entry: Entry, contact: Contact | None, now: int) -> None:
+        """Take a new message in: to the graph, the journal, the application and the links."""
         added = self._dag.add(entry)
         self._accepted += 1
-        source = self.uri if contact is None else contact.uri
-        stage = Stage.CREATED if contact is None else Stage.ACCEPTED
-        events = self._events
-        events.append(
+        address, message = entry.address, entry.raw
+        self._events.append(
             Observation(
                 at_us=now,
-                stage=stage,
+                stage=Stage.CREATED if contact is None else Stage.ACCEPTED,
                 message=address,
-                counterparts=() if contact is None else (source,),
+                counterparts=() if contact is None else contact.uris,
                 raw=message,
                 expires_us=entry.expires_ms * 1000,
             )
         )
         repair = self._repair
+        age_ms = now // 1000 - entry.timestamp_ms
         want = repair.note_arrival(entry, now)
         if contact is not None:
             if self.has_application:
-                events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
+                self._events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
             self._neighbours.note_accepted(contact)
-            repair.gossip.note_accepted(now // 1000 - content.timestamp_ms, now)
+            repair.gossip.note_accepted(age_ms, now)
         if self.has_application:
-            events.append(MessageAccepted(address, content, source, now))
+            source = self.uri if contact is None else contact.uri
+            self._events.append(MessageAccepted(address, decode_content(message), source, now))
         if added is not NOTHING_SPECIAL:
             self._report(entry, added)
         if contact is not None:
             if added.missing:
                 repair.want_references(entry, added.missing, contact, now)
-            repair.confirm_referred(entry)
-        age_ms = now // 1000 - content.timestamp_ms
+            if repair.own:
+                repair.confirm_referred(entry)
         if want is None or not want.attempts or (not want.is_history and age_ms <= RELAY_EPOCHS * self.rules.epoch_ms):
             self._relay(message, address, contact, now)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from dovetail.hop import Address, Observation, Reason, Stage
 from dovetail.swarm.contacts import Chance, Contact, Contacts
-from dovetail.swarm.content import Reference, latest_referee_expiration_ms
+from dovetail.swarm.content import MsgHash, decode_references, latest_referee_expiration_ms
 from dovetail.swarm.dag import Dag, Entry
 from dovetail.swarm.events import Event, GapFilled, GapFound, GapGivenUp
 from dovetail.swarm.exchange import Endpoint
@@ -97,9 +97,11 @@ class Repair:
 
     # -- what is missing here
 
-    def want_references(self, entry: Entry, missing: Sequence[Reference], contact: Contact, now: int) -> None:
-        """Want what a new message refers to, unless it has expired for certain."""
-        for edge in missing:
+    def want_references(self, entry: Entry, missing: Sequence[MsgHash], contact: Contact, now: int) -> None:
+        """Want what a new message refers to and is not here, unless it has expired for certain."""
+        for edge in decode_references(entry.raw):
+            if edge.msg_hash not in missing:
+                continue
             deadline_ms = latest_referee_expiration_ms(entry.expires_ms, edge.epoch_diff, self._epoch_ms)
             if deadline_ms is None or deadline_ms > now // 1000:
                 self.wants.add(edge.msg_hash, contact.endpoint, now, referrer=entry.address, deadline_ms=deadline_ms)
@@ -186,10 +188,9 @@ class Repair:
 
     def confirm_referred(self, entry: Entry) -> None:
         """Somebody else's message refers to ours: it has arrived."""
-        if len(self.own):
-            for edge in entry.references:
-                for referee in self._dag.by_hash(edge.msg_hash):
-                    self.own.confirm(referee.address)
+        for edge in entry.refers:
+            for referee in self._dag.by_hash(edge):
+                self.own.confirm(referee.address)
 
     def note_expired(self, address: Address, now: int) -> None:
         """A message expired; where it is an own one that nobody was seen to have, that is observed."""

@@ -1,8 +1,8 @@
 """Messages in the order of time: ties in one millisecond are ordered by hash (reading 13).
 
-Buckets of about a second hold sorted lists; messages come nearly in order, so that most insertions are appends.
-Removal is lazy: a bucket only counts its dead, is dropped when nothing in it lives, and is tidied when most of it is
-dead.
+Buckets of about a second hold sorted lists, and apart from them what has come since they were last read: messages come
+far more often than somebody asks. Removal is lazy: a bucket only counts its dead, is dropped when nothing in it lives,
+and is tidied when most of it is dead.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
 BUCKET_BITS: Final = 10
+FEW: Final = 8
+"""Where fewer than one in so many rows are new, each is put in its place; else all are sorted."""
 
 
 class Timed(Protocol):
@@ -29,11 +31,29 @@ Item = TypeVar("Item", bound=Timed)
 
 
 class _Bucket(Generic[Item]):
-    __slots__ = ("dead", "rows")
+    __slots__ = ("dead", "fresh", "rows")
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, bytes, Item]] = []
+        self.fresh: list[Item] = []
         self.dead = 0
+
+    def __len__(self) -> int:
+        return len(self.rows) + len(self.fresh)
+
+    def in_order(self) -> list[tuple[int, bytes, Item]]:
+        """All rows, sorted; what has come since the last time is put among the others."""
+        rows = self.rows
+        if self.fresh:
+            fresh = [(item.timestamp_ms, item.address, item) for item in self.fresh]
+            self.fresh.clear()
+            if len(fresh) * FEW > len(rows):
+                rows += fresh
+                rows.sort()
+            else:
+                for row in fresh:
+                    insort(rows, row)
+        return rows
 
 
 class TimeIndex(Generic[Item]):
@@ -45,29 +65,23 @@ class TimeIndex(Generic[Item]):
 
     def add(self, item: Item) -> None:
         """Put an item in its place."""
-        timestamp = item.timestamp_ms
-        number = timestamp >> BUCKET_BITS
+        number = item.timestamp_ms >> BUCKET_BITS
         bucket = self._buckets.get(number)
         if bucket is None:
             bucket = self._buckets[number] = _Bucket()
             insort(self._numbers, number)
-        row = timestamp, item.address, item
-        rows = bucket.rows
-        if not rows or timestamp > rows[-1][0]:
-            rows.append(row)
-        else:
-            insort(rows, row)
+        bucket.fresh.append(item)
 
     def remove(self, item: Item) -> None:
         """Forget an item whose `is_live` has become False."""
         number = item.timestamp_ms >> BUCKET_BITS
         bucket = self._buckets[number]
         bucket.dead += 1
-        if bucket.dead == len(bucket.rows):
+        if bucket.dead == len(bucket):
             del self._buckets[number]
             del self._numbers[bisect_left(self._numbers, number)]
-        elif bucket.dead > 64 and bucket.dead * 2 > len(bucket.rows):
-            bucket.rows = [row for row in bucket.rows if row[2].is_live]
+        elif bucket.dead > 64 and bucket.dead * 2 > len(bucket):
+            bucket.rows = [row for row in bucket.in_order() if row[2].is_live]
             bucket.dead = 0
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[Item]:
@@ -77,7 +91,7 @@ class TimeIndex(Generic[Item]):
             number = self._numbers[at]
             if number > last:
                 return
-            rows = self._buckets[number].rows
+            rows = self._buckets[number].in_order()
             for timestamp, _, item in rows[bisect_left(rows, (start_ms,)) :] if number == first else rows:
                 if timestamp > end_ms:
                     return
@@ -90,6 +104,6 @@ class TimeIndex(Generic[Item]):
             number = self._numbers[at]
             if number << BUCKET_BITS >= end_ms:
                 continue
-            for timestamp, _, item in reversed(self._buckets[number].rows):
+            for timestamp, _, item in reversed(self._buckets[number].in_order()):
                 if timestamp < end_ms and item.is_live:
                     yield item
