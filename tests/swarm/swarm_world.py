@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import defaultdict
+from collections.abc import Callable
 
 from dovetail.hop import Address, Fabric
 from dovetail.sim import SECOND_US, Boot, Link, World
 from dovetail.swarm.events import MessageAccepted
+from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.peer import Peer
 from dovetail.swarm.pow import HashlibSearch, solve
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
@@ -24,6 +26,15 @@ def publish(peer: Peer, payload: bytes, now: int, ttl_epochs: int = 60) -> Addre
     solved = solve(message, peer.rules.pow_target, peer._chance.getrandbits(64), SEARCH, run=64)
     assert solved is not None
     return peer.publish_solved(solved, now)
+
+
+class UnluckyPeer(Peer):
+    """A peer some of whose datagrams are lost on purpose."""
+
+    is_lost: Callable[[Endpoint, bytes], bool]
+
+    def to_send(self) -> list[tuple[Endpoint, bytes]]:
+        return [(endpoint, data) for endpoint, data in super().to_send() if not self.is_lost(endpoint, data)]
 
 
 class SwarmWorld:
@@ -47,6 +58,8 @@ class SwarmWorld:
         self.arrivals: dict[Address, dict[str, int]] = defaultdict(dict)
         self.published: dict[Address, int] = {}
         self.events: list[tuple[str, object]] = []
+        self.is_lost: Callable[[str, str, bytes], bool] = lambda source, destination, data: False
+        """What is lost besides what chance takes."""
         for number in range(peers):
             self.join(skew_us=skews_us[number] if skews_us else 0)
 
@@ -58,7 +71,10 @@ class SwarmWorld:
 
         def factory(boot: Boot) -> Peer:
             address = hashlib.sha256(f"{self.world.seed} {boot.place}".encode()).digest()[:20]
-            peer = Peer(self.settings, address, boot.random, boot.now, settings=self.peer_settings, bootstrap=others)
+            peer = UnluckyPeer(
+                self.settings, address, boot.random, boot.now, settings=self.peer_settings, bootstrap=others
+            )
+            peer.is_lost = lambda endpoint, data: self.is_lost(name, endpoint, data)
             peer.restore(boot.journal.hops(), boot.now)
             return peer
 
@@ -84,7 +100,7 @@ class SwarmWorld:
     def run(self, seconds: float) -> None:
         self.world.run(int(seconds * SECOND_US))
 
-    def publish(self, name: str | None = None, size: int = 200, ttl_epochs: int = 60) -> None:
+    def publish(self, name: str | None = None, size: int = 200, ttl_epochs: int = 60) -> bytes:
         """A peer, or one chosen by chance, publishes a random payload now."""
         name = name or self.names[int(self.chance.random() * len(self.names))]
         payload = self.chance.getrandbits(8 * size).to_bytes(size)
@@ -95,6 +111,7 @@ class SwarmWorld:
                 self.published[address] = self.world.now
 
         self.world.command(name, act)
+        return payload
 
     def traffic(self, seconds: int, per_second: float = 1.0, size: int = 200) -> None:
         """Messages at even intervals from random peers; ends with the last one."""

@@ -23,6 +23,7 @@ from dovetail.swarm.content import (
 from dovetail.swarm.events import CollisionFound, CycleFound, GapFilled, GapFound, GapGivenUp, MessageAccepted
 from dovetail.swarm.exchange import Answer, Hello, encode_answer, encode_hello
 from dovetail.swarm.explain import explain_message
+from dovetail.swarm.gossip import OVERLAP_MS
 from dovetail.swarm.obfuscation import encode_obfuscated, is_obfuscated
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.peer import Peer
@@ -640,6 +641,53 @@ def test_everything_unexpired_is_back_after_a_restart_and_nothing_else():
     assert again.peer.addresses() == {message_address(message) for message in (early, long, own)}
     again.feed(long)
     assert again.seen(MessageAccepted) == []
+
+
+def restarted(bench: Bench, after_us: int) -> Bench:
+    journal = MemoryJournal("swarm://test/x")
+    journal.append([event for event in bench.events if hasattr(event, "stage")])
+    again = bench_with_links(now=bench.now + after_us)
+    again.peer.restore(list(journal.hops()), again.now)
+    return again
+
+
+def published(bench: Bench, payload: bytes) -> bytes:
+    own = solved(SETTINGS, decode_content(bench.peer.compose(payload, 10, bench.now)))
+    bench.peer.publish_solved(own, bench.now)
+    bench.drain()
+    return own
+
+
+def test_an_own_message_that_may_never_have_been_sent_is_pushed_again_after_a_restart():
+    bench = bench_with_links()
+    own = published(bench, b"own")
+    again = restarted(bench, SECOND)
+    assert again.peer.status().unconfirmed == 1
+    assert own in [message for _, message in again.wait(2)]
+    assert restarted(bench, 121 * SECOND).peer.status().unconfirmed == 0
+
+
+def test_an_own_message_that_others_had_before_the_restart_is_not_pushed_again():
+    bench = bench_with_links()
+    served, referred = published(bench, b"served"), published(bench, b"referred")
+    bench.feed(encode_pull_hashes([message_address(served)[:8]]), ALICE)
+    bench.now += SECOND
+    bench.feed(bench.content(b"child", references=refer(referred)), ALICE)
+    assert restarted(bench, SECOND).peer.status().unconfirmed == 0
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_came_late_is_named_to_whoever_asks_for_later_times(is_restarted):
+    bench = bench_with_links()
+    late, in_time = bench.content(b"late", age_ms=OVERLAP_MS + 1), bench.content(b"in time", age_ms=OVERLAP_MS)
+    for message in (late, in_time):
+        bench.feed(message, ALICE)
+    if is_restarted:
+        bench = restarted(bench, SECOND)
+    now_ms = bench.now // 1000
+    (answer,) = uep12(bench.feed(encode_pull_range(b"tick", now_ms - 10, now_ms), ALICE), ALICE, RangeList)
+    assert answer.hashes == (message_address(late)[:8],)
+    assert (answer.start_ms, answer.end_ms) == (decode_content(late).timestamp_ms, now_ms)
 
 
 # -- the verbs

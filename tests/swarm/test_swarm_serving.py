@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from dovetail.swarm.contacts import AMPLIFICATION, Contact
 from dovetail.swarm.dag import Dag
+from dovetail.swarm.latecomers import Latecomers
 from dovetail.swarm.limits import TokenBucket
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.refusals import RateLimited
@@ -29,23 +32,27 @@ def filled(*times: int, ttl: int = 10) -> Dag:
     return dag
 
 
+def made(dag: Dag, push_limit: int) -> Serving:
+    return Serving(dag, push_limit, Latecomers(random.Random(1), 60_000))
+
+
 def listed(serving: Serving, start: int, end: int, now: int = NOW) -> tuple[RangeList, int]:
     answer, pushed = serving.answer_range(PullRange(b"tick", start, end), contact(), now)
     return decode_message(answer), len(pushed)
 
 
 def test_a_range_is_always_answered_with_a_list_that_may_be_empty():
-    answer, pushed = listed(Serving(filled(), 4), 0, 10)
+    answer, pushed = listed(made(filled(), 4), 0, 10)
     assert (answer.ticket, answer.start_ms, answer.end_ms, answer.hashes, pushed) == (b"tick", 0, 10, (), 0)
 
 
 def test_few_messages_are_pushed_and_too_many_only_listed():
-    assert listed(Serving(filled(1, 2, 3, 4), 4), 0, 10)[1] == 4
-    assert listed(Serving(filled(1, 2, 3, 4, 5), 4), 0, 10)[1] == 0
+    assert listed(made(filled(1, 2, 3, 4), 4), 0, 10)[1] == 4
+    assert listed(made(filled(1, 2, 3, 4, 5), 4), 0, 10)[1] == 0
 
 
 def test_a_list_is_cut_between_two_milliseconds_and_reports_its_end():
-    serving = Serving(filled(*[number // 3 for number in range(600)]), 4)
+    serving = made(filled(*[number // 3 for number in range(600)]), 4)
     answer, _ = listed(serving, 0, 1000)
     assert len(answer.hashes) == 168
     assert answer.end_ms == 55
@@ -58,20 +65,42 @@ def test_a_list_is_cut_between_two_milliseconds_and_reports_its_end():
 
 
 def test_exactly_170_are_sent_whole():
-    answer, _ = listed(Serving(filled(*range(170)), 4), 0, 1000)
+    answer, _ = listed(made(filled(*range(170)), 4), 0, 1000)
     assert (len(answer.hashes), answer.end_ms) == (170, 1000)
 
 
 def test_one_crowded_millisecond_gets_a_longer_list():
-    serving = Serving(filled(*[7] * 200, 8), 4)
+    serving = made(filled(*[7] * 200, 8), 4)
     answer, _ = listed(serving, 0, 1000)
     assert (len(answer.hashes), answer.end_ms) == (200, 7)
-    answer, _ = listed(Serving(filled(*[7] * 300), 4), 0, 1000)
+    answer, _ = listed(made(filled(*[7] * 300), 4), 0, 1000)
     assert (len(answer.hashes), answer.end_ms) == (255, 7)
 
 
+def test_what_came_late_is_listed_before_the_range_but_not_pushed():
+    dag = filled(100, 700, 800)
+    latecomers = Latecomers(random.Random(1), 60_000)
+    latecomers.note(next(dag.between(100, 100)), NOW)
+    answer, pushed = listed(Serving(dag, 4, latecomers), 600, 1000)
+    assert (answer.start_ms, answer.end_ms) == (100, 1000)
+    assert answer.hashes == (b"m0000...", b"m0001...", b"m0002...")
+    assert pushed == 2
+    answer, pushed = listed(Serving(dag, 4, latecomers), 50, 1000)
+    assert (answer.start_ms, len(answer.hashes), pushed) == (50, 3, 3)
+
+
+def test_a_full_list_has_no_room_for_what_came_late():
+    dag = filled(100, *range(600, 780))
+    latecomers = Latecomers(random.Random(1), 60_000)
+    latecomers.note(next(dag.between(100, 100)), NOW)
+    answer, _ = listed(Serving(dag, 4, latecomers), 600, 1000)
+    assert (answer.start_ms, answer.end_ms, len(answer.hashes)) == (600, 769, 170)
+    answer, _ = listed(Serving(dag, 4, latecomers), 770, 1000)
+    assert (answer.start_ms, answer.end_ms, len(answer.hashes)) == (100, 1000, 11)
+
+
 def test_nothing_expired_is_listed_or_served_even_before_the_timer():
-    serving = Serving(filled(0, 500, ttl=1), 4)
+    serving = made(filled(0, 500, ttl=1), 4)
     now = EPOCH * 1000
     assert len(listed(serving, 0, 1000, now)[0].hashes) == 1
     query = PullHashes((b"m0000...", b"m0001..."))
@@ -79,12 +108,12 @@ def test_nothing_expired_is_listed_or_served_even_before_the_timer():
 
 
 def test_a_hash_asked_twice_is_served_once():
-    serving = Serving(filled(1, 2), 4)
+    serving = made(filled(1, 2), 4)
     assert len(serving.answer_hashes(PullHashes((b"m0000...",) * 255), contact(), NOW)) == 1
 
 
 def test_queries_of_one_source_are_limited():
-    serving, asker = Serving(filled(1), 4), contact()
+    serving, asker = made(filled(1), 4), contact()
     for _ in range(20):
         serving.answer_hashes(PullHashes(()), asker, NOW)
     with pytest.raises(RateLimited):
@@ -93,7 +122,7 @@ def test_queries_of_one_source_are_limited():
 
 
 def test_what_is_sent_to_an_address_that_has_not_answered_is_bounded():
-    serving = Serving(filled(*range(170)), 4)
+    serving = made(filled(*range(170)), 4)
     spoofed = contact(validated=False, received=26)
     with pytest.raises(RateLimited):
         serving.answer_range(PullRange(b"tick", 0, 1000), spoofed, NOW)

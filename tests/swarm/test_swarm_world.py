@@ -128,6 +128,55 @@ def test_ttl_0_reaches_most_and_stays_nowhere():
     assert all(peer.addresses() == set() for peer in world.peers)
 
 
+def quiet(seed: int, peers: int) -> SwarmWorld:
+    """A world at 30 % loss where all have all and nobody publishes any more, so no new message refers to another."""
+    world = settled(seed, peers, loss=0.3)
+    world.traffic(20)
+    assert_converges(world, 15)
+    world.run(10)
+    return world
+
+
+def assert_a_message_reaches_all_without_its_first_pushes(seed: int, peers: int, silent_s: float) -> None:
+    """For `silent_s` all copies of one message are lost, and for 10 s more all to two peers of three."""
+    world = quiet(seed, peers)
+    unlucky, start = set(world.names[peers // 3 :]), world.world.now
+    payload = world.publish("peer-1")
+
+    def is_lost(_: str, destination: str, data: bytes) -> bool:
+        waited_s = (world.world.now - start) / SECOND_US
+        return payload in data and waited_s < silent_s + (10 if destination in unlucky else 0)
+
+    world.is_lost = is_lost
+    world.run(silent_s + 10)
+    assert not unlucky & set(world.arrivals[list(world.published)[-1]])
+    assert_converges(world, 30)
+
+
+def assert_a_message_reaches_all_after_two_partitions(seed: int, peers: int) -> None:
+    """It comes to one half of the swarm 40 s after it was composed, while the other half cannot be reached."""
+    world = quiet(seed, peers)
+    first = world.world.partition([["peer-1"]])
+    world.publish("peer-1")
+    world.run(40)
+    second = world.world.partition([world.names[peers // 2 :]])
+    world.world.heal(first)
+    world.run(15)
+    assert not set(world.names[peers // 2 :]) & set(world.arrivals[list(world.published)[-1]])
+    world.world.heal(second)
+    assert_converges(world, 30)
+
+
+@pytest.mark.parametrize("silent_s", [0.9, 5, 40])
+def test_a_message_whose_first_pushes_are_all_lost_reaches_all(silent_s):
+    assert_a_message_reaches_all_without_its_first_pushes(31, 20, silent_s)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_message_that_comes_late_to_those_who_answer_is_not_overlooked(seed):
+    assert_a_message_reaches_all_after_two_partitions(seed, 20)
+
+
 def sybil_world(seed: int, honest: int, ratio: int) -> SwarmWorld:
     world = SwarmWorld(seed, honest, loss=0.1)
     victims = list(world.names)
@@ -165,6 +214,21 @@ def test_50_peers_at_30_percent_loss_converge_within_15_seconds_in_20_of_20_runs
         repair = world.bytes_by_purpose()["repair"] - before["repair"]
         assert repair <= 0.3 * world.ideal_bytes()
         assert world.share_within(1) >= 0.99
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("silent_s", [0.9, 5, 40])
+def test_a_message_whose_first_pushes_are_all_lost_reaches_all_of_50_in_20_of_20_runs(silent_s):
+    for seed in range(20):
+        assert_a_message_reaches_all_without_its_first_pushes(seed, 50, silent_s)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_message_that_comes_late_reaches_all_of_50_in_20_of_20_runs():
+    for seed in range(20):
+        assert_a_message_reaches_all_after_two_partitions(seed, 50)
 
 
 @pytest.mark.soak

@@ -19,7 +19,9 @@ from dovetail.swarm.peer import Peer
 from dovetail.swarm.pow import HashlibSearch, solve
 from dovetail.swarm.settings import SwarmSettings
 
-SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440)
+SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440, slot_slack=3)
+"""Faults set clocks by up to 20 s, so two peers may be 40 s apart and more: with less slack they would not hear each
+other (UEP-10), and what one of them has would never reach the other."""
 TTL_EPOCHS = 60
 KNOWN_AT_FIRST = 3
 PAUSE_US = (100_000, 500_000)

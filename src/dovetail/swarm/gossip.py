@@ -5,9 +5,10 @@ partners in turn, every 5 s, and every 1 s while something is found: what do you
 contact has a watermark, the time of the last complete answer, so that after a partition the first question covers all
 of it. The window reaches further back than the watermark by an overlap: messages come late when they were repaired,
 and carry older times when their composer's clock is slow, so the overlap follows the age of what has lately been
-accepted. Now and then a question reaches back `DEEP_MS`, twice that, and so on to the longest lifetime; each depth is
-asked so seldom that all depths together cost little. An unanswered question goes to the next partner after 1 s; a list
-that comes later is taken all the same (`tickets`).
+accepted. What the partner itself got later than that it names all the same (`latecomers`), so that nothing falls
+between two questions. Now and then a question reaches back `DEEP_MS`, twice that, and so on to the longest lifetime;
+each depth is asked so seldom that all depths together cost little. An unanswered question goes to the next partner
+after 1 s; a list that comes later is taken all the same (`tickets`).
 
 A composer pushes its message again until it sees it come back, referred to or listed.
 """
@@ -38,7 +39,7 @@ DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
 FULL_SYNCS: Final = 2
 MAX_RETURNED: Final = 8
-PUSH_AGAIN_US: Final = 2 * SECOND_US
+PUSH_AGAIN_US: Final = 1 * SECOND_US
 MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
 
 

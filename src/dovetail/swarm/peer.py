@@ -209,25 +209,42 @@ class Peer:
         return address
 
     def restore(self, hops: Iterable[Hop], now: int) -> int:
-        """Take back what the journal holds and is not expired; how many messages that were."""
+        """Take back what the journal holds and is not expired; how many messages that were.
+
+        Own messages that are young and that nobody is known to have are pushed again: they may never have been sent.
+        """
         bodies: dict[Address, bytes] = {}
-        taken: dict[Address, None] = {}
+        taken: dict[Address, Hop] = {}
+        served: set[Address] = set()
         for hop in hops:
             if hop.raw is not None:
                 bodies[hop.message] = hop.raw
             if hop.stage in (Stage.ACCEPTED, Stage.CREATED):
-                taken[hop.message] = None
-        now_ms = now // 1000
-        for address in taken:
+                taken[hop.message] = hop
+            elif hop.stage is Stage.SERVED:
+                served.add(hop.message)
+        for address, hop in taken.items():
             raw = bodies.get(address)
-            if raw is None or address in self._dag:
-                continue
-            timestamp_ms, ttl_epochs, refers = decode_fields(raw)
-            expires_ms = expiration_ms(timestamp_ms, ttl_epochs, self.rules.epoch_ms)
-            if expires_ms > now_ms:
-                msg_hash = MsgHash(address[:HASH_BYTES])
-                self._dag.add(Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, raw))
+            if raw is not None and address not in self._dag:
+                self._take_back(address, raw, hop, now)
+        for address in served:
+            self._repair.own.confirm(address)
         return len(self._dag)
+
+    def _take_back(self, address: Address, raw: bytes, hop: Hop, now: int) -> None:
+        timestamp_ms, ttl_epochs, refers = decode_fields(raw)
+        expires_ms = expiration_ms(timestamp_ms, ttl_epochs, self.rules.epoch_ms)
+        if expires_ms * 1000 <= now:
+            return
+        entry = Entry(address, MsgHash(address[:HASH_BYTES]), timestamp_ms, expires_ms, ttl_epochs, refers, raw)
+        self._dag.add(entry)
+        repair = self._repair
+        if hop.at_us // 1000 - timestamp_ms > repair.latecomers.from_age_ms:
+            repair.latecomers.note(entry, hop.at_us)
+        if hop.stage is Stage.ACCEPTED:
+            repair.confirm_referred(entry)
+        elif ttl_epochs and now // 1000 - timestamp_ms <= RELAY_EPOCHS * self.rules.epoch_ms:
+            repair.own.add(address, now)
 
     def messages_between(self, start_ms: int, end_ms: int) -> list[Entry]:
         """Unexpired messages of this time, both ends included, in order."""
@@ -322,6 +339,8 @@ class Peer:
                 self._events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
             self._neighbours.note_accepted(contact)
             repair.gossip.note_accepted(age_ms, now)
+        if age_ms > repair.latecomers.from_age_ms:
+            repair.latecomers.note(entry, now)
         if self.has_application:
             source = self.uri if contact is None else contact.uri
             self._events.append(MessageAccepted(address, decode_content(message), source, now))

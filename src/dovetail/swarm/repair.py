@@ -16,6 +16,7 @@ from dovetail.swarm.dag import Dag, Entry
 from dovetail.swarm.events import Event, GapFilled, GapFound, GapGivenUp
 from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.gossip import Gossip, OwnMessages
+from dovetail.swarm.latecomers import Latecomers
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.pull import MAX_WANTED, Want, Wants
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, encode_pull_hashes
@@ -23,8 +24,7 @@ from dovetail.swarm.serving import Serving
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 PUSH_AGAIN_PEERS: Final = 4
-"""It is seldom that nobody was seen to have a message after two seconds. Then it is late already, and whoever misses it
-now finds it by asking only if it comes within the overlap of the questions: so this push must not be lost."""
+"""Seldom was nobody seen to have a message after a second. Then it is late already, and this push should arrive."""
 GIVEN_UP_AGE_MS: Final = 60_000
 OTHER_PEERS: Final = 8
 """Among so many, chosen anew each time, are those asked for what its namer did not send."""
@@ -50,7 +50,9 @@ class Repair:
         self._outbox = outbox
         self._events = events
         self._chance = chance
-        self._serving = Serving(dag, settings.push_limit)
+        self._max_future_ms = swarm.max_future_ms
+        self.latecomers = Latecomers(chance, swarm.max_future_ms)
+        self._serving = Serving(dag, settings.push_limit, self.latecomers)
         self.wants = Wants()
         self.own = OwnMessages()
         self.gossip = Gossip(contacts, chance, swarm.epoch_ms * swarm.max_ttl_epochs, swarm.max_future_ms, now)
@@ -75,6 +77,7 @@ class Repair:
         self.gossip.turn_back(now)
         self.wants.turn_back(now)
         self.own.turn_back(now)
+        self.latecomers.turn_back(now)
 
     # -- answers to others
 
@@ -84,6 +87,9 @@ class Repair:
 
     def answer_range(self, query: PullRange, contact: Contact, now: int) -> None:
         """Send the list, and the messages where they are few."""
+        if contact.is_proven:
+            # our questions end as far ahead as messages may lie
+            self.latecomers.note_asker(query.end_ms - self._max_future_ms, now)
         answer, entries = self._serving.answer_range(query, contact, now)
         self._outbox.send(answer, (contact,), Purpose.REPAIR, now)
         self._serve(entries, contact, now)

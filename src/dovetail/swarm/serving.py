@@ -3,7 +3,9 @@
 A pull by time is always answered with a list, the only acknowledgement there is, and with the messages themselves
 when at most `push_limit` match (reading 13). A list is cut only between two milliseconds and says which end it really
 covers. Only where one single millisecond has more than 170 messages the list grows, up to 255 and two fragments; what
-is beyond that is found by references. Answers to one source are bounded (`Contact.may_send`): a reply may be partial.
+is beyond that is found by references. A list also names what came here late and lies before the range (`latecomers`);
+it then says an earlier start: "the actual time range of messages be included". Answers to one source are bounded
+(`Contact.may_send`): a reply may be partial.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Final
 
 from dovetail.swarm.contacts import Contact
 from dovetail.swarm.dag import Dag, Entry
+from dovetail.swarm.latecomers import Latecomers
 from dovetail.swarm.packet import HEADER_BYTES
 from dovetail.swarm.queries import MAX_HASHES, MAX_HASHES_SENT, PullHashes, PullRange, encode_range_list
 from dovetail.swarm.refusals import RateLimited
@@ -22,9 +25,10 @@ OVERHEAD_BYTES: Final = HEADER_BYTES + 2
 class Serving:
     """Answers from one DAG."""
 
-    def __init__(self, dag: Dag, push_limit: int) -> None:
+    def __init__(self, dag: Dag, push_limit: int, latecomers: Latecomers) -> None:
         self._dag = dag
         self._push_limit = push_limit
+        self._latecomers = latecomers
 
     def answer_hashes(self, query: PullHashes, contact: Contact, now: int) -> list[Entry]:
         """The messages to send; raises RateLimited."""
@@ -40,7 +44,10 @@ class Serving:
         """The list to send and the messages to push with it; raises RateLimited."""
         self._check_rate(contact, now)
         entries, end_ms = self._cut(query, now // 1000)
-        answer = encode_range_list(query.ticket, query.start_ms, end_ms, [entry.msg_hash for entry in entries])
+        late = self._latecomers.named_before(query.start_ms, MAX_HASHES_SENT - len(entries), now)
+        start_ms = late[0].timestamp_ms if late else query.start_ms
+        hashes = [entry.msg_hash for entry in (*late, *entries)]
+        answer = encode_range_list(query.ticket, start_ms, end_ms, hashes)
         if not contact.may_send(len(answer) + OVERHEAD_BYTES, now):
             raise RateLimited(f"{contact.endpoint} was sent its share")
         if len(entries) > self._push_limit:
