@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,18 +60,57 @@ def test_layers_round_trip(message, choice, seed):
 
 
 heads = st.sampled_from([b"", b"\x79", b"\x79\x10\x05", b"\x79\x11", b"\x79\x20", b"\x79\x21", b"\x66", b"\x62"])
+SIGNER = SwarmSigner(bytes(20))
+
+
+def encode_again(decoded) -> bytes:
+    """The bytes that a decoded UEP-12 message came from."""
+    match decoded:
+        case Content():
+            return encode_content(decoded)
+        case queries.PullHashes(listed):
+            return queries.encode_pull_hashes(listed)
+        case queries.PullRange(ticket, start_ms, end_ms):
+            return queries.encode_pull_range(ticket, start_ms, end_ms)
+        case queries.RangeList(ticket, start_ms, end_ms, listed):
+            return queries.encode_range_list(ticket, start_ms, end_ms, listed)
+    raise AssertionError(f"no UEP-12 message: {decoded!r}")
+
+
+def outcome(decode, data: bytes):
+    """What was decoded, or the refusal; whatever else is raised fails the test."""
+    try:
+        found = decode(data)
+    except Refusal as refusal:
+        found = refusal
+    assert not isinstance(found, Refusal) or (found.reason is type(found).code and found.detail)
+    return found
 
 
 @settings(max_examples=500, deadline=None)
 @given(heads, st.binary(max_size=80))
 def test_any_bytes_are_decoded_or_refused(head, tail):
     data = head + tail
-    for decode in (
-        queries.decode_message,
-        decode_content,
-        fragments.decode_fragment,
-        obfuscation.decode_obfuscated,
-        lambda packet: decode_packet(packet, SwarmSigner(bytes(20)), 0),
-    ):
-        with contextlib.suppress(Refusal):
-            decode(data)
+    message = outcome(queries.decode_message, data)
+    assert isinstance(message, Refusal) or encode_again(message) == data
+    content = outcome(decode_content, data)
+    # bytes are a content message for both, or for neither
+    assert isinstance(content, Refusal) or content == message
+    assert isinstance(content, Content) == isinstance(message, Content)
+    fragment = outcome(fragments.decode_fragment, data)
+    if not isinstance(fragment, Refusal):
+        index, count, signature, body = fragment
+        assert index < count <= fragments.MAX_FRAGMENTS
+        assert signature + body == data[2:]
+    unmasked = outcome(obfuscation.decode_obfuscated, data)
+    assert isinstance(unmasked, Refusal) != obfuscation.is_obfuscated(data) or len(data) < 2
+    if not isinstance(unmasked, Refusal):
+        choice = data[0] if data[0] < 0x20 else 287 - data[0]
+        assert obfuscation.encode_obfuscated(unmasked, choice, data[1]) == data
+    inside = outcome(lambda packet: decode_packet(packet, SIGNER, 0), data)
+    assert isinstance(inside, Refusal) or data in [encode_packet(inside, SIGNER, at, band) for at, band in SLOTS]
+    # with the header of the swarm it is always taken
+    assert decode_packet(encode_packet(data, SIGNER, 0, 3), SIGNER, 0) == data
+
+
+SLOTS = [(slot * 16_384, band) for slot in (0, 1) for band in range(16)]

@@ -91,6 +91,13 @@ def test_ipv6(tmp_path):
                 await eventually(lambda: b.status().forward and a.status().forward)
                 address = await a.publish(b"six", 10)
                 await eventually(lambda: address in b.peer.addresses())
+                assert a.endpoints[0].startswith("[::1]:")
+                assert [endpoint.rpartition(":")[0] for endpoint in b.endpoints] == ["127.0.0.1", "[::1]"]
+                # all that flowed between them came from IPv6 endpoints, and neither refused anything
+                assert [one.endpoint for one in b.peer._contacts.known] == [a.endpoints[0]]
+                assert [one.endpoint for one in a.peer._contacts.known] == [b.endpoints[1]]
+                assert [message.payload for message in b.query(0, 1 << 47)] == [b"six"]
+                assert (a.status().refused, b.status().refused) == ({}, {})
         except ConfigError as error:
             if "cannot listen on ::1" in str(error):
                 await asyncio.to_thread(a.journal.close)
