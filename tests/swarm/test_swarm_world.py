@@ -236,8 +236,11 @@ def test_a_message_that_comes_late_reaches_all_of_50_in_20_of_20_runs():
 @pytest.mark.parametrize("seed", range(3))
 def test_200_peers_at_30_percent_loss(seed):
     world = settled(seed, 200, loss=0.3)
+    before = world.bytes_by_purpose()
     world.traffic(60)
     assert_converges(world, 20)
+    assert world.bytes_by_purpose()["repair"] - before["repair"] <= 0.3 * world.ideal_bytes()
+    assert world.share_within(1) >= 0.99
 
 
 @pytest.mark.soak
