@@ -214,24 +214,24 @@ class Peer:
         Own messages that are young and that nobody is known to have are pushed again: they may never have been sent.
         """
         bodies: dict[Address, bytes] = {}
-        taken: dict[Address, Hop] = {}
+        taken: dict[Address, tuple[int, Stage]] = {}
         served: set[Address] = set()
         for hop in hops:
             if hop.raw is not None:
                 bodies[hop.message] = hop.raw
             if hop.stage in (Stage.ACCEPTED, Stage.CREATED):
-                taken[hop.message] = hop
+                taken[hop.message] = hop.at_us, hop.stage
             elif hop.stage is Stage.SERVED:
                 served.add(hop.message)
-        for address, hop in taken.items():
+        for address, (at_us, stage) in taken.items():
             raw = bodies.get(address)
             if raw is not None and address not in self._dag:
-                self._take_back(address, raw, hop, now)
+                self._take_back(address, raw, at_us, stage, now)
         for address in served:
             self._repair.own.confirm(address)
         return len(self._dag)
 
-    def _take_back(self, address: Address, raw: bytes, hop: Hop, now: int) -> None:
+    def _take_back(self, address: Address, raw: bytes, at_us: int, stage: Stage, now: int) -> None:
         timestamp_ms, ttl_epochs, refers = decode_fields(raw)
         expires_ms = expiration_ms(timestamp_ms, ttl_epochs, self.rules.epoch_ms)
         if expires_ms * 1000 <= now:
@@ -239,9 +239,9 @@ class Peer:
         entry = Entry(address, MsgHash(address[:HASH_BYTES]), timestamp_ms, expires_ms, ttl_epochs, refers, raw)
         self._dag.add(entry)
         repair = self._repair
-        if hop.at_us // 1000 - timestamp_ms > repair.latecomers.from_age_ms:
-            repair.latecomers.note(entry, hop.at_us)
-        if hop.stage is Stage.ACCEPTED:
+        if at_us // 1000 - timestamp_ms > repair.latecomers.from_age_ms:
+            repair.latecomers.note(entry, at_us)
+        if stage is Stage.ACCEPTED:
             repair.confirm_referred(entry)
         elif ttl_epochs and now // 1000 - timestamp_ms <= RELAY_EPOCHS * self.rules.epoch_ms:
             repair.own.add(address, now)
