@@ -26,7 +26,7 @@ from dovetail.swarm.explain import explain_message
 from dovetail.swarm.gossip import OVERLAP_MS
 from dovetail.swarm.obfuscation import encode_obfuscated, is_obfuscated
 from dovetail.swarm.packet import SwarmSigner, encode_packet
-from dovetail.swarm.peer import Peer
+from dovetail.swarm.peer import FIRST_PUSHES, Peer
 from dovetail.swarm.queries import (
     PullHashes,
     PullRange,
@@ -565,6 +565,25 @@ def test_publishing_creates_and_pushes_to_all_links_and_again_until_it_is_seen_t
     assert [to for to, data in bench.wait(2.1) if data == message]
     bench.feed(message, ALICE)
     assert not [to for to, data in bench.wait(60) if data == message]
+
+
+def test_the_first_push_goes_to_others_too_where_links_are_few():
+    bench = bench_with_links()
+    others = [f"192.0.2.{number}:9" for number in range(20, 40)]
+    for number, endpoint in enumerate(others, 20):
+        bench.link(endpoint, number, 0)
+    receivers = published_to(bench)
+    assert len(receivers) == len(set(receivers)) == FIRST_PUSHES
+    assert {ALICE, BOB} < set(receivers) <= {ALICE, BOB, *others}
+    bench.feed(bench.content(b"another"), ALICE)
+    (relayed,) = bench.observed(Stage.FORWARDED)[1:]
+    assert len(relayed.counterparts) == 1
+
+
+def published_to(bench: Bench) -> list[str]:
+    message = solved(SETTINGS, decode_content(bench.peer.compose(b"mine", 10, bench.now)))
+    bench.peer.publish_solved(message, bench.now)
+    return [to for to, data in bench.drain() if data == message]
 
 
 def test_pushing_again_ends_when_somebody_refers_to_the_message():

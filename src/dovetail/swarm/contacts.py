@@ -261,6 +261,8 @@ class Contacts:
 
     def pick(self, count: int, is_fit: Callable[[Contact], bool]) -> list[Contact]:
         """Up to `count` contacts at random, first those that are proven, and that will answer us."""
+        if count <= 0:
+            return []
         fit = [contact for contact in self._known.values() if is_fit(contact)]
         ranked = sorted(
             [(not contact.is_proven, not contact.knows_us, self._chance.random(), at) for at, contact in enumerate(fit)]

@@ -33,13 +33,13 @@ EXPLORE_EVERY: Final = 6
 OVERLAP_MS: Final = 4_000
 MAX_OVERLAP_MS: Final = 300_000
 LATE_MEMORY_US: Final = 30 * SECOND_US
-EXPLORE_WINDOW_MS: Final = 16_000
+EXPLORE_WINDOW_MS: Final = 8_000
 DEEP_MS: Final = 64_000
 DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
 FULL_SYNCS: Final = 2
 MAX_RETURNED: Final = 8
-PUSH_AGAIN_US: Final = 1 * SECOND_US
+PUSH_AGAIN_US: Final = SECOND_US // 2
 MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from dovetail.errors import LocalProtocolError
 from dovetail.hop import Address, Hop, Observation, Stage, address_of
-from dovetail.swarm.contacts import Chance, Contact, Contacts, make_route
+from dovetail.swarm.contacts import Chance, Contact, Contacts, Route, make_route
 from dovetail.swarm.content import (
     HASH_BYTES,
     MAX_CONTENT_BYTES,
@@ -60,6 +60,8 @@ from dovetail.swarm.status import PeerStatus
 
 CONTENT_HEAD: Final = b"\x79\x10"
 EXCHANGE_HEAD: Final = bytes((EXCHANGE,))
+FIRST_PUSHES: Final = 12
+"""So many copies of a new message are all lost once in two million times at 30 % loss."""
 RELAY_EPOCHS: Final = 2
 """A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
 past: whoever joins does not repeat it."""
@@ -361,11 +363,18 @@ class Peer:
             self._events.append(CycleFound(added.cycle))
 
     def _relay(self, message: bytes, address: Address, source: Contact | None, now: int) -> None:
-        # the first push decides whether a message gets anywhere at all, so it goes to all links
-        route = self._contacts.route_from(source) if source is not None else make_route(self._contacts.linked)
+        route = self._contacts.route_from(source) if source is not None else self._first_route()
         if route.receivers:
             self._outbox.send(message, route.receivers, Purpose.RELAY, now)
             self._events.append(Observation(at_us=now, stage=Stage.FORWARDED, message=address, counterparts=route.uris))
+
+    def _first_route(self) -> Route:
+        """All links and, where they are few, others: the first push decides whether a message gets anywhere at all."""
+        linked = self._contacts.linked
+        more = self._contacts.pick(
+            FIRST_PUSHES - len(linked), lambda contact: contact.is_validated and not contact.is_linked
+        )
+        return make_route([*linked, *more])
 
     def _receive_query(self, message: bytes, contact: Contact, now: int) -> None:
         match decode_message(message):

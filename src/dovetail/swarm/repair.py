@@ -24,7 +24,7 @@ from dovetail.swarm.serving import Serving
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 PUSH_AGAIN_PEERS: Final = 4
-"""Seldom was nobody seen to have a message after a second. Then it is late already, and this push should arrive."""
+"""Seldom was nobody seen to have a message after half a second: then this push should arrive."""
 GIVEN_UP_AGE_MS: Final = 60_000
 OTHER_PEERS: Final = 8
 """Among so many, chosen anew each time, are those asked for what its namer did not send."""
