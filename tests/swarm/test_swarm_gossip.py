@@ -12,8 +12,10 @@ from dovetail.swarm.gossip import (
     BUSY_US,
     DEEP_MS,
     DEEP_PAUSE,
+    FULL_SYNCS,
     IDLE_US,
     MAX_PUSH_AGAIN_US,
+    NEW_PARTNER_MS,
     OVERLAP_MS,
     PARTNERS,
     PUSH_AGAIN_US,
@@ -93,6 +95,17 @@ def test_the_first_two_questions_ask_for_everything_and_later_ones_from_the_wate
     assert [round((START // 1000 - query.start_ms) / 1000) for query in (first, second)] == [3600, 3595]
     asked_before = asking.asked[0][0] // 1000
     assert third.start_ms == asked_before - OVERLAP_MS
+
+
+def test_a_new_partner_is_asked_for_the_time_in_which_it_may_have_been_cut_off():
+    asking = Asking(FULL_SYNCS + 1)
+    asking.run(60)
+    first_of_third = {endpoint: query for _, endpoint, query in reversed(asking.asked)}["peer 2"]
+    at = next(at for at, endpoint, _ in asking.asked if endpoint == "peer 2")
+    assert at // 1000 - first_of_third.start_ms == NEW_PARTNER_MS
+    later = [(at, query) for at, endpoint, query in asking.asked if endpoint == "peer 2"][1:]
+    assert later
+    assert all(at // 1000 - query.start_ms < 30_000 for at, query in later)
 
 
 def test_after_a_silence_the_question_covers_all_of_it():

@@ -28,12 +28,15 @@ SECOND_US: Final = 1_000_000
 IDLE_US: Final = 5 * SECOND_US
 BUSY_US: Final = 1 * SECOND_US
 ALONE_US: Final = SECOND_US // 2
-PARTNERS: Final = 4
+PARTNERS: Final = 3
 EXPLORE_EVERY: Final = 6
 OVERLAP_MS: Final = 4_000
 MAX_OVERLAP_MS: Final = 300_000
 LATE_MEMORY_US: Final = 30 * SECOND_US
 EXPLORE_WINDOW_MS: Final = 8_000
+NEW_PARTNER_MS: Final = 600_000
+"""How far back a new partner is asked: it may come from a part of the swarm that was cut off from ours, and contacts
+that are silent for longer than that are forgotten with their watermarks."""
 DEEP_MS: Final = 64_000
 DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
@@ -135,8 +138,10 @@ class Gossip:
             start_ms = max(0, now_ms - self._lifetime_ms)
             return Question(contact, start_ms, end_ms, now_ms, is_full=True, is_explored=False)
         since = contact.watermark_ms
-        if since is None or is_explored:
+        if is_explored:
             start_ms = now_ms - EXPLORE_WINDOW_MS
+        elif since is None:
+            start_ms = now_ms - NEW_PARTNER_MS
         else:
             start_ms = min(since, now_ms) - self._overlap_ms(now)
         start_ms = min(start_ms, now_ms - self._depth_ms(now))
