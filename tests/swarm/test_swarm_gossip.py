@@ -33,13 +33,13 @@ SECOND = 1_000_000
 class Asking:
     """A gossip whose partners all answer at once with nothing new."""
 
-    def __init__(self, partners: int = 3) -> None:
+    def __init__(self, partners: int = 3, seed: int = 2) -> None:
         self.contacts = Contacts(bytes(20), "test", random.Random(1), 10**9, 10**6)
         for number in range(partners):
             contact = self.contacts.meet(f"peer {number}", START)
             self.contacts.validate(contact)
             contact.knows_us = contact.is_backward = True
-        self.gossip = Gossip(self.contacts, random.Random(2), LIFETIME_MS, 60_000, START)
+        self.gossip = Gossip(self.contacts, random.Random(seed), LIFETIME_MS, 60_000, START)
         self.now = START
         self.asked: list[tuple[int, str, PullRange]] = []
 
@@ -147,6 +147,16 @@ def test_a_contact_that_is_back_is_asked_at_once():
     asking.asked.clear()
     asking.run(0.1)
     assert asking.asked[0][1] == "peer 5"
+
+
+def test_partners_are_chosen_by_lot_among_equals():
+    def asked_first(seed: int) -> frozenset[str]:
+        asking = Asking(PARTNERS + 4, seed)
+        asking.run(12)
+        return frozenset(endpoint for _, endpoint, _ in asking.asked)
+
+    assert {len(asked_first(seed)) for seed in range(20)} == {PARTNERS}
+    assert frozenset.union(*map(asked_first, range(20))) == {f"peer {number}" for number in range(PARTNERS + 4)}
 
 
 def test_others_than_the_partners_are_explored():

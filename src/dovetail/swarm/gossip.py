@@ -60,6 +60,7 @@ class Gossip:
         self._full_syncs = 0
         self._late: tuple[int, int] = (0, now)
         self._deep: dict[int, int] = {}
+        self._lots: dict[Endpoint, float] = {}
         self._asked: dict[Endpoint, int] = {}
         self._returned: list[Contact] = []
         self.due_us = now
@@ -176,14 +177,22 @@ class Gossip:
         able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
         if not able:
             return None
-        ranked = sorted(able, key=lambda contact: (-_rank(contact), contact.endpoint))
+        # by lot among equals: if all peers asked the same ones, nobody would hear what the others have
+        ranked = sorted(able, key=lambda contact: (-_rank(contact), self._lot(contact)))
         is_explored = len(ranked) > PARTNERS and not self._turn % EXPLORE_EVERY
         ranked = ranked[PARTNERS:] if is_explored else ranked[:PARTNERS]
         partner = min(ranked, key=lambda contact: (self._asked.get(contact.endpoint, 0), contact.endpoint))
         if len(self._asked) > 4 * len(able) + 64:
             self._asked = {contact.endpoint: self._asked.get(contact.endpoint, 0) for contact in able}
+            self._lots = {contact.endpoint: self._lot(contact) for contact in able}
         self._asked[partner.endpoint] = self._turn
         return partner, is_explored
+
+    def _lot(self, contact: Contact) -> float:
+        lot = self._lots.get(contact.endpoint)
+        if lot is None:
+            lot = self._lots[contact.endpoint] = self._chance.random()
+        return lot
 
     def _ask(self, question: Question, now: int) -> None:
         ticket = self._chance.getrandbits(32).to_bytes(4)
