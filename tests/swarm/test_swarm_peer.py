@@ -389,6 +389,7 @@ def test_a_reference_that_must_have_expired_is_not_pulled():
     assert bench.peer.status().missing == 1
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_unknown_references_cost_bounded_memory_and_datagrams_and_are_given_up():
     bench = bench_with_links()
     for number in range(1000):

@@ -19,6 +19,7 @@ def vector_searches():
     return [pow_llvm.VectorSearch(lanes) for lanes in {4, 8, pow_llvm.host_lanes()}]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("vector", SOLVED, ids=lambda vector: vector["name"])
 def test_the_search_increases_from_its_start_and_finds_the_nonce_of_the_vector(vector):
     message = bytes.fromhex(vector["hex"])
