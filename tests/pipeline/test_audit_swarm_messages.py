@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType
 
 from dovetail.hop import address_of
 from dovetail.pipeline.decode import DECODER_INPUT
-from dovetail.pipeline.decode_swarm import DECODED_SWARM_SCHEMA, SwarmDecoder
+from dovetail.pipeline.decode_swarm import DECODED_SWARM, SwarmDecoder
 from dovetail.pipeline.native import big_endian, little_endian, sha256
 from dovetail.pipeline.transforms.swarm_messages import has_work, swarm_fields
 from dovetail.swarm.content import Reference, work_of
@@ -53,7 +54,7 @@ def test_native_numpy_and_codec_read_the_same(spark, tmp_path, swarm):
     waiting = spark.createDataFrame(batch.select(DECODER_INPUT).to_pylist(), INPUT_SCHEMA)
     waiting.write.parquet(str(tmp_path / "waiting"))  # a plan over rows in memory would be optimised away
     made = swarm_fields(spark.read.parquet(str(tmp_path / "waiting")), epochs=EPOCHS)
-    assert made.schema.simpleString() == DECODED_SWARM_SCHEMA.simpleString()
+    assert made.schema.simpleString() == from_arrow_schema(DECODED_SWARM).simpleString()
     native = sorted((row.asDict(recursive=True) for row in made.collect()), key=lambda row: row["digest"])
     (by_columns,) = SwarmDecoder(EPOCHS)([batch])
     assert native == sorted(by_columns.to_pylist(), key=lambda row: row["digest"])
