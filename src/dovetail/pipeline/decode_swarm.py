@@ -2,8 +2,8 @@
 
 The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`. Only
 the first `HEAD_BYTES` of a message are looked at, and only what those say is given (`DECODED_SWARM`): the other columns
-of `DECODED` follow from the digest, and the work is judged by whoever has all of the bytes. In an audit the same is done
-by native expressions (`transforms.swarm_messages`).
+of `DECODED` follow from the digest, and the work is judged by whoever has all of the bytes. In an audit native
+expressions do the same (`transforms.swarm_messages`).
 """
 
 from __future__ import annotations
