@@ -5,7 +5,8 @@
 For each size a lake is written (`audit_lake`): N swarm messages of about 200 bytes with up to four references, and
 shares of pcp and won. Then, in one session that has done all of it once over a small lake (`--cold` leaves that out):
 
-- `duckdb` and `core`: hash, work, references and missing parents, by DuckDB's script and by the pipeline's functions;
+- `duckdb` and `core`: hash, work, fields, references and missing parents, by DuckDB's script and by the pipeline's
+  functions: the same tables on both sides, written as Parquet, and compared row by row afterwards;
 - `first`: the whole audit from nothing; `second`: after 1 % more; `third`: with nothing new.
 
 `--won` adds a lake of won messages alone: what the audit decodes and verifies per second, beside signatures alone.
@@ -15,14 +16,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.audit_duckdb import run_duckdb
-from benchmarks.audit_lake import POW_TARGET, LakeWriter, Shares
+from benchmarks.audit_duckdb import compare, run_duckdb
+from benchmarks.audit_lake import POW_TARGET, SETTINGS, LakeWriter, Shares
 from benchmarks.audit_spark import run_audit, run_core, signature_floor
 
 DEFAULT_SIZES = (1_000_000, 10_000_000)
@@ -40,10 +42,11 @@ def measure_size(
     result: dict[str, Any] = {"messages": messages, "written_s": round(time.perf_counter() - begun, 1)}
     say(f"{messages:,} messages: lake written in {result['written_s']} s")
     if is_core:
-        core, core_cpu, spark_found = run_core(spark, lake, root / "core")
-        duckdb, duckdb_cpu, duckdb_found = run_duckdb(lake, threads, POW_TARGET)
-        if spark_found != duckdb_found:
-            raise SystemExit(f"spark found {spark_found}, DuckDB {duckdb_found}")
+        core, core_cpu = run_core(spark, lake, root / "core")
+        duckdb, duckdb_cpu = run_duckdb(lake, root / "duckdb", threads, POW_TARGET, SETTINGS.epochs[""])
+        result["rows"] = compare(root / "core", root / "duckdb")
+        shutil.rmtree(root / "core")
+        shutil.rmtree(root / "duckdb")
         result |= {"core_s": round(core, 1), "duckdb_s": round(duckdb, 1), "core_ratio": round(core / duckdb, 2)}
         result |= {"core_cpu_s": round(core_cpu, 1), "duckdb_cpu_s": round(duckdb_cpu, 1)}
         say(f"  core {core:.1f} s, DuckDB {duckdb:.1f} s: {core / duckdb:.2f} times")

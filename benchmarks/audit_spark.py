@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
+from benchmarks.audit_duckdb import DECODED, LINKS
 from benchmarks.audit_lake import SETTINGS
-from dovetail.pipeline.decode import DECODER_INPUT
-from dovetail.pipeline.decode_swarm import DECODED_SWARM_SCHEMA, SwarmDecoder
 from dovetail.pipeline.jobs.run import Audit
+from dovetail.pipeline.native import sha256
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.sources import read_rows
 from dovetail.pipeline.store import Store, plain_columns
-from dovetail.pipeline.transforms.messages import decodable, links, widen_swarm
+from dovetail.pipeline.transforms.messages import links, undecoded, widen_swarm
+from dovetail.pipeline.transforms.swarm_messages import swarm_fields
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -95,38 +95,29 @@ def _read(path: str, default: str) -> str:
         return default
 
 
-def run_core(spark: SparkSession, lake: Path, scratch: Path) -> tuple[float, float, dict[str, int]]:
-    """Hash, work, references and missing parents with the pipeline's own functions; its tables are Parquet.
+def run_core(spark: SparkSession, lake: Path, out: Path) -> tuple[float, float]:
+    """Hash, work, fields, references and missing parents with the pipeline's own functions; the tables are in `out`.
 
-    Seconds, seconds of processor time, and what was found.
+    Seconds, and seconds of processor time.
     """
     begun, cpu = time.perf_counter(), cpu_seconds()
     paths = sorted(str(path.relative_to(lake)) for path in lake.glob("fabric=swarm/*/*.parquet"))
     tune(spark, 1 << 40)
-    # hashed in the filter alone: a column that is filtered by would be computed a second time
-    true = F.unhex(F.sha2("raw", 256)) == F.col("message")
-    rows = read_rows(spark, lake, paths).where(true).withColumn("digest", F.col("message"))
+    # in an audit the walk has compared each row's digest with its bytes before
+    rows = read_rows(spark, lake, paths).where(sha256(F.col("raw")) == F.col("message"))
     targets = {name: rules.pow_target for name, rules in SETTINGS.swarms.items()}
-    waiting = decodable(rows, targets=targets).select(*DECODER_INPUT)
-    decoded = waiting.mapInArrow(SwarmDecoder(SETTINGS.epochs), DECODED_SWARM_SCHEMA)
-    wide = widen_swarm(decoded).select(
-        "fabric", "message", "key", "work_valid", "address_valid", "created_us", "links", "reject"
-    )
-    wide.write.mode("overwrite").options(**plain_columns(wide.schema)).parquet(str(scratch / "decoded"))
-    made = spark.read.parquet(str(scratch / "decoded"))
-    edges = links(made).select("child", "parent")
-    missing = edges.join(made.select(F.col("key").alias("parent")), on="parent", how="left_anti")
-    missing.write.mode("overwrite").parquet(str(scratch / "gaps"))
-    seconds, used = time.perf_counter() - begun, cpu_seconds() - cpu
-    found = {
-        "messages": made.count(),
-        "valid": made.where("address_valid").count(),
-        "worked": made.where("work_valid").count(),
-        "links": edges.count(),
-        "gaps": spark.read.parquet(str(scratch / "gaps")).count(),
-    }
-    shutil.rmtree(scratch)
-    return seconds, used, found
+    waiting = undecoded(rows.withColumn("digest", F.col("message")), None, targets=targets)
+    made = widen_swarm(swarm_fields(waiting, epochs=SETTINGS.epochs))
+    decoded = _written(spark, made.select(*DECODED), out / "decoded")
+    referring = _written(spark, links(decoded), out / "links")
+    known = decoded.select("fabric", F.col("key").alias("parent"))
+    _written(spark, referring.join(known, on=["fabric", "parent"], how="left_anti").select(*LINKS), out / "gaps")
+    return time.perf_counter() - begun, cpu_seconds() - cpu
+
+
+def _written(spark: SparkSession, rows: DataFrame, path: Path) -> DataFrame:
+    rows.write.mode("overwrite").options(**plain_columns(rows.schema)).parquet(str(path))
+    return spark.read.schema(rows.schema).parquet(str(path))
 
 
 def run_audit(spark: SparkSession, lake: Path, out: Path) -> dict[str, Any]:

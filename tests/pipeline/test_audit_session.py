@@ -6,6 +6,7 @@ import os
 import sys
 
 from dovetail.pipeline.session import (
+    LARGE_JAVA,
     SMALL_JAVA,
     SMALL_ROWS,
     SessionOptions,
@@ -58,6 +59,8 @@ def test_what_the_user_gives_wins():
 def test_only_a_small_lake_goes_without_the_optimising_compiler():
     assert settings_of(SessionOptions(rows=SMALL_ROWS))["spark.driver.extraJavaOptions"] == SMALL_JAVA
     for options in (SessionOptions(rows=SMALL_ROWS + 1), SessionOptions()):
-        assert "spark.driver.extraJavaOptions" not in settings_of(options)
+        assert settings_of(options)["spark.driver.extraJavaOptions"] == LARGE_JAVA
+    assert "TieredStopAtLevel" not in LARGE_JAVA
+    assert "spark.driver.extraJavaOptions" not in settings_of(SessionOptions(master="spark://there:7077", rows=1))
     own = {"spark.driver.extraJavaOptions": "-Xss4m"}
     assert settings_of(SessionOptions(rows=1, conf=own))["spark.driver.extraJavaOptions"] == "-Xss4m"

@@ -1,8 +1,9 @@
-"""swarm: content messages, decoded by columns.
+"""swarm: content messages, decoded by columns, for those who have Arrow batches and no Spark, as compaction has.
 
-The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`.
-Address and work are hashes and were computed in the JVM before; only the first `HEAD_BYTES` of a message come here, and
-only what those say goes back (`DECODED_SWARM`): the other columns of `DECODED` follow from the digest.
+The fixed part of twenty bytes is read with numpy for a whole batch at once, with the offsets of `swarm.content`. Only
+the first `HEAD_BYTES` of a message are looked at, and only what those say is given (`DECODED_SWARM`): the other columns
+of `DECODED` follow from the digest, and the work is judged by whoever has all of the bytes. In an audit native
+expressions do the same (`transforms.swarm_messages`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from dovetail.hop import Reason, Relation
 from dovetail.pipeline.decode import LINK, Batches
@@ -33,7 +32,6 @@ DECODED_SWARM = pa.schema(
         ("reject", pa.string()),
     ]
 )
-DECODED_SWARM_SCHEMA: StructType = from_arrow_schema(DECODED_SWARM)
 _SATURATED = -0x8000
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from pyspark.sql.types import BinaryType
 
 from dovetail.journal.layout import ENTRY_VERSION, NO_DIGEST
+from dovetail.pipeline.native import sha256
 
 LEAF_PREFIX = b"\x00"
 
@@ -30,7 +31,7 @@ def leaf_hash() -> Column:
         _counted(F.coalesce(F.col("reason"), F.lit("")), "tinyint"),
         _counted(F.coalesce(F.col("counterpart"), F.lit("")), "smallint"),
     )
-    return F.unhex(F.sha2(entry, 256))
+    return sha256(entry)
 
 
 def with_leaves(rows: DataFrame) -> DataFrame:
@@ -38,7 +39,7 @@ def with_leaves(rows: DataFrame) -> DataFrame:
 
     A row is invalid where its leaf is not the one that was sealed, or its digest not that of its bytes.
     """
-    digested = rows.withColumn("kept_digest", F.unhex(F.sha2(F.col("raw"), 256)))
+    digested = rows.withColumn("kept_digest", sha256(F.col("raw")))
     hashed = digested.withColumn("leaf_hash", leaf_hash())
     is_valid = F.col("leaf").eqNullSafe(F.substring("leaf_hash", 1, 8)) & (
         F.col("raw").isNull() | F.col("kept_digest").eqNullSafe(F.col("digest"))

@@ -59,16 +59,17 @@ def hash_files(spark: SparkSession, lake: Path, paths: Sequence[str]) -> dict[st
 
 
 def read_rows(spark: SparkSession, lake: Path, paths: Sequence[str]) -> DataFrame:
-    """Rows of these files with the lake's columns and `file`."""
+    """Rows of these files with the lake's columns."""
     if not paths:
-        empty = spark.createDataFrame([], schemas.LAKE)
-        return empty.withColumn("file", F.lit(None).cast("string"))
-    return (
-        spark.read.schema(schemas.LAKE)
-        .option("basePath", str(lake))
-        .parquet(*(str(lake / path) for path in paths))
-        .select("*", _relative(F.col("_metadata.file_path")).alias("file"))
-    )
+        return spark.createDataFrame([], schemas.LAKE)
+    return spark.read.schema(schemas.LAKE).option("basePath", str(lake)).parquet(*(str(lake / path) for path in paths))
+
+
+def read_rows_by_file(spark: SparkSession, lake: Path, paths: Sequence[str]) -> DataFrame:
+    """The same with the `file` of each row; Spark then brings along all it knows of files, so only where it is used."""
+    if not paths:
+        return read_rows(spark, lake, paths).withColumn("file", F.lit(None).cast("string"))
+    return read_rows(spark, lake, paths).select("*", _relative(F.col("_metadata.file_path")).alias("file"))
 
 
 def walk_rows(rows: DataFrame) -> dict[str, Part]:
@@ -92,7 +93,7 @@ def learn_files(spark: SparkSession, lake: Path, announced: Sequence[tuple[str, 
         if digests.get(file.path) != file.sha256 and (error := why_unreadable(lake / file.path)) is not None
     }
     readable = [file.path for _, file in present if file.path not in errors]
-    parts = walk_rows(with_leaves(read_rows(spark, lake, readable)))
+    parts = walk_rows(with_leaves(read_rows_by_file(spark, lake, readable)))
     facts = []
     for server, file in announced:
         error = errors.get(file.path) or (None if (lake / file.path).is_file() else "it is not there")

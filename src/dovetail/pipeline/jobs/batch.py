@@ -6,7 +6,7 @@ batch that was interrupted is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -18,7 +18,6 @@ from dovetail.errors import CheckpointError
 from dovetail.hop import Fabric
 from dovetail.pipeline import schemas
 from dovetail.pipeline.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
-from dovetail.pipeline.decode_swarm import DECODED_SWARM_SCHEMA, SwarmDecoder
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, learn_manifest
 from dovetail.pipeline.integrity import proven_paths
 from dovetail.pipeline.leaves import with_leaves
@@ -31,6 +30,7 @@ from dovetail.pipeline.store import Store
 from dovetail.pipeline.transforms import hops as hop_transforms
 from dovetail.pipeline.transforms import messages as message_transforms
 from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA
+from dovetail.pipeline.transforms.swarm_messages import swarm_fields
 from dovetail.signing import parse_verifier
 
 DECODED_TABLE = Table(
@@ -75,10 +75,9 @@ class Batch:
         files = check_kept(self.lake, announced, files)
         proven = proven_paths(manifests, files)
         again = hops_read_again(before, standing)
-        rows = without(self._believed(files), again)
+        rows = without(self._believed(files, proven), again)
         self.say("hops")
-        unproven = [fact.path for fact in files if fact.part is not None and fact.path not in proven]
-        self._write(schemas.HOPS, hop_transforms.hops(rows, unproven=unproven))
+        self._write(schemas.HOPS, hop_transforms.hops(rows))
         self._write(SERVERS_TABLE, hop_transforms.servers(self._own(schemas.HOPS)))
         self._decode(rows, files, kept_paths(self.lake, announced, files))
         self._quarantine(rows, files)
@@ -86,15 +85,24 @@ class Batch:
             self._verify([*before.manifests, *manifests])
         self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
 
-    def _believed(self, files: Sequence[FileFact]) -> DataFrame:
+    def _believed(self, files: Sequence[FileFact], proven: Collection[str]) -> DataFrame:
         """Rows as they were sealed. Only files in which the walk met an altered row have to be hashed a second time."""
-        clean = [fact.path for fact in files if fact.part is not None and not fact.part.invalid]
-        dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
-        rows = read_rows(self.spark, self.lake, clean).withColumn("leaf_valid", F.lit(True))
-        if not dirty:
-            return rows
-        checked = with_leaves(read_rows(self.spark, self.lake, dirty)).where("leaf_valid")
-        return rows.unionByName(checked.drop("kept_digest", "leaf_hash"))
+        clean: dict[bool, list[str]] = {True: [], False: []}
+        dirty: dict[bool, list[str]] = {True: [], False: []}
+        for fact in files:
+            if fact.part is not None:
+                (dirty if fact.part.invalid else clean)[fact.path in proven].append(fact.path)
+        rows = self._read(clean[True], is_proven=True)
+        if clean[False]:
+            rows = rows.unionByName(self._read(clean[False], is_proven=False))
+        for is_proven, paths in dirty.items():
+            if paths:
+                checked = with_leaves(self._read(paths, is_proven=is_proven)).where("leaf_valid")
+                rows = rows.unionByName(checked.select(*rows.columns))
+        return rows
+
+    def _read(self, paths: Sequence[str], *, is_proven: bool) -> DataFrame:
+        return read_rows(self.spark, self.lake, paths).withColumn("proven", F.lit(is_proven))
 
     def _decode(self, rows: DataFrame, files: Sequence[FileFact], kept: Sequence[str]) -> None:
         self.say("messages: decode")
@@ -108,9 +116,8 @@ class Batch:
             if fabric.value in here and fabric is not Fabric.SWARM
         ]
         if Fabric.SWARM.value in here:
-            of_swarms = waiting.where("fabric = 'swarm'")
-            narrow = of_swarms.mapInArrow(SwarmDecoder(self.settings.epochs), DECODED_SWARM_SCHEMA)
-            decoded.append(message_transforms.widen_swarm(narrow))
+            said = swarm_fields(waiting.where("fabric = 'swarm'"), epochs=self.settings.epochs)
+            decoded.append(message_transforms.widen_swarm(said))
         if kept:
             recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*kept)
             ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)

@@ -31,28 +31,32 @@ EDGES = Table(
         ]
     ),
 )
-"""`holding` is set where some server of the fabric holds the parent and some other does not; `refusing` refused it."""
+"""`holding` is set where some server of the fabric holds the parent and some other does not, and so is `refusing`."""
 
 
 def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFrame:
     """One row per link and message it may mean, if there is something to be said about it."""
-    known = sightings.where(F.col("is_decoded") | F.col("first_seen").isNotNull()).select(
-        "fabric",
-        F.col("key").alias("parent"),
-        F.col("message").alias("parent_message"),
-        F.col("created").alias("parent_created"),
-        F.col("signer").alias("parent_signer"),
-        F.col("first_seen").alias("parent_seen"),
-        F.col("is_decoded").alias("parent_decoded"),
-        "expires",
-        F.col("holders.server").alias("holding"),
-        F.col("refusals.server").alias("refusing"),
-    )
     counts = servers.groupBy("fabric").agg(F.count("*").alias("servers"))
-    is_lacking = (
-        (F.col("fabric") != "pcp") & (F.size("holding") > 0) & (F.size("holding") < F.coalesce("servers", F.lit(0)))
+    holders = F.size("holders")
+    is_lacking = (F.col("fabric") != "pcp") & (holders > 0) & (holders < F.coalesce("servers", F.lit(0)))
+    # who holds a parent that all hold is left behind here, since these rows are moved
+    known = (
+        sightings.where(F.col("is_decoded") | F.col("first_seen").isNotNull())
+        .join(F.broadcast(counts), on="fabric", how="left")
+        .select(
+            "fabric",
+            F.col("key").alias("parent"),
+            F.col("message").alias("parent_message"),
+            F.col("created").alias("parent_created"),
+            F.col("signer").alias("parent_signer"),
+            F.col("first_seen").alias("parent_seen"),
+            F.col("is_decoded").alias("parent_decoded"),
+            "expires",
+            F.when(is_lacking, F.col("holders.server")).alias("holding"),
+            F.when(is_lacking, F.col("refusals.server")).alias("refusing"),
+        )
     )
+    joined = links.join(known, on=["fabric", "parent"], how="left")
     is_odd = (F.col("fabric") != "pcp") & (F.col("parent_created") >= F.col("child_created"))
-    joined = links.join(known, on=["fabric", "parent"], how="left").join(F.broadcast(counts), on="fabric", how="left")
-    suspects = joined.where(F.col("parent_message").isNull() | is_lacking | is_odd)
-    return suspects.withColumn("holding", F.when(is_lacking, F.col("holding"))).select(*EDGES.schema.names)
+    suspects = joined.where(F.col("parent_message").isNull() | F.col("holding").isNotNull() | is_odd)
+    return suspects.select(*EDGES.schema.names)

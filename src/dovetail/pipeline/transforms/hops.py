@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 from pyspark.sql.types import StructField, StructType
@@ -18,9 +16,9 @@ LEAF_MISMATCH = "leaf_mismatch"
 ADDRESS_MISMATCH = "address_mismatch"
 
 
-def hops(rows: DataFrame, *, unproven: Collection[str]) -> DataFrame:
-    """Rows (with leaves) as they were sealed; `unproven` are files that do not lead to their announced roots."""
-    return rows.where(F.col("leaf_valid")).select(
+def hops(rows: DataFrame) -> DataFrame:
+    """Rows as they were sealed; `proven` says whether their file leads to its announced root."""
+    return rows.select(
         "fabric",
         "server",
         "seq",
@@ -31,7 +29,7 @@ def hops(rows: DataFrame, *, unproven: Collection[str]) -> DataFrame:
         "reason",
         "size",
         F.col("raw").isNotNull().alias("has_bytes"),
-        (~F.col("file").isin(*unproven) if unproven else F.lit(True)).alias("proven"),
+        "proven",
     )
 
 

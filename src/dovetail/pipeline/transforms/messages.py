@@ -10,8 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from dovetail.hop import Stage
 from dovetail.pipeline.decode import DECODED_SCHEMA
 from dovetail.pipeline.decode_swarm import DECODED_SWARM, HEAD_BYTES, MESSAGE_TYPE
+from dovetail.pipeline.native import sha256
 from dovetail.pipeline.transforms.hops import ADDRESS_MISMATCH
-from dovetail.swarm.content import HASH_BYTES, TIME_HIGH_OFFSET, TTL_OFFSET, VERSION
+from dovetail.pipeline.transforms.swarm_messages import has_work
+from dovetail.swarm.content import HASH_BYTES, VERSION
 
 _HASHED = ("pcp", "swarm")
 """Fabrics whose address is the SHA-256 of the wire bytes."""
@@ -79,19 +81,6 @@ def unread(recorded: DataFrame, decoded: DataFrame, waiting: DataFrame) -> DataF
     )
 
 
-def has_work(swarm: Column, targets: Mapping[str, int]) -> Column:
-    """Whether the work of `raw` lies below its swarm's target; as hex text both compare like big-endian numbers."""
-    high = F.substring("raw", TIME_HIGH_OFFSET + 1, TTL_OFFSET - TIME_HIGH_OFFSET)
-    before = F.substring("raw", 1, TIME_HIGH_OFFSET)
-    behind = F.substring("raw", TTL_OFFSET + 1, 1 << 30)
-    work = F.sha2(F.concat(high, before, behind), 256)
-    limit = F.lit(f"{targets['']:064x}")
-    for name, target in targets.items():
-        if name:
-            limit = F.when(swarm == name, F.lit(f"{target:064x}")).otherwise(limit)
-    return work < limit
-
-
 def is_cut() -> Column:
     """Evidence of a refusal may be kept only in part."""
     return (F.col("stage") == Stage.REJECTED.value) & (F.octet_length("raw") < F.col("size"))
@@ -151,7 +140,7 @@ def published_keys(decoded: DataFrame) -> DataFrame:
 
 def to_verify(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
     """Messages without a verdict whose signer's key is known, with that key."""
-    fingerprint = F.base64(F.unhex(F.sha2("key", 256)))
+    fingerprint = F.base64(sha256(F.col("key")))
     known = keys.select(
         F.col("owner").alias("signer"), fingerprint.alias("fingerprint"), F.col("key").alias("public_key")
     ).distinct()

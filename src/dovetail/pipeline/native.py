@@ -1,0 +1,56 @@
+"""Hashes and integers from bytes as native columns, where Spark's functions go by way of hex text.
+
+`unhex(sha2(x, 256))` writes every digest as text and reads it back, and no function of Spark reads an integer out of
+binary. But an expression of Spark calls a static method inside the compiled code of a stage (`StaticInvoke`; it is how
+Spark calls its own). So these are calls of methods that every Spark has on its class path. There is no Python in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql.classic.column import Column as ClassicColumn
+from pyspark.sql.utils import get_active_spark_context
+
+SHA256_BYTES = 32
+LONG_BYTES = 8
+
+
+def sha256(data: Column) -> Column:
+    """SHA-256 of binary, as binary."""
+    return _call("org.apache.commons.codec.digest.DigestUtils", "sha256", "BinaryType", data)
+
+
+def big_endian(data: Column) -> Column:
+    """The first eight bytes as a bigint; bytes that are not there count as zeros at the end."""
+    return _call("org.apache.spark.unsafe.types.ByteArray", "getPrefix", "LongType", data)
+
+
+def little_endian(data: Column) -> Column:
+    """Up to eight bytes as a bigint, the first of them the lowest."""
+    return _call("java.lang.Long", "reverseBytes", "LongType", big_endian(data))
+
+
+def _call(java_class: str, method: str, kind: str, *arguments: Column) -> Column:
+    """A static method of these columns; null where one of them is null."""
+    jvm: Any = get_active_spark_context()._jvm
+    expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    invoke = getattr(jvm.org.apache.spark.sql.catalyst.expressions.objects, "StaticInvoke$")
+    given = jvm.PythonUtils.toSeq([expressions.expression(column._jc) for column in arguments])
+    called = _singleton(invoke).apply(
+        jvm.java.lang.Class.forName(java_class),
+        _singleton(getattr(jvm.org.apache.spark.sql.types, f"{kind}$")),
+        method,
+        given,
+        jvm.PythonUtils.toSeq([]),
+        True,
+        True,
+        True,
+        _singleton(getattr(jvm.scala, "None$")),
+    )
+    return ClassicColumn(expressions.column(called))
+
+
+def _singleton(scala_object: Any) -> Any:
+    return getattr(scala_object, "MODULE$")

@@ -1,0 +1,37 @@
+"""The benchmark compares like with like: its lake is sound, and DuckDB's script makes the tables that Spark makes."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.audit_duckdb import compare, run_duckdb
+from benchmarks.audit_lake import POW_TARGET, SETTINGS, LakeWriter, Shares
+from benchmarks.audit_spark import run_core
+
+from dovetail.pipeline.session import tune
+from pipeline.audit_worlds import open_test_session
+
+MESSAGES = 16_384
+"""One file of two chunks: those of the second refer to those of the first."""
+
+
+@pytest.fixture(scope="module")
+def cores(spark, tmp_path_factory):
+    root = tmp_path_factory.mktemp("bench")
+    LakeWriter(root / "lake", 1).seal(Shares(MESSAGES, 0, 0))
+    run_core(spark, root / "lake", root / "ours")
+    tune(open_test_session(), 0)
+    run_duckdb(root / "lake", root / "theirs", 1, POW_TARGET, SETTINGS.epochs[""])
+    return root
+
+
+def test_spark_and_duckdb_make_the_same_tables(cores):
+    counts = compare(cores / "ours", cores / "theirs")
+    assert counts["decoded"] == MESSAGES
+    assert counts["links"] > 0
+
+
+def test_a_table_that_differs_is_told(cores, spark):
+    links = spark.read.parquet(str(cores / "ours" / "links"))
+    links.limit(1).write.mode("append").parquet(str(cores / "ours" / "links"))
+    with pytest.raises(SystemExit, match="links: spark has"):
+        compare(cores / "ours", cores / "theirs")
