@@ -22,7 +22,7 @@ from dovetail.pipeline.transforms.forks import forks
 from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.hops import servers
 from dovetail.pipeline.transforms.sightings import sightings
-from dovetail.pipeline.transforms.skew import skew
+from dovetail.pipeline.transforms.skew import fastest_legs, skew
 from dovetail.pipeline.transforms.traffic import traffic
 
 T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
@@ -143,7 +143,7 @@ def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
         hop(2, "served", M3, server=b, counterpart=a, at=at(20_000)),
         hop(2, "accepted", M3, server=a, counterpart=b, at=at(19_100)),
     )
-    (row,) = skew(hops).collect()
+    (row,) = skew(fastest_legs(hops)).collect()
     # there 1300 us, back -900 us: clocks differ by 1100 us, the way takes 200 us
     assert (row["server"], row["other"], row["offset_us"], row["error_us"]) == (a, b, 1100, 200)
     assert (row["there"], row["back"]) == (2, 1)

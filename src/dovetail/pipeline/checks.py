@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.hop import Stage
 from dovetail.pipeline import schemas
+from dovetail.pipeline.tablefiles import local_rows
 
 Severity = Literal["error", "warning", "note"]
 
@@ -261,7 +262,7 @@ def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_be
         "chains": tables["chains"].withColumn("overdue", F.unix_micros("begun") < overdue_before_us),
     }
     parts = [find(views[name], name) for name in _PLACES]
-    empty = spark.createDataFrame([], schemas.FINDINGS.schema)
+    empty = local_rows(spark, [], schemas.FINDINGS.schema)
     return reduce(DataFrame.unionByName, parts, empty).select(*schemas.FINDINGS.schema.names)
 
 

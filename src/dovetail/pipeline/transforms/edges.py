@@ -53,6 +53,8 @@ def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFra
         (F.col("fabric") != "pcp") & (F.size("holding") > 0) & (F.size("holding") < F.coalesce("servers", F.lit(0)))
     )
     is_odd = (F.col("fabric") != "pcp") & (F.col("parent_created") >= F.col("child_created"))
-    joined = links.join(known, on=["fabric", "parent"], how="left").join(F.broadcast(counts), on="fabric", how="left")
+    joined = links.join(known, on=["fabric", "parent"], how="left").join(
+        counts.hint("broadcast"), on="fabric", how="left"
+    )
     suspects = joined.where(F.col("parent_message").isNull() | is_lacking | is_odd)
     return suspects.withColumn("holding", F.when(is_lacking, F.col("holding"))).select(*EDGES.schema.names)
