@@ -19,7 +19,8 @@ from dovetail.pipeline.decode_swarm import DECODED_SWARM_SCHEMA, SwarmDecoder
 from dovetail.pipeline.jobs.run import Audit
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.sources import read_rows
-from dovetail.pipeline.store import Store, plain_columns
+from dovetail.pipeline.store import Store
+from dovetail.pipeline.tablefiles import plain_columns
 from dovetail.pipeline.transforms.messages import decodable, links, widen_swarm
 
 _TICKS = os.sysconf("SC_CLK_TCK")
