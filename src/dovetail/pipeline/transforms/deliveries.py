@@ -82,6 +82,7 @@ def deliveries(
     same_clock = F.col("begun_at").eqNullSafe(F.col("finished_at"))
     offset = F.when(same_clock, F.lit(0).cast("bigint")).otherwise(F.col("clock_offset_us"))
     took_us = F.unix_micros("finished") - F.unix_micros("begun") + F.coalesce(offset, F.lit(0))
+    is_over = F.coalesce(F.col("outcome").isin(DELIVERED, ECHOED) & took_us.isNotNull(), F.lit(False))
     return parts.join(both_ways(skew).hint("broadcast"), on=["begun_at", "finished_at"], how="left").select(
         "fabric",
         "message",
@@ -97,7 +98,8 @@ def deliveries(
         F.when(F.col("outcome").isin(DELIVERED, ECHOED), took_us).alias("latency_us"),
         "attempts",
         F.coalesce(offset, F.lit(0)).cast("bigint").alias("clock_offset_us"),
-        (same_clock | F.col("clock_offset_us").isNotNull()).alias("skew_known"),
+        # nothing arrives before it was taken in: then a clock was set in between, and no one offset corrects it
+        ((same_clock | F.col("clock_offset_us").isNotNull()) & (~is_over | (took_us >= 0))).alias("skew_known"),
     )
 
 
