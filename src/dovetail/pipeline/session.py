@@ -54,7 +54,11 @@ _SPEED = {
 SMALL_ROWS = 200_000
 """A lake, or what is new in it, of so many hops is interpreted in one partition instead of compiled for many."""
 
+SMALL_WORK = "spark.dovetail.small"
+"""Our own setting: whether the work is so small that all of it is one partition."""
+
 _BY_SIZE = (
+    (SMALL_WORK, "true", "false"),
     ("spark.sql.codegen.wholeStage", "false", "true"),
     ("spark.sql.codegen.factoryMode", "NO_CODEGEN", "FALLBACK"),
     ("spark.sql.adaptive.enabled", "false", "true"),
@@ -151,7 +155,7 @@ def _remember_classes(spark: SparkSession) -> None:
 
 def is_one_partition(spark: SparkSession) -> bool:
     """Whether the work is so small that all of it is one partition."""
-    return spark.conf.get("spark.sql.shuffle.partitions") == "1"
+    return spark.conf.get(SMALL_WORK, "false") == "true"
 
 
 def use_this_python() -> None:
