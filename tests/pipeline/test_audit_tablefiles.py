@@ -11,7 +11,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from dovetail.pipeline import session
 from dovetail.pipeline.schemas import BINARY, LONG, QUARANTINE, STRING, TIMESTAMP, Table
-from dovetail.pipeline.tablefiles import count_rows, local_rows, path_of, read_table, write_table
+from dovetail.pipeline.tablefiles import count_rows, local_rows, read_table, write_table
 
 NESTED = StructType([StructField("since", TIMESTAMP), StructField("server", STRING)])
 SCHEMA = StructType(
@@ -59,10 +59,8 @@ def test_rows_tell_their_file(spark, tmp_path, tuned):
         written.rename(directory / name)
     for rows in (0, 1 << 40):
         tuned(rows)
-        files = read_table(spark, TABLE, [directory], origin="file").collect()
+        files = read_table(spark, TABLE, [directory], with_file=True).collect()
         assert {row["file"]: bytes(row["message"])[:1] for row in files} == {"x.parquet": b"1", "y.parquet": b"2"}
-        paths = read_table(spark, TABLE, [directory], origin="path").collect()
-        assert {path_of(row["path"]) for row in paths} == {directory / "x.parquet", directory / "y.parquet"}
 
 
 def test_files_without_rows_do_not_hide_others(spark, tmp_path):

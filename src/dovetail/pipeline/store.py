@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.errors import PipelineError
@@ -27,7 +28,7 @@ from dovetail.journal.lake import publish
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, decode_facts, encode_facts
 from dovetail.pipeline.reading import BATCH, STATE
 from dovetail.pipeline.schemas import BY_NAME, Table
-from dovetail.pipeline.tablefiles import count_rows, path_of, read_table, write_table
+from dovetail.pipeline.tablefiles import count_rows, read_table, write_here, write_table
 
 CURRENT = "current"
 
@@ -116,23 +117,31 @@ class Store:
         batches: Iterable[int],
         *,
         with_current: bool = False,
-        with_path: bool = False,
     ) -> DataFrame:
-        """These batches of a silver table, on request with the `path` of each row's file."""
+        """These batches of a silver table."""
         paths = [path for batch in batches if (path := self.batch_path(table, batch)).is_dir()]
         if with_current and (self.root / table.name / CURRENT).is_dir():
             paths.append(self.root / table.name / CURRENT)
-        return read_table(spark, table, paths, origin="path" if with_path else None)
+        return read_table(spark, table, paths)
 
-    def read_paths(self, spark: SparkSession, table: Table, paths: Iterable[str]) -> DataFrame:
-        """Files of a silver table by the `path` of their rows."""
-        return read_table(spark, table, map(path_of, paths))
+    def batch_files(self, table: Table, batches: Iterable[int], *, with_current: bool = False) -> list[Path]:
+        """The files of these batches of a silver table."""
+        paths = [self.batch_path(table, batch) for batch in batches]
+        if with_current:
+            paths.append(self.root / table.name / CURRENT)
+        return [file for path in paths for file in sorted(path.glob("*.parquet"))]
 
     # what a run keeps for itself while it lasts
 
     def write_state(self, table: Table, rows: DataFrame) -> int:
         """Write something for later in this run; how many rows it has."""
         return count_rows(self._write(table, rows, table.name))
+
+    def write_rows(self, table: Table, parts: Iterable[pa.Table]) -> int:
+        """Write rows that this process has for later in this run; how many there are."""
+        target = self.root / STATE / "next" / table.name
+        write_here(table, parts, target)
+        return count_rows(target)
 
     def read_written(self, spark: SparkSession, table: Table) -> DataFrame:
         """What this run has written."""
@@ -159,7 +168,7 @@ class Store:
 
     def read_gold(self, spark: SparkSession, table: Table) -> DataFrame:
         """A gold table as it was published, with the name of each row's `file` beside its columns."""
-        return read_table(spark, table, [self.root / table.name], origin="file")
+        return read_table(spark, table, [self.root / table.name], with_file=True)
 
     def read_files(self, spark: SparkSession, table: Table, names: Sequence[str]) -> DataFrame:
         """Some files of a gold table."""
