@@ -18,7 +18,8 @@ from dovetail.pipeline.jobs.run import Audit
 from dovetail.pipeline.native import sha256
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.sources import read_rows
-from dovetail.pipeline.store import Store, plain_columns
+from dovetail.pipeline.store import Store
+from dovetail.pipeline.tablefiles import plain_columns
 from dovetail.pipeline.transforms.messages import links, undecoded, widen_swarm
 from dovetail.pipeline.transforms.swarm_messages import swarm_fields
 

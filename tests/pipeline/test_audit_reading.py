@@ -137,3 +137,21 @@ def test_the_finding_of_the_tables_is_the_one_that_was_told(tmp_path):
     write_table(tmp_path, "findings", [same])
     assert alerts.update(T0 + dt.timedelta(seconds=2)) == 0
     assert told[0]["detail"] == detail
+
+
+def test_a_file_that_was_cut_is_one_line(out, capsys):
+    path = out / "hops" / "part.parquet"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert main(["audit", "show", "hops", "--out", str(out)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "hops cannot be read: " in line
+
+
+def test_a_file_that_is_damaged_inside_is_one_line(out):
+    path = out / "hops" / "part.parquet"
+    pq.write_table(pa.table({"text": [f"{number}" * 9 for number in range(5000)]}), path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[4:400] = bytes(396)
+    path.write_bytes(data)
+    with pytest.raises(PipelineError, match="hops cannot be read"):
+        list(scan(out, "hops"))

@@ -16,13 +16,13 @@ from dovetail.pipeline import schemas
 from dovetail.pipeline.checks import BY_ID, CHECKS, find
 from dovetail.pipeline.leaves import with_leaves
 from dovetail.pipeline.steps import gold_steps, graph
-from dovetail.pipeline.transforms.deliveries import latency
+from dovetail.pipeline.transforms.deliveries import deliveries, latency
 from dovetail.pipeline.transforms.edges import edges
 from dovetail.pipeline.transforms.forks import forks
 from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.hops import servers
 from dovetail.pipeline.transforms.sightings import sightings
-from dovetail.pipeline.transforms.skew import skew
+from dovetail.pipeline.transforms.skew import fastest_legs, skew
 from dovetail.pipeline.transforms.traffic import traffic
 
 T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
@@ -131,6 +131,25 @@ def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
     assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
+def test_a_latency_before_its_beginning_is_marked(spark):
+    """The clock was set back by 5 s between taking the first message in and handing it over."""
+    broker = "pcp://b/server"
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "accepted", M1, fabric="pcp", server=broker, counterpart="pcp://x/agent", at=at(7_000_000)),
+        hop(1, "delivered", M1, fabric="pcp", server=broker, counterpart="pcp://y/agent", at=at(2_000_000)),
+        hop(2, "accepted", M2, fabric="pcp", server=broker, counterpart="pcp://x/agent", at=at(3_000_000)),
+        hop(3, "delivered", M2, fabric="pcp", server=broker, counterpart="pcp://y/agent", at=at(3_000_400)),
+    )
+    messages, clocks = frame(spark, schemas.MESSAGES), frame(spark, schemas.SKEW)
+    seen = sightings(hops, messages)
+    table = deliveries(hops, messages, seen, servers(hops), clocks, as_of=at(9_000_000), fabrics=["pcp"])
+    told = {bytes(row["message"]): (row["latency_us"], row["skew_known"]) for row in table.collect()}
+    assert told == {M1: (-5_000_000, False), M2: (400, True)}
+    assert [(row["up_to_ms"], row["deliveries"]) for row in latency(table).collect()] == [(1, 1)]
+
+
 def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
     a, b = "swarm://s/a", "swarm://s/b"
     hops = frame(
@@ -143,7 +162,7 @@ def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
         hop(2, "served", M3, server=b, counterpart=a, at=at(20_000)),
         hop(2, "accepted", M3, server=a, counterpart=b, at=at(19_100)),
     )
-    (row,) = skew(hops).collect()
+    (row,) = skew(fastest_legs(hops)).collect()
     # there 1300 us, back -900 us: clocks differ by 1100 us, the way takes 200 us
     assert (row["server"], row["other"], row["offset_us"], row["error_us"]) == (a, b, 1100, 200)
     assert (row["there"], row["back"]) == (2, 1)
@@ -272,6 +291,7 @@ def silver(spark, tmp_path_factory):
     tables = {}
     rows["sightings"] = sightings(rows["hops"], rows["messages"])
     rows["servers"] = servers(rows["hops"])
+    rows["legs"] = fastest_legs(rows["hops"])
     rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"])
     for name, df in rows.items():
         df.write.parquet(str(root / name))

@@ -76,8 +76,33 @@ def test_a_table_of_another_version_is_named(tmp_path: Path) -> None:
         Tables.open(tmp_path).read("findings")
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "cut short", "no parquet", "empty", "gone"])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, damage: str) -> None:
     (tmp_path / "findings").mkdir()
-    (tmp_path / "findings" / "part.parquet").write_bytes(b"no parquet at all")
+    path = tmp_path / "findings" / "part.parquet"
+    pq.write_table(SCHEMAS["findings"].empty_table(), path)
+    whole = path.read_bytes()
+    left = {"cut": whole[:-1], "cut short": whole[:6], "no parquet": b"no parquet at all", "empty": b""}
+    path.unlink()
+    if damage == "gone":  # after it was listed
+        path.symlink_to(tmp_path / "nowhere")
+    else:
+        path.write_bytes(left[damage])
+    tables = Tables.open(tmp_path)
+    for ask in (tables.read, tables.count):
+        with pytest.raises(PipelineError, match=r"findings cannot be read: \S") as raised:
+            ask("findings")
+        assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_is_damaged_inside_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "findings").mkdir()
+    path = tmp_path / "findings" / "part.parquet"
+    names = SCHEMAS["findings"].names
+    rows = [dict.fromkeys(names) | {"check": f"check {number}"} for number in range(1000)]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["findings"]), path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)
+    path.write_bytes(data)
     with pytest.raises(PipelineError, match="findings cannot be read"):
         Tables.open(tmp_path).read("findings")

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.hop import Stage
 from dovetail.pipeline import schemas
+from dovetail.pipeline.tablefiles import local_rows
 
 Severity = Literal["error", "warning", "note"]
 
@@ -261,7 +262,7 @@ def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_be
         "chains": tables["chains"].withColumn("overdue", F.unix_micros("begun") < overdue_before_us),
     }
     parts = [find(views[name], name) for name in _PLACES]
-    empty = spark.createDataFrame([], schemas.FINDINGS.schema)
+    empty = local_rows(spark, [], schemas.FINDINGS.schema)
     return reduce(DataFrame.unionByName, parts, empty).select(*schemas.FINDINGS.schema.names)
 
 
@@ -281,7 +282,9 @@ def find(rows: DataFrame, table: str) -> DataFrame:
         if check.table == table
     ]
     found = F.explode(F.filter(F.array(*results), lambda one: one.isNotNull())).alias("found")
-    return rows.select(
+    # hardly any row is a finding: the others end here, mostly before they are read
+    suspects = rows.where(" OR ".join(f"({check.where})" for check in CHECKS if check.table == table))
+    return suspects.select(
         *(F.expr(text).alias(name) for name, text in (("fabric", fabric), ("server", server), ("message", message))),
         F.expr(seq).alias("seq"),
         F.expr(at).alias("at"),

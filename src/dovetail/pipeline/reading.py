@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,16 @@ from dovetail.errors import PipelineError
 STATE = "_state"
 BATCH = "batch="
 Row = dict[str, Any]
+
+
+@contextlib.contextmanager
+def readable(table: Path) -> Iterator[None]:
+    """A file that is cut, is no Parquet, or is gone since it was listed, is one line about its table."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PipelineError(f"{table} cannot be read: {why}") from None
 
 
 def check_out(out: Path) -> Path:
@@ -40,7 +51,8 @@ def open_table(out: Path, name: str) -> ds.Dataset:
     files = sorted(str(path) for path in (out / name).rglob("*.parquet") if _counts(out, path))
     if not files:
         raise PipelineError(f"the table {name!r} has no files yet")
-    return ds.dataset(files, format="parquet")
+    with readable(out / name):
+        return ds.dataset(files, format="parquet")
 
 
 def _counts(out: Path, path: Path) -> bool:
@@ -51,20 +63,30 @@ def _counts(out: Path, path: Path) -> bool:
 
 def count_rows(out: Path, name: str) -> int:
     """How many rows a table has, from the files' own counts."""
-    return int(open_table(out, name).count_rows())
+    with readable(out / name):
+        return int(open_table(out, name).count_rows())
 
 
 def scan(out: Path, name: str, where: pc.Expression | None = None, limit: int | None = None) -> Iterator[Row]:
     """Rows of a table as plain values, in the order of the files."""
-    table = open_table(out, name)
     left = limit
-    for batch in table.to_batches(filter=where):
+    for batch in _batches(out, name, where):
         for row in batch.to_pylist() if left is None else batch.slice(0, left).to_pylist():
             yield {name: to_plain(value) for name, value in row.items()}
         if left is not None:
             left -= min(left, batch.num_rows)
             if left == 0:
                 return
+
+
+def _batches(out: Path, name: str, where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
+    batches = iter(open_table(out, name).to_batches(filter=where))
+    while True:
+        with readable(out / name):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def equals(out: Path, name: str, conditions: dict[str, str]) -> pc.Expression | None:

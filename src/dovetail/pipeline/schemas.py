@@ -201,7 +201,11 @@ DELIVERIES = Table(
             column("latency_us", LONG, "from accepted to delivered, in microseconds, corrected by the clock offset"),
             column("attempts", LONG, "how often it was handed over, redeliveries included"),
             column("clock_offset_us", LONG, "what was added because the two servers' clocks differ; 0 for one server"),
-            column("skew_known", BOOLEAN, "the latency lies on one clock, or the offset could be estimated"),
+            column(
+                "skew_known",
+                BOOLEAN,
+                "the latency lies on one clock, or the offset could be estimated, and it is not negative",
+            ),
         ]
     ),
 )

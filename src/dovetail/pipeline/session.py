@@ -16,6 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dovetail.errors import PipelineError
+from dovetail.pipeline.chatter import without_chatter
 
 DEFAULT_MASTER = "local[*]"
 _MEMORY_SHARE = 0.4
@@ -35,6 +36,7 @@ _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 _SPEED = {
     "spark.sql.adaptive.enabled": "true",
@@ -56,17 +58,32 @@ _SPEED = {
 SMALL_ROWS = 200_000
 """A lake, or what is new in it, of so many hops is interpreted in one partition instead of compiled for many."""
 
+SMALL_WORK = "spark.dovetail.small"
+"""Our own setting: whether the work is so small that all of it is one partition."""
+
 _BY_SIZE = (
+    (SMALL_WORK, "true", "false"),
     ("spark.sql.codegen.wholeStage", "false", "true"),
     ("spark.sql.codegen.factoryMode", "NO_CODEGEN", "FALLBACK"),
     ("spark.sql.adaptive.enabled", "false", "true"),
     ("spark.sql.shuffle.partitions", "1", str(_PARTITIONS_PER_CORE * (os.cpu_count() or 2))),
+    # where all is one partition nothing has to be sent round: a broadcast would be a job of its own
+    ("spark.sql.autoBroadcastJoinThreshold", "-1", str(10 << 20)),
+    ("spark.sql.optimizer.disableHints", "true", "false"),
 )
-SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """For a process that ends before the optimising compiler has earned what it costs."""
 
 LARGE_JAVA = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """Pauses disturb nobody, and what Spark generates for wide tables is often longer than Java would compile."""
+
+_CLASSES = (
+    "functions",
+    "org.apache.spark.sql.functions",
+    "PythonUtils",
+    "PythonSQLUtils",
+    "org.apache.spark.sql.classic.SparkSession",
+)
 
 _given: set[str] = set()
 """Settings that the user gave: they are never tuned."""
@@ -95,11 +112,13 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
     for key, value in settings_of(options).items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with without_chatter():
+            spark = builder.getOrCreate()
     except Exception as error:
         line = str(error).strip().splitlines()
         raise PipelineError(f"spark does not start: {line[0] if line else type(error).__name__}") from error
     spark.sparkContext.setLogLevel("ERROR")
+    _remember_classes(spark)
     _given.clear()
     _given.update(options.conf)
     return spark
@@ -133,6 +152,17 @@ def tune(spark: SparkSession, rows: int) -> None:
     for key, small, large in _BY_SIZE:
         if key not in _given:
             spark.conf.set(key, small if is_small else large)
+
+
+def _remember_classes(spark: SparkSession) -> None:
+    """Every use of a function asks Java for its class, which looks through all archives for the shorter names."""
+    for name in _CLASSES:
+        setattr(spark._jvm, name, getattr(spark._jvm, name))
+
+
+def is_one_partition(spark: SparkSession) -> bool:
+    """Whether the work is so small that all of it is one partition."""
+    return spark.conf.get(SMALL_WORK, "false") == "true"
 
 
 def use_this_python() -> None:

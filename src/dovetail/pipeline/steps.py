@@ -18,7 +18,7 @@ from dovetail.pipeline.transforms.edges import EDGES, edges
 from dovetail.pipeline.transforms.forks import forks
 from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.sightings import SIGHTINGS, sightings
-from dovetail.pipeline.transforms.skew import skew
+from dovetail.pipeline.transforms.skew import LEGS, fastest_legs, skew
 from dovetail.pipeline.transforms.traffic import traffic
 
 Transform = Callable[..., DataFrame]
@@ -33,7 +33,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
 }
 """What the tables that a batch makes from the lake are made from."""
 
-_BETWEEN = {"sightings": ("hops", "messages"), "servers": ("hops",), "edges": ("hops", "messages", "links")}
+_BETWEEN = {
+    "sightings": ("hops", "messages"),
+    "servers": ("hops",),
+    "edges": ("hops", "messages", "links"),
+    "legs": ("hops",),
+}
 """What is kept between silver and gold for the audit's own use, and what it is made from."""
 
 
@@ -55,7 +60,8 @@ def gold_steps(
     with_chains = [fabric for fabric in chains_module.FABRICS if fabric in fabrics]
     steps = (
         Step("sightings", ("hops", "messages"), partial(sightings, peers=peers), SIGHTINGS),
-        Step("skew", ("hops",), skew, schemas.SKEW),
+        Step("legs", ("hops",), fastest_legs, LEGS),
+        Step("skew", ("legs",), skew, schemas.SKEW),
         Step(
             "deliveries",
             ("hops", "messages", "sightings", "servers", "skew"),
@@ -75,7 +81,7 @@ def gold_steps(
     if not fabrics:
         absent = {step.name for step in steps}
     if set(fabrics) <= {"pcp"}:
-        absent.add("skew")  # one broker does not forward to another
+        absent |= {"legs", "skew"}  # one broker does not forward to another
     if not with_chains:
         absent.add("chains")
     if "swarm" not in fabrics:

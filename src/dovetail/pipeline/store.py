@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import BinaryType, StructType
 
 from dovetail.errors import PipelineError
 from dovetail.journal.lake import publish
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, decode_facts, encode_facts
 from dovetail.pipeline.reading import BATCH, STATE
 from dovetail.pipeline.schemas import BY_NAME, Table
+from dovetail.pipeline.tablefiles import count_rows, read_table, write_here, write_table
 
 CURRENT = "current"
 
@@ -111,15 +111,41 @@ class Store:
         return self.read_batches(spark, table, batches, with_current=below is None)
 
     def read_batches(
-        self, spark: SparkSession, table: Table, batches: Iterable[int], *, with_current: bool = False
+        self,
+        spark: SparkSession,
+        table: Table,
+        batches: Iterable[int],
+        *,
+        with_current: bool = False,
     ) -> DataFrame:
         """These batches of a silver table."""
-        paths = [str(path) for batch in batches if (path := self.batch_path(table, batch)).is_dir()]
+        paths = [path for batch in batches if (path := self.batch_path(table, batch)).is_dir()]
         if with_current and (self.root / table.name / CURRENT).is_dir():
-            paths.append(str(self.root / table.name / CURRENT))
-        if not paths:
-            return spark.createDataFrame([], table.schema)
-        return spark.read.schema(table.schema).parquet(*paths)
+            paths.append(self.root / table.name / CURRENT)
+        return read_table(spark, table, paths)
+
+    def batch_files(self, table: Table, batches: Iterable[int], *, with_current: bool = False) -> list[Path]:
+        """The files of these batches of a silver table."""
+        paths = [self.batch_path(table, batch) for batch in batches]
+        if with_current:
+            paths.append(self.root / table.name / CURRENT)
+        return [file for path in paths for file in sorted(path.glob("*.parquet"))]
+
+    # what a run keeps for itself while it lasts
+
+    def write_state(self, table: Table, rows: DataFrame) -> int:
+        """Write something for later in this run; how many rows it has."""
+        return count_rows(self._write(table, rows, table.name))
+
+    def write_rows(self, table: Table, parts: Iterable[pa.Table]) -> int:
+        """Write rows that this process has for later in this run; how many there are."""
+        target = self.root / STATE / "next" / table.name
+        write_here(table, parts, target)
+        return count_rows(target)
+
+    def read_written(self, spark: SparkSession, table: Table) -> DataFrame:
+        """What this run has written."""
+        return read_table(spark, table, [self.root / STATE / "next" / table.name])
 
     # gold
 
@@ -135,24 +161,18 @@ class Store:
 
     def read_next(self, spark: SparkSession, change: Change) -> DataFrame:
         """A gold table as it will be when it is published."""
-        paths = [str(self.root / STATE / "next" / change.table.name)]
+        paths = [self.root / STATE / "next" / change.table.name]
         if change.replaced is not None:
-            paths += [str(path) for path in self.gold_files(change.table) if path.name not in change.replaced]
-        return spark.read.schema(change.table.schema).parquet(*paths)
+            paths += [path for path in self.gold_files(change.table) if path.name not in change.replaced]
+        return read_table(spark, change.table, paths)
 
     def read_gold(self, spark: SparkSession, table: Table) -> DataFrame:
         """A gold table as it was published, with the name of each row's `file` beside its columns."""
-        return (
-            spark.read.schema(table.schema)
-            .parquet(str(self.root / table.name))
-            .select("*", F.col("_metadata.file_name").alias("file"))
-        )
+        return read_table(spark, table, [self.root / table.name], with_file=True)
 
     def read_files(self, spark: SparkSession, table: Table, names: Sequence[str]) -> DataFrame:
         """Some files of a gold table."""
-        if not names:
-            return spark.createDataFrame([], table.schema)
-        return spark.read.schema(table.schema).parquet(*(str(self.root / table.name / name) for name in names))
+        return read_table(spark, table, [self.root / table.name / name for name in names])
 
     def gold_files(self, table: Table) -> list[Path]:
         """The files of a gold table as it was published."""
@@ -205,19 +225,12 @@ class Store:
             return self.read_silver(spark, table)
         if not (self.root / name).is_dir():
             raise PipelineError(f"{self.root} has no table {name!r} yet")
-        return spark.read.schema(table.schema).parquet(str(self.root / name))
+        return read_table(spark, table, [self.root / name])
 
     def _write(self, table: Table, rows: DataFrame, name: str) -> Path:
         target = self.root / STATE / "next" / name
-        writer = rows.select(*table.schema.names).write.mode("overwrite")
-        writer.options(**plain_columns(table.schema)).parquet(str(target))
+        write_table(table, rows, target)
         return target
-
-
-def plain_columns(schema: StructType) -> dict[str, str]:
-    """Options of a Parquet writer: addresses hardly repeat, so that a dictionary of them is built for nothing."""
-    names = [field.name for field in schema if isinstance(field.dataType, BinaryType)]
-    return {f"parquet.enable.dictionary#{name}": "false" for name in names}
 
 
 def _replace(source: Path, target: Path) -> None:

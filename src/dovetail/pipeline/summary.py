@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from dovetail.pipeline.checks import BY_ID
-from dovetail.pipeline.reading import Row, count_rows, open_table, scan, table_names
+from dovetail.pipeline.reading import Row, count_rows, open_table, readable, scan, table_names
 from dovetail.pipeline.store import RunRecord, Store
 
 MAX_EXAMPLES = 3
@@ -117,10 +117,11 @@ def _counts(out: Path, name: str, *columns: str) -> Counter[tuple[str, ...]]:
     """How many rows of a table have which values in these columns."""
     counts: Counter[tuple[str, ...]] = Counter()
     if name in table_names(out):
-        for batch in open_table(out, name).to_batches(columns=list(columns)):
-            grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
-            for row in grouped.to_pylist():
-                counts[tuple(row[column] for column in columns)] += row["count_all"]
+        with readable(out / name):
+            for batch in open_table(out, name).to_batches(columns=list(columns)):
+                grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
+                for row in grouped.to_pylist():
+                    counts[tuple(row[column] for column in columns)] += row["count_all"]
     return counts
 
 

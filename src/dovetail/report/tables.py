@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from dovetail.errors import PipelineError
+from dovetail.pipeline.reading import readable
 
 STRING, BINARY, LONG, BOOLEAN = pa.string(), pa.binary(), pa.int64(), pa.bool_()
 TIME = pa.timestamp("us", tz="UTC")
@@ -225,19 +226,18 @@ class Tables:
         files = self._files(name)
         if not files:
             return wanted.empty_table()
-        try:
+        with readable(self.root / name):
             source = ds.dataset([str(path) for path in files], format="parquet")
             missing = [column for column in wanted.names if column not in source.schema.names]
             if missing:
                 raise PipelineError(f"{self.root / name} lacks the column {missing[0]!r}: written by another version")
             return source.to_table(columns=wanted.names, filter=where).cast(wanted)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise PipelineError(f"{self.root / name} cannot be read: {str(error).splitlines()[0]}") from None
 
     def count(self, name: str) -> int:
         """How many rows a table has, from the files' own footers."""
         files = self._files(name)
-        return int(ds.dataset([str(path) for path in files], format="parquet").count_rows()) if files else 0
+        with readable(self.root / name):
+            return int(ds.dataset([str(path) for path in files], format="parquet").count_rows()) if files else 0
 
     def _files(self, name: str) -> list[Path]:
         folder = self.root / name

@@ -27,6 +27,7 @@ from dovetail.pipeline.signatures import VERDICT_SCHEMA, verify_signatures
 from dovetail.pipeline.sources import announced_files, check_kept, kept_paths, learn_files, read_rows
 from dovetail.pipeline.standing import hops_read_again, standing_facts, without
 from dovetail.pipeline.store import Store
+from dovetail.pipeline.tablefiles import local_rows
 from dovetail.pipeline.transforms import hops as hop_transforms
 from dovetail.pipeline.transforms import messages as message_transforms
 from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA
@@ -122,7 +123,7 @@ class Batch:
             recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*kept)
             ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
             decoded.append(message_transforms.unread(recorded, ever, waiting))
-        nothing = self.spark.createDataFrame([], DECODED_SCHEMA)
+        nothing = local_rows(self.spark, [], DECODED_SCHEMA)
         self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded, nothing))
         new = self._own(DECODED_TABLE)
         self.say("messages, links")
@@ -163,8 +164,7 @@ class Batch:
         self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
 
     def _own(self, table: Table) -> DataFrame:
-        path = self.store.batch_path(table, self.number)
-        return self.spark.read.schema(table.schema).parquet(str(path))
+        return self.store.read_batches(self.spark, table, [self.number])
 
     def _write(self, table: Table, rows: DataFrame) -> None:
         self.store.write_batch_table(table, rows, self.number)
@@ -184,5 +184,5 @@ def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> lis
 
 def known_keys(spark: SparkSession, published: DataFrame, of_nodes: Sequence[tuple[str, bytes]]) -> DataFrame:
     """Keys that Create messages publish, and those of nodes."""
-    rows = [(owner, bytearray(key), None) for owner, key in of_nodes]
-    return published.unionByName(spark.createDataFrame(rows, schemas.KEYS.schema))
+    rows = [(owner, key, None) for owner, key in of_nodes]
+    return published.unionByName(local_rows(spark, rows, schemas.KEYS.schema))

@@ -20,16 +20,18 @@ from dovetail.pipeline.checks import findings
 from dovetail.pipeline.facts import BatchFacts
 from dovetail.pipeline.integrity import Verdict
 from dovetail.pipeline.jobs.batch import DECODED_TABLE, SERVERS_TABLE, VERDICTS_TABLE, known_keys, node_keys
-from dovetail.pipeline.jobs.delta import Delta
+from dovetail.pipeline.jobs.delta import MANY_PEERS, Delta
+from dovetail.pipeline.jobs.touched import Touched, gather
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.settings import AuditSettings
 from dovetail.pipeline.steps import gold_steps
 from dovetail.pipeline.store import Change, RunRecord, Store
+from dovetail.pipeline.tablefiles import local_rows
 from dovetail.pipeline.transforms.edges import EDGES
 from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA, merge_servers
 from dovetail.pipeline.transforms.messages import signed_messages
 
-FORM = 1
+FORM = 2
 """Of the tables: when a transform gives other rows than before, gold made before is made anew."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -39,6 +41,13 @@ def basis_of(settings: AuditSettings, facts: BatchFacts) -> str:
     """What all rows of gold depend on, as far as the driver knows it."""
     servers = sorted({(file.fabric, name) for file in facts.files if file.part for name in file.part.servers})
     return hashlib.sha256(repr((FORM, settings.fingerprint(), servers)).encode()).hexdigest()
+
+
+def spread(facts: BatchFacts) -> int:
+    """A swarm of many peers has more deliveries than hops: each message has one for each peer."""
+    parts = [fact.part for fact in facts.files if fact.part is not None and fact.fabric == "swarm"]
+    peers = {name for part in parts for name in part.servers}
+    return sum(part.rows for part in parts) * len(peers) // MANY_PEERS
 
 
 @dataclass(slots=True)
@@ -60,9 +69,10 @@ class Gold:
         """Write what has changed since `previous` and put it in place."""
         spark, store = self.spark, self.store
         hops = sum(fact.part.rows for fact in self.facts.files if fact.part is not None)
-        tune(spark, hops)
+        size = max(hops, spread(self.facts))
+        tune(spark, size)
         self.say("integrity")
-        integrity = spark.createDataFrame([verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
+        integrity = local_rows(spark, [verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
         self._keep("integrity", store.write_gold(schemas.INTEGRITY, integrity.coalesce(1)))
         is_new = previous is None or previous.batches != self.record.batches
         if is_new:
@@ -71,11 +81,12 @@ class Gold:
             table.name: store.read_silver(spark, table) for table in schemas.TABLES if table.layer == "silver"
         }
         self.tables["servers"] = self._servers()
-        delta = self._delta(previous, hops)
-        if delta is None:
+        touched = self._touched(previous, hops)
+        if touched is None:
             self._make_all()
         else:
-            self._make_touched(delta)
+            self._make_touched(touched)
+            tune(spark, size)
         self._find()
         store.publish_gold(self.changes.values(), self.record)
 
@@ -100,9 +111,9 @@ class Gold:
     def _servers(self) -> DataFrame:
         rows = merge_servers(self.store.read_silver(self.spark, SERVERS_TABLE)).collect()
         self.peers = sorted(row["server"] for row in rows if row["fabric"] == "swarm")
-        return self.spark.createDataFrame(rows, SERVERS_SCHEMA)
+        return local_rows(self.spark, rows, SERVERS_SCHEMA)
 
-    def _delta(self, previous: RunRecord | None, hops: int) -> Delta | None:
+    def _touched(self, previous: RunRecord | None, hops: int) -> Touched | None:
         """What is touched, or None where everything has to be made."""
         record = self.record
         if previous is None or (previous.lake, previous.basis) != (record.lake, record.basis):
@@ -111,27 +122,44 @@ class Gold:
             return None
         if hops <= self.whole_below:
             return None
-        return Delta.find(self.spark, self.store, previous, record)
+        return gather(self.spark, self.store, previous, record)
 
     def _make_all(self) -> None:
         steps = gold_steps(self.settings.patience_us, self.fabrics, self.peers)
         made_here = {step.name for step in steps} | {"integrity", "findings"}
         for table in schemas.TABLES:
             if table.layer == "gold" and table.name not in made_here:
-                self._keep(table.name, self.store.write_gold(table, self.spark.createDataFrame([], table.schema)))
+                self._keep(table.name, self.store.write_gold(table, local_rows(self.spark, [], table.schema)))
         for step in steps:
             self.say(step.name)
             inputs = [self.tables[name] for name in step.inputs]
             made = step.transform(*inputs, as_of=self.as_of) if step.is_dated else step.transform(*inputs)
             self._keep(step.name, self.store.write_gold(step.schema, made))
 
-    def _make_touched(self, delta: Delta) -> None:
-        moment, patience_us = self.as_of, self.settings.patience_us
-        for name, change in delta.make(self.tables, moment, patience_us, self.fabrics, self.peers, self.say):
+    def _make_touched(self, touched: Touched) -> None:
+        delta = Delta(
+            touched,
+            self._whole,
+            self.tables["servers"],
+            self.facts,
+            self.as_of,
+            self.settings.patience_us,
+            self.fabrics,
+            self.peers,
+        )
+        for name, change in delta.make(self.say):
             self._keep(name, change)
-        for table in schemas.TABLES:
-            if table.layer == "gold" and table.name not in {*self.tables, "findings"}:
-                self.tables[table.name] = self.store.read_gold(self.spark, table).drop("file")
+        gold = [table.name for table in schemas.TABLES if table.layer == "gold" and table is not schemas.FINDINGS]
+        self.tables |= {name: self._whole(name) for name in (*gold, "sightings")}
+
+    def _whole(self, name: str) -> DataFrame:
+        """A whole table as it is by now."""
+        if name in self.changes:
+            return self.store.read_next(self.spark, self.changes[name])
+        table = schemas.BY_NAME[name]
+        if table.layer == "silver":
+            return self.store.read_silver(self.spark, table)
+        return self.store.read_gold(self.spark, table).drop("file")
 
     def _keep(self, name: str, change: Change) -> None:
         self.tables[name] = self.store.read_next(self.spark, change)

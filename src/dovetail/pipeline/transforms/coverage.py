@@ -12,14 +12,14 @@ from dovetail.pipeline.transforms.sightings import swarm_of, swarm_peers
 
 def coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
     """One row per message and one per peer. Times are those of the peers' own clocks."""
-    return message_coverage(sightings, servers, as_of=as_of).unionByName(peer_coverage(sightings, servers))
+    return message_coverage(sightings, servers, as_of=as_of).unionByName(peer_coverage(peer_counts(sightings), servers))
 
 
 def message_coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
     """How many peers of its swarm hold each message, and when they had it."""
     spread = (
         _held(sightings)
-        .join(F.broadcast(swarm_peers(servers)), on="swarm", how="inner")
+        .join(swarm_peers(servers).hint("broadcast"), on="swarm", how="inner")
         .withColumn("peers", F.size("peers").cast("bigint"))
     )
     return spread.select(
@@ -36,21 +36,35 @@ def message_coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.date
     )
 
 
-def peer_coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
-    """How many messages of its swarm each peer holds; a swarm in which nobody holds anything has no rows."""
+def peer_counts(sightings: DataFrame) -> DataFrame:
+    """How `many` messages each `server` holds in its `swarm`, and without a server how many somebody holds there."""
     held = _held(sightings)
-    totals = held.groupBy("swarm").agg(F.count("*").alias("total"))
+    totals = held.groupBy("swarm").agg(F.count("*").alias("many"))
     holding = (
         held.select("swarm", F.explode("own").alias("one"))
         .groupBy("swarm", F.col("one.server").alias("server"))
-        .agg(F.count("*").alias("holders"))
+        .agg(F.count("*").alias("many"))
     )
+    return totals.select("swarm", F.lit(None).cast("string").alias("server"), "many").unionByName(holding)
+
+
+def counts_of(peer_rows: DataFrame) -> DataFrame:
+    """The counts that `peer_coverage` made its rows from."""
+    each = peer_rows.select("swarm", F.col("peer").alias("server"), F.col("holders").alias("many"))
+    totals = peer_rows.groupBy("swarm").agg(F.max(F.col("holders") + F.col("lacking")).alias("many"))
+    return totals.select("swarm", F.lit(None).cast("string").alias("server"), "many").unionByName(each)
+
+
+def peer_coverage(counts: DataFrame, servers: DataFrame) -> DataFrame:
+    """How many messages of its swarm each peer holds; a swarm in which nobody holds anything has no rows."""
+    totals = counts.where("server IS NULL AND many > 0").select("swarm", F.col("many").alias("total"))
+    holding = counts.where("server IS NOT NULL").select("swarm", "server", F.col("many").alias("holders"))
     peers = servers.where("fabric = 'swarm'").withColumn("swarm", swarm_of(F.col("server")))
     sizes = peers.groupBy("swarm").agg(F.count("*").alias("peers"))
     each = (
-        peers.join(F.broadcast(totals), on="swarm", how="inner")
-        .join(F.broadcast(sizes), on="swarm", how="inner")
-        .join(F.broadcast(holding), on=["swarm", "server"], how="left")
+        peers.join(totals.hint("broadcast"), on="swarm", how="inner")
+        .join(sizes.hint("broadcast"), on="swarm", how="inner")
+        .join(holding.hint("broadcast"), on=["swarm", "server"], how="left")
         .withColumn("holders", F.coalesce("holders", F.lit(0).cast("bigint")))
     )
     return each.select(

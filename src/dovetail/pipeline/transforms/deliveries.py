@@ -82,7 +82,8 @@ def deliveries(
     same_clock = F.col("begun_at").eqNullSafe(F.col("finished_at"))
     offset = F.when(same_clock, F.lit(0).cast("bigint")).otherwise(F.col("clock_offset_us"))
     took_us = F.unix_micros("finished") - F.unix_micros("begun") + F.coalesce(offset, F.lit(0))
-    return parts.join(F.broadcast(both_ways(skew)), on=["begun_at", "finished_at"], how="left").select(
+    is_over = F.coalesce(F.col("outcome").isin(DELIVERED, ECHOED) & took_us.isNotNull(), F.lit(False))
+    return parts.join(both_ways(skew).hint("broadcast"), on=["begun_at", "finished_at"], how="left").select(
         "fabric",
         "message",
         "type",
@@ -97,7 +98,8 @@ def deliveries(
         F.when(F.col("outcome").isin(DELIVERED, ECHOED), took_us).alias("latency_us"),
         "attempts",
         F.coalesce(offset, F.lit(0)).cast("bigint").alias("clock_offset_us"),
-        (same_clock | F.col("clock_offset_us").isNotNull()).alias("skew_known"),
+        # nothing arrives before it was taken in: then a clock was set in between, and no one offset corrects it
+        ((same_clock | F.col("clock_offset_us").isNotNull()) & (~is_over | (took_us >= 0))).alias("skew_known"),
     )
 
 
@@ -168,7 +170,7 @@ def won_deliveries(
             on=["message", "next"],
             how="left_anti",
         )
-        .join(F.broadcast(journals), on="next", how="inner")
+        .join(journals.hint("broadcast"), on="next", how="inner")
         .groupBy("message")
         .agg(F.min("sent").alias("unseen"))
     )
@@ -247,7 +249,7 @@ def swarm_deliveries(sightings: DataFrame, servers: DataFrame, *, as_of: dt.date
         sightings.where((F.col("fabric") == "swarm") & (F.size(swarms) > 0))
         .select("message", "expires", "holders", "refusals", F.explode(swarms).alias("swarm"))
         .select("swarm", "message", "expires", own_holders.alias("holders"), own_refusals.alias("refusals"))
-        .join(F.broadcast(swarm_peers(servers)), on="swarm", how="inner")
+        .join(swarm_peers(servers).hint("broadcast"), on="swarm", how="inner")
         .withColumn("first", F.get("holders", F.lit(0)))
     )
     rows = spread.select("message", "expires", "first", F.explode(_each_peer()).alias("one"))

@@ -42,7 +42,7 @@ def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFra
     # who holds a parent that all hold is left behind here, since these rows are moved
     known = (
         sightings.where(F.col("is_decoded") | F.col("first_seen").isNotNull())
-        .join(F.broadcast(counts), on="fabric", how="left")
+        .join(counts.hint("broadcast"), on="fabric", how="left")
         .select(
             "fabric",
             F.col("key").alias("parent"),

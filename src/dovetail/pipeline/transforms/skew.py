@@ -9,8 +9,25 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import StructField, StructType
 
 from dovetail.hop import Stage
+from dovetail.pipeline.schemas import LONG, STRING, Table
+
+LEGS = Table(
+    "_state/legs",
+    "silver",
+    "The fastest leg from each server to each other one.",
+    ("source", "target"),
+    StructType(
+        [
+            StructField("source", STRING),
+            StructField("target", STRING),
+            StructField("least_us", LONG),
+            StructField("legs", LONG),
+        ]
+    ),
+)
 
 _SENT = (Stage.FORWARDED.value, Stage.SERVED.value)
 
@@ -32,26 +49,32 @@ def legs(hops: DataFrame) -> DataFrame:
     )
 
 
-def skew(hops: DataFrame) -> DataFrame:
+def fastest_legs(hops: DataFrame) -> DataFrame:
+    """For each pair of servers the time of the fastest leg from one to the other, and how many there were."""
+    time_us = F.unix_micros("arrived") - F.unix_micros("left")
+    return (
+        legs(hops)
+        .groupBy("source", "target")
+        .agg(F.min(time_us).alias("least_us"), F.count("*").alias("legs"))
+        .select(*LEGS.schema.names)
+    )
+
+
+def skew(fastest: DataFrame) -> DataFrame:
     """The estimated difference of the clocks for each pair of servers with legs in both directions."""
-    both = legs(hops).select(
-        F.least("source", "target").alias("server"),
-        F.greatest("source", "target").alias("other"),
-        (F.col("source") < F.col("target")).alias("is_there"),
-        (F.unix_micros("arrived") - F.unix_micros("left")).alias("time_us"),
+    there = fastest.where(F.col("source") < F.col("target")).select(
+        F.col("source").alias("server"),
+        F.col("target").alias("other"),
+        F.col("least_us").alias("there_us"),
+        F.col("legs").alias("there"),
     )
-    there, back = F.col("is_there"), ~F.col("is_there")
-    fastest = (
-        both.groupBy("server", "other")
-        .agg(
-            F.min(F.when(there, F.col("time_us"))).alias("there_us"),
-            F.min(F.when(back, F.col("time_us"))).alias("back_us"),
-            F.count(F.when(there, F.lit(1))).alias("there"),
-            F.count(F.when(back, F.lit(1))).alias("back"),
-        )
-        .where((F.col("there") > 0) & (F.col("back") > 0))
+    back = fastest.where(F.col("source") > F.col("target")).select(
+        F.col("target").alias("server"),
+        F.col("source").alias("other"),
+        F.col("least_us").alias("back_us"),
+        F.col("legs").alias("back"),
     )
-    return fastest.select(
+    return there.join(back, on=["server", "other"], how="inner").select(
         "server",
         "other",
         F.floor((F.col("there_us") - F.col("back_us")) / 2).cast("bigint").alias("offset_us"),

@@ -1,0 +1,110 @@
+"""The Parquet files of a table, read and written by Spark, or here where they are small.
+
+To Spark a file is a job: it lists, plans, sends its settings round, and commits. Where the whole work is one partition
+(`session.tune`) and a table has some thousand rows, that is nearly all of its cost. Such a table comes from Spark as
+Arrow and is written in this process, and goes to Spark as rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StructType
+
+from dovetail.pipeline.schemas import QUARANTINE, STRING, Table
+from dovetail.pipeline.session import is_one_partition
+
+MAX_LOCAL_BYTES = 1 << 20
+"""Files of up to so many bytes are read here; rows of more cost more on their way to Spark than a job does."""
+
+
+def read_table(spark: SparkSession, table: Table, paths: Iterable[Path], *, with_file: bool = False) -> DataFrame:
+    """The rows of these files and directories, on request with the name of each row's `file`."""
+    paths = list(paths)
+    schema = StructType([*table.schema.fields]).add("file", STRING) if with_file else table.schema
+    if not paths:
+        return local_rows(spark, [], schema)
+    is_one = is_one_partition(spark)
+    if is_one:
+        files = [file for path in paths for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
+        if sum(file.stat().st_size for file in files) <= MAX_LOCAL_BYTES:
+            return _read_here(spark, schema, files, with_file=with_file)
+    rows = spark.read.schema(table.schema).parquet(*map(str, paths))
+    if with_file:
+        rows = rows.select("*", F.col("_metadata.file_name").alias("file"))
+    return rows.coalesce(1) if is_one else rows
+
+
+def _read_here(spark: SparkSession, schema: StructType, files: list[Path], *, with_file: bool) -> DataFrame:
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    parts = [wanted.empty_table()]
+    for file in files:
+        part = ds.dataset(str(file), schema=wanted, format="parquet").to_table()
+        if with_file:
+            part = part.set_column(len(wanted) - 1, "file", pa.array([file.name] * part.num_rows, pa.string()))
+        parts.append(part)
+    return _from_arrow(spark, pa.concat_tables(parts), schema)
+
+
+def scan_here(
+    table: Table, files: Iterable[Path], where: pc.Expression, by: Sequence[str], columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Rows of a table's files for which `where` holds, a condition on the columns `by`; most files have none."""
+    wanted = to_arrow_schema(table.schema, timezone="UTC")
+    for file in files:
+        source = ds.dataset(str(file), schema=wanted, format="parquet")
+        if source.scanner(columns=list(by), filter=where).count_rows():
+            yield source.to_table(columns=list(columns or wanted.names), filter=where)
+
+
+def write_here(table: Table, parts: Iterable[pa.Table], target: Path) -> None:
+    """Write rows that this process has as the files of a directory, in the place of what it held."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    wanted = to_arrow_schema(table.schema, timezone="UTC")
+    rows = pa.concat_tables([wanted.empty_table(), *(part.select(wanted.names).cast(wanted) for part in parts)])
+    plain = [field.name for field in table.schema if not isinstance(field.dataType, BinaryType)]
+    pq.write_table(rows, target / f"part-00000-{uuid.uuid4()}.zstd.parquet", compression="zstd", use_dictionary=plain)
+
+
+def count_rows(directory: Path) -> int:
+    """How many rows the files of a directory have, as they say themselves."""
+    return sum(pq.read_metadata(path).num_rows for path in directory.glob("*.parquet"))
+
+
+def local_rows(spark: SparkSession, rows: Sequence[Sequence[object]], schema: StructType) -> DataFrame:
+    """Some rows that this process has, as Spark plans best: it sees what they are, above all that they are none."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    columns = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(wanted)]
+    return _from_arrow(spark, pa.table(columns, schema=wanted), schema)
+
+
+def _from_arrow(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+    # in one piece: Spark takes a first piece without rows for the end
+    return spark.createDataFrame(table.combine_chunks(), schema).coalesce(1)
+
+
+def write_table(table: Table, rows: DataFrame, target: Path) -> None:
+    """Write rows as the files of a directory, in the place of what it held."""
+    rows = rows.select(*table.schema.names)
+    if table is QUARANTINE or not is_one_partition(rows.sparkSession):  # bytes of messages may be many
+        writer = rows.write.mode("overwrite").options(**plain_columns(table.schema))
+        writer.parquet(str(target))
+        return
+    write_here(table, [rows.toArrow()], target)
+
+
+def plain_columns(schema: StructType) -> dict[str, str]:
+    """Options of a Parquet writer: addresses hardly repeat, so that a dictionary of them is built for nothing."""
+    names = [field.name for field in schema if isinstance(field.dataType, BinaryType)]
+    return {f"parquet.enable.dictionary#{name}": "false" for name in names}
