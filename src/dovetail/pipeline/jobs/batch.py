@@ -139,7 +139,7 @@ class Batch:
         if sum(fact.part.rows for fact in files if fact.part is not None) > _SMALL_BATCH:
             return before
         here = rows.where(F.col("raw").isNotNull()).select("fabric", "digest").distinct()
-        return before.join(F.broadcast(here), on=["fabric", "digest"], how="left_semi")
+        return before.join(here.hint("broadcast"), on=["fabric", "digest"], how="left_semi")
 
     def _quarantine(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
         self.say("quarantine")

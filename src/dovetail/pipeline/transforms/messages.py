@@ -167,7 +167,7 @@ def disbelieved(rows: DataFrame, decoded: DataFrame, *, few_rejects: bool = True
     misplaced = with_bytes.where(is_hashed & (F.col("digest") != F.col("message")))
     rejects = judged.where(is_hashed & F.col("reject").isNotNull())
     unread = with_bytes.where(is_hashed & (F.col("digest") == F.col("message"))).join(
-        F.broadcast(rejects) if few_rejects else rejects, on=["fabric", "digest"], how="inner"
+        rejects.hint("broadcast") if few_rejects else rejects, on=["fabric", "digest"], how="inner"
     )
     signed = with_bytes.where("fabric = 'won'").join(
         judged.where("fabric = 'won'"), on=["fabric", "digest"], how="inner"
