@@ -8,10 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dovetail.beginning import parse_beginning
 from dovetail.cli.main import main
 from dovetail.errors import PipelineError
+from dovetail.hop import Address, won_uri
 from dovetail.pipeline.alerts import Alerts
 from dovetail.pipeline.reading import count_rows, equals, has_prefix, open_table, scan, table_names
+from dovetail.pipeline.story import find_address
 
 T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 
@@ -41,6 +44,25 @@ def test_rows_come_as_plain_values(out):
 )
 def test_a_prefix_finds_all_that_begin_with_it(out, prefix, numbers):
     assert [row["n"] for row in scan(out, "hops", has_prefix("message", prefix))] == numbers
+
+
+def test_a_message_is_found_by_any_beginning_of_its_address(tmp_path):
+    known = [Address(bytes([0xAB, second]) + bytes(30)) for second in (0x10, 0x1F, 0x20)]
+    write_table(tmp_path, "hops", [{"message": address} for address in known])
+    for address in known:
+        whole, uri = address.hex(), won_uri(address)
+        for text in (
+            *(whole[:length] for length in range(4, 65)),
+            *(uri[:length] for length in range(12, len(uri) + 1)),
+        ):
+            assert find_address(tmp_path, parse_beginning(text)) == address
+    for text in ("ab1", "AB1", "ab", "", "wm:/Qm"):
+        with pytest.raises(
+            PipelineError, match=f"several messages begin with {text.lower() if ':' not in text else text}"
+        ):
+            find_address(tmp_path, parse_beginning(text))
+    with pytest.raises(PipelineError, match="no message begins with ab3"):
+        find_address(tmp_path, parse_beginning("ab3"))
 
 
 def test_a_limit_and_conditions_by_type(out):

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from dovetail.beginning import parse_beginning
 from dovetail.errors import DovetailError, JournalDamaged
 from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.merkle import prove_consistency, prove_inclusion
@@ -12,7 +13,7 @@ from dovetail.journal.writer import JournalWriter
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
-from dovetail.receipt.search import find_address, parse_beginning
+from dovetail.receipt.search import find_address
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 

@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.beginning import Beginning, parse_beginning
 from dovetail.errors import ReceiptError
 from dovetail.hop import Address, Observation, Stage, address_of, won_uri
 from dovetail.journal.seal import seal_journal
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
-from dovetail.receipt.search import MAX_CANDIDATES, Beginning, find_address, parse_beginning
+from dovetail.receipt.search import MAX_CANDIDATES, find_address
 from dovetail.receipt.source import MAX_MATCHES
 from receipt import receipt_samples as samples
 

@@ -184,22 +184,22 @@ def show(
 @app.command()
 def why(
     address: Annotated[
-        str, typer.Argument(help="The message: hex digits, wm:/Qm..., or the beginning of either's hex.")
+        str, typer.Argument(help="The message: its address in hex digits or as wm:/Qm..., or the beginning of either.")
     ],
     out: Out,
     as_json: AsJson = False,
 ) -> None:
     """Tell the story of one message: every hop, and where and why it stopped."""
+    from dovetail.beginning import parse_beginning
     from dovetail.cli.output import escape, print_json
     from dovetail.errors import UsageError
-    from dovetail.hop import parse_address_prefix
     from dovetail.pipeline.story import story_text, tell_story
 
     try:
-        prefix = parse_address_prefix(address if len(address) % 2 == 0 or ":" in address else address[:-1])
+        beginning = parse_beginning(address)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    story = tell_story(out, prefix)
+    story = tell_story(out, beginning)
     if as_json:
         print_json(story)
     else:

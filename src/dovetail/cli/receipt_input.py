@@ -99,7 +99,8 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
 
 def find_message(sources: Sequence[Source], text: str) -> Address:
     """The one message of the sources whose address is, or begins with, `text`."""
-    from dovetail.receipt.search import find_address, parse_beginning
+    from dovetail.beginning import parse_beginning
+    from dovetail.receipt.search import find_address
 
     return find_address(sources, _parse(parse_beginning, text))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.beginning import Beginning
 from dovetail.errors import PipelineError
 from dovetail.hop import Address, Fabric, address_text
 from dovetail.pipeline.reading import Row, check_out, has_prefix, scan
@@ -26,10 +27,10 @@ _NEXT = {
 }
 
 
-def tell_story(out: Path, prefix: bytes) -> Row:
-    """Everything the tables say about the one message whose address begins with `prefix`."""
+def tell_story(out: Path, beginning: Beginning) -> Row:
+    """Everything the tables say about the one message whose address begins so."""
     check_out(out)
-    address = find_address(out, prefix)
+    address = find_address(out, beginning)
     here = pc.field("message") == pa.scalar(address, pa.binary())
     hops = sorted(scan(out, "hops", here), key=lambda hop: (hop["at"], hop["server"], hop["seq"]))
     messages = list(scan(out, "messages", here))
@@ -52,18 +53,21 @@ def tell_story(out: Path, prefix: bytes) -> Row:
     }
 
 
-def find_address(out: Path, prefix: bytes) -> bytes:
-    """The one address that begins with `prefix`; PipelineError where there is none, or several."""
-    found: set[str] = set()
-    for row in scan(out, "hops", has_prefix("message", prefix)):
-        found.add(row["message"])
+def find_address(out: Path, beginning: Beginning) -> bytes:
+    """The one address that begins so; PipelineError where there is none, or several."""
+    found: set[Address] = set()
+    for row in scan(out, "hops", has_prefix("message", beginning.coarse)):
+        address = Address(bytes.fromhex(row["message"]))
+        if beginning.matches(address):
+            found.add(address)
         if len(found) > MAX_CANDIDATES:
             break
     if not found:
-        raise PipelineError(f"no message begins with {prefix.hex()}")
+        raise PipelineError(f"no message begins with {beginning.text}")
     if len(found) > 1:
-        raise PipelineError(f"several messages begin with {prefix.hex()}: {', '.join(sorted(found)[:MAX_CANDIDATES])}")
-    return bytes.fromhex(found.pop())
+        names = ", ".join(sorted(map(beginning.write, found))[:MAX_CANDIDATES])
+        raise PipelineError(f"several messages begin with {beginning.text}: {names}")
+    return found.pop()
 
 
 def _referrers(out: Path, message: Row | None) -> list[Row]:
