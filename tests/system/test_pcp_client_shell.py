@@ -40,6 +40,26 @@ def test_request_and_reply_destination_report_and_inventory():
     asyncio.run(scenario())
 
 
+def test_whoever_is_cancelled_while_sending_ends():
+    async def send_on(client: PcpClient) -> None:
+        while True:
+            await client.send("http://example.com/news", AGENT, 1)
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        async with broker() as server, connect(server.port, BOSS) as boss:
+            await boss.wait_associated(5)
+            for turns in range(30):
+                sending = asyncio.create_task(send_on(boss))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                sending.cancel()
+                await asyncio.wait([sending], timeout=1)
+                assert sending.cancelled(), f"it went on after {turns} turns"
+
+    asyncio.run(scenario())
+
+
 def test_failures_are_raised_with_their_kind():
     async def scenario() -> None:
         rules = (Rule(allow=False, message_type="http://secret/*"), *ALLOW_ALL)

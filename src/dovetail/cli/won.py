@@ -205,7 +205,8 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
         sys.stdout.flush()
         while not stopping.is_set():
             try:
-                await asyncio.wait_for(stopping.wait(), 1)
+                async with asyncio.timeout(1):
+                    await stopping.wait()
             except TimeoutError:
                 if not server.driver.is_alive:
                     raise JournalError(f"{options.journal} can no longer be written") from None

@@ -75,7 +75,8 @@ class Hub:
                     yield b"id: %d\ndata: %s\n\n" % (number, self.latest)
                 with contextlib.suppress(TimeoutError):
                     async with self._news:
-                        await asyncio.wait_for(self._news.wait(), LOOK_EVERY_S)
+                        async with asyncio.timeout(LOOK_EVERY_S):
+                            await self._news.wait()
         finally:
             self.listeners -= 1
 

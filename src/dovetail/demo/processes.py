@@ -56,7 +56,8 @@ class ServerProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         try:
-            line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), READY_S)
+            async with asyncio.timeout(READY_S):
+                line = await asyncio.to_thread(self._process.stdout.readline)
         except TimeoutError:
             self.kill()
             raise DovetailError(f"{self.name} was not ready within {READY_S:.0f} s") from None
@@ -81,7 +82,8 @@ class ServerProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._process.wait), STOP_S)
+            async with asyncio.timeout(STOP_S):
+                await asyncio.to_thread(self._process.wait)
         except TimeoutError:
             self.kill()
             raise DovetailError(f"{self.name} did not stop within {STOP_S:.0f} s") from None

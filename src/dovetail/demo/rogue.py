@@ -73,7 +73,8 @@ class Rogue(picows.WSListener):
 
     async def wait_answer(self) -> None:
         """Wait for anything from the broker since the last `send`."""
-        await asyncio.wait_for(self._heard.wait(), _ANSWER_S)
+        async with asyncio.timeout(_ANSWER_S):
+            await self._heard.wait()
 
     def stop_reading(self) -> None:
         """Be slow: leave everything that comes in the kernel's buffers, and have small ones."""

@@ -69,7 +69,8 @@ class WonFaults:
         wire = Wire("forger", LinkKind.OWNER.value, listener)
         await connect(wire, node.uri, client_context(self._site.authority))
         wire.send(encode_bundle((message,)))
-        await asyncio.wait_for(listener.answered.wait(), _WAIT_S)
+        async with asyncio.timeout(_WAIT_S):
+            await listener.answered.wait()
         wire.close(1000)
         self._note(Kind.BAD_SIGNATURE, "a message in an owner's name, signed by another key", node, message)
 

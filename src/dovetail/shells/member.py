@@ -113,7 +113,8 @@ async def _run_node(site: Site, table: WonServerSection, on_ready: Ready) -> Non
         on_ready(ready)
         while not stopped.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), _LOOK_S)
+                async with asyncio.timeout(_LOOK_S):
+                    await stopped.wait()
             if not server.driver.is_alive:
                 raise JournalError(f"{server.journal.path} can no longer be written")
     finally:

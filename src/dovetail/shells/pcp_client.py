@@ -172,7 +172,8 @@ class PcpClient:
 
     async def wait_associated(self, timeout_s: float | None = None) -> None:
         """Wait until the broker knows us; raises PcpConnectError if it refuses, TimeoutError if it takes too long."""
-        await asyncio.wait_for(self._associated.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._associated.wait()
         if self._refusal is not None and not self.is_associated:
             raise PcpConnectError(f"{self.uri}: {self._refusal}")
 
@@ -330,8 +331,8 @@ class PcpClient:
             if self._server_hostname is not None:
                 options["server_hostname"] = self._server_hostname
         try:
-            await asyncio.wait_for(
-                dial(
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await dial(
                     _Wire(self, self._options.max_message_bytes),
                     self._url,
                     logger_name=quiet_log,
@@ -341,9 +342,7 @@ class PcpClient:
                     auto_ping_reply_timeout=PING_INTERVAL_S,
                     max_frame_size=self._options.max_message_bytes,
                     **options,
-                ),
-                CONNECT_TIMEOUT_S,
-            )
+                )
         except (OSError, TimeoutError, picows.WSError) as error:
             self._core.receive_closed(1006, f"cannot connect: {error}", _now_us())
             self._turn()

@@ -261,7 +261,8 @@ class Supervisor:
             pause_s = child.backoff.next_pause(time.monotonic() - began)
             self._change(child, State.WAITING, f"{_how_ended(child, code)}; starts again in {pause_s:.1f} s")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
             if not self._stopping.is_set():
                 self._restarts.labels(child.plan.name).inc()
         self._change(child, State.STOPPED, "")

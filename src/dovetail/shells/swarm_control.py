@@ -71,7 +71,8 @@ class ControlServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            line = await asyncio.wait_for(reader.readline(), REQUEST_TIMEOUT_S)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                line = await reader.readline()
             request = msgspec.json.decode(line, type=Request)
             work = asyncio.ensure_future(self._perform(request, writer))
             gone = asyncio.ensure_future(reader.read(1))

@@ -186,7 +186,8 @@ class OwnerClient:
     async def wait_registered(self, timeout_s: float) -> bool:
         """Wait until this client has all that the node has."""
         try:
-            await asyncio.wait_for(self._registered.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._registered.wait()
         except TimeoutError:
             return False
         return True
@@ -196,7 +197,8 @@ class OwnerClient:
         if not self._is_final(uri):
             waiter = self._waiters.setdefault(uri, asyncio.get_running_loop().create_future())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(waiter), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(waiter)
         return self.owner.conversations.state_of(uri)
 
     def _is_final(self, uri: str) -> bool:

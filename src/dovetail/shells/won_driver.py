@@ -108,7 +108,8 @@ class Driver:
             self._timer.cancel()
         if self.is_alive:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), 10)
+                async with asyncio.timeout(10):
+                    await self._idle.wait()
         for task in [*self._tasks, self._writer]:
             if task is not None:
                 task.cancel()
