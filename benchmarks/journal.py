@@ -11,14 +11,10 @@ next hundred, and those that wait at the same time share a commit. The floor sta
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +22,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.scratch import make_parser, print_rows
 from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.layout import encode_runs, pack_names
@@ -210,25 +207,10 @@ def run(seconds: float, rounds: int, directory: Path) -> Iterator[dict[str, obje
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dir", type=Path, default=Path("bench-out"), help="on the disk to be measured")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    arguments = parser.parse_args()
-    arguments.dir.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(dir=arguments.dir))
-    try:
-        for row in run(arguments.seconds, arguments.rounds, directory):
-            if arguments.json:
-                print(json.dumps(row), flush=True)
-            else:
-                print(", ".join(f"{key}: {value}" for key, value in row.items()), flush=True)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return print_rows(parser, lambda arguments, directory: run(arguments.seconds, arguments.rounds, directory))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ def pcp(*arguments: str, timeout_s: float = 30, **more) -> subprocess.CompletedP
     return subprocess.run(command, env=ENVIRONMENT, text=True, capture_output=True, timeout=timeout_s, **more)
 
 
+def launch(command: list[str], **more) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
 @contextmanager
 def serving(*arguments: str, largest_file_bytes: int = resource.RLIM_INFINITY):
     command = [
@@ -46,12 +50,8 @@ def serving(*arguments: str, largest_file_bytes: int = resource.RLIM_INFINITY):
         "--json",
         *arguments,
     ]
-    process = subprocess.Popen(
+    process = launch(
         command,
-        env=ENVIRONMENT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes)),
     )
     try:
@@ -174,13 +174,7 @@ def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_the_file_is_b
     config, journal = tmp_path / "broker.toml", tmp_path / "broker.journal"
     config.write_text(RULES.format(journal=journal, name="first", allow="true"))
     command = [sys.executable, "-c", RUN, "serve", "--config", str(config), "--json"]
-    process = subprocess.Popen(
-        command,
-        env=ENVIRONMENT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = launch(command)
     try:
         started = json.loads(process.stdout.readline())
 
