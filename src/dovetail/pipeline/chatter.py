@@ -7,8 +7,10 @@ the first lines come from Java itself, and from Spark before it has read any set
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -36,6 +38,26 @@ def without_chatter() -> Iterator[None]:
     finally:
         os.dup2(own, _STDERR)
         os.close(own)
+
+
+@contextlib.contextmanager
+def own_interrupt() -> Iterator[None]:
+    """Ctrl-C stays ours: the handler of Spark calls Java inside a call, and the bridge tells of it in many lines."""
+    logging.getLogger().addFilter(_is_not_of_bridge)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _is_not_of_bridge(record: logging.LogRecord) -> bool:
+    """False for what the bridge to Java logs as nobody; it raises the same as an error."""
+    return "py4j" not in record.pathname
 
 
 def _pass_on(source: int, target: int) -> None:

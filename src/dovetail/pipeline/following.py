@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -113,7 +112,6 @@ class Follower:
 @contextlib.contextmanager
 def _quiet(audit: Audit) -> Iterator[None]:
     """Spark and its bridge tell in many lines that work was interrupted; whoever asked for it knows."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     with contextlib.suppress(PySparkException, OSError):
         audit.spark.sparkContext.setLogLevel("OFF")
         audit.spark.sparkContext.cancelAllJobs()

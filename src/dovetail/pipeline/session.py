@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dovetail.errors import PipelineError
-from dovetail.pipeline.chatter import without_chatter
+from dovetail.pipeline.chatter import own_interrupt, without_chatter
 
 DEFAULT_MASTER = "local[*]"
 _MEMORY_SHARE = 0.4
@@ -112,7 +112,7 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
     for key, value in settings_of(options).items():
         builder = builder.config(key, value)
     try:
-        with without_chatter():
+        with without_chatter(), own_interrupt():
             spark = builder.getOrCreate()
     except Exception as error:
         line = str(error).strip().splitlines()
