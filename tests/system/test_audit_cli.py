@@ -73,6 +73,33 @@ def wait_for(condition, process: subprocess.Popen, seconds: float) -> None:
         time.sleep(0.2)
 
 
+def processes_of(session: int) -> list[str]:
+    """What runs in a session: a process that was left behind has another parent, but stays in it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            status = (path / "stat").read_text().rpartition(")")[2].split()
+            if int(status[3]) == session and status[0] != "Z":
+                found.append((path / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def test_an_interrupt_while_java_starts_leaves_nothing_behind(tmp_path):
+    lake = write_lake(tmp_path, {BROKER: quiet_pcp(1)})
+    process = start("run", lake, "--out", tmp_path / "out", *SMALL)
+    try:
+        wait_for(lambda: any("SparkSubmit" in command for command in processes_of(process.pid)), process, 60)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, output, errors) == (130, "", "\n")
+        deadline = time.monotonic() + 20
+        while left := processes_of(process.pid):
+            assert time.monotonic() < deadline, left
+            time.sleep(0.1)
+    finally:
+        kill(process)
+
+
 def test_a_run_that_is_killed_and_run_again_gives_the_same_tables(tmp_path):
     rng = random.Random(1)
     lake = write_lake(tmp_path, pcp_world(rng, 20))

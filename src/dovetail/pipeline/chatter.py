@@ -13,6 +13,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 _CHATTER = re.compile(
     rb"WARNING: Using incubator modules|Using Spark's default log4j|Setting (default|Spark) log level|"
@@ -42,17 +43,31 @@ def without_chatter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_interrupt() -> Iterator[None]:
-    """Ctrl-C stays ours: the handler of Spark calls Java inside a call, and the bridge tells of it in many lines."""
+    """Ctrl-C stays ours, and waits until Java has started; a second one does not wait.
+
+    The handler of Spark calls Java inside a call, and the bridge tells of it in many lines. And a Java that is left
+    while it starts never ends: it watches for our end only later.
+    """
     logging.getLogger().addFilter(_is_not_of_bridge)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    if threading.current_thread() is not threading.main_thread():
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
-    handler = signal.getsignal(signal.SIGINT)
+    pressed = False
+
+    def hold(_number: int, _frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, handler)
+
+    signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _is_not_of_bridge(record: logging.LogRecord) -> bool:
