@@ -76,6 +76,7 @@ def field_changes():
     return changes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("index", "number"), field_changes())
 def test_each_field_of_each_message_altered_is_found_and_named(index, number):
     message = MESSAGES[index]

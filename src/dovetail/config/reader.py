@@ -98,6 +98,8 @@ class _Reader:
     def override(self, table: dict[str, Any], environ: Mapping[str, str]) -> None:
         """Puts the values of environment variables into the table."""
         names = {name: value for name, value in environ.items() if name.startswith(ENV_PREFIX)}
+        if not names:  # to list all keys takes longer than to read the file
+            return
         keys = {
             variable_of(key.name): (key.name, key.kind)
             for key in keys_of(self.root)
