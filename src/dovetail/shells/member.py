@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dovetail.config import parse_listen
-from dovetail.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection
+from dovetail.config.servers import PcpServerSection, SwarmServerSection, WonServerSection
 from dovetail.errors import ConfigError, JournalError, JournalLocked, KeyFileError, PlaceTaken, UsageError
 from dovetail.shells.site import SEAL, Member, Site
 
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 _LOOK_S = 1.0
-_ADVICE = {
-    errno.EADDRINUSE: "is in use: stop the program that has it, or name another port",
-    errno.EACCES: "may not be taken: ports below 1024 need rights, name another port",
-    errno.EADDRNOTAVAIL: "is no address of this machine: name one of its own",
-}
 
 Ready = Callable[[dict[str, object]], None]
 
@@ -50,7 +44,7 @@ def run_member(site: Site, member: Member, on_ready: Ready, read_site: Callable[
 
     match member.section:
         case PcpServerSection() as table:
-            with _explained(table):
+            with _explained():
                 from dovetail.shells.pcp_serve import run_broker
 
                 settings = site.broker_settings(table)
@@ -63,10 +57,10 @@ def run_member(site: Site, member: Member, on_ready: Ready, read_site: Callable[
                     read_settings=read_settings,
                 )
         case WonServerSection() as table:
-            with _explained(table):
+            with _explained():
                 asyncio.run(_run_node(site, table, on_ready))
         case SwarmServerSection() as table:
-            with _explained(table):
+            with _explained():
                 asyncio.run(_run_peer(site, table, on_ready))
         case None:
             assert member.name == SEAL
@@ -170,7 +164,7 @@ def _tend(site: Site, journal: Journal) -> None:
 
 
 @contextlib.contextmanager
-def _explained(table: ServerSection) -> Iterator[None]:
+def _explained() -> Iterator[None]:
     """Errors of starting, told apart: to be corrected by a person, or gone by themselves perhaps."""
     try:
         yield
@@ -178,8 +172,3 @@ def _explained(table: ServerSection) -> Iterator[None]:
         raise UsageError(str(error)) from error
     except JournalLocked as error:
         raise PlaceTaken(f"{error}; end it, or name another journal") from error
-    except OSError as error:
-        if error.errno in _ADVICE:
-            places = " or ".join(f"{kind} {address}" for kind, address in table.listens())
-            raise PlaceTaken(f"{places} {_ADVICE[error.errno]}") from error
-        raise

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from dovetail.shells.listening import listening
+
 MAX_REQUEST_BYTES = 8_192
 REQUEST_TIMEOUT_S = 5.0
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
@@ -39,7 +41,8 @@ class MetricsServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is another one where 0 was asked for."""
-        self._server = await asyncio.start_server(self._answer, host, port, limit=MAX_REQUEST_BYTES)
+        with listening("tcp", host, port):
+            self._server = await asyncio.start_server(self._answer, host, port, limit=MAX_REQUEST_BYTES)
         bound: int = self._server.sockets[0].getsockname()[1]
         log.info("metrics on http://%s:%d/metrics", host, bound)
         return bound

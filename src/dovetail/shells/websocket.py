@@ -18,6 +18,7 @@ from typing import Any, Protocol, cast
 import picows
 
 from dovetail.hop import Reason
+from dovetail.shells.listening import listening
 
 MAX_FRAGMENTS = 16_384
 MAX_PONG_BACKLOG_BYTES = 64 * 1024
@@ -306,19 +307,20 @@ async def listen(
         return picows.WSUpgradeResponseWithListener(response, None)
 
     more: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": handshake_timeout_s}
-    return await picows.ws_create_server(
-        upgrade,
-        host,
-        port,
-        ssl=context,
-        websocket_handshake_timeout=handshake_timeout_s,
-        enable_auto_pong=False,
-        max_frame_size=max_bytes,
-        read_buffer_init_size=READ_BUFFER_BYTES,
-        logger_name=quiet_log,
-        backlog=BACKLOG,
-        **more,
-    )
+    with listening("tcp", host, port):
+        return await picows.ws_create_server(
+            upgrade,
+            host,
+            port,
+            ssl=context,
+            websocket_handshake_timeout=handshake_timeout_s,
+            enable_auto_pong=False,
+            max_frame_size=max_bytes,
+            read_buffer_init_size=READ_BUFFER_BYTES,
+            logger_name=quiet_log,
+            backlog=BACKLOG,
+            **more,
+        )
 
 
 _quiet_logger = logging.getLogger("dovetail.websocket.picows")

@@ -17,6 +17,7 @@ import picows
 
 from dovetail.errors import KeyFileError
 from dovetail.shells.dialling import dial
+from dovetail.shells.listening import listening
 
 MAX_WIRE_BYTES = 16 << 20
 MAX_UNSENT_BYTES = 32 << 20
@@ -143,19 +144,20 @@ async def serve(
             response = picows.WSUpgradeResponse.create_error_response(status, body, headers)
         return picows.WSUpgradeResponseWithListener(response, None)
 
-    return await picows.ws_create_server(
-        cast(Any, route),
-        host,
-        port,
-        ssl=context,
-        websocket_handshake_timeout=HANDSHAKE_S,
-        enable_auto_ping=True,
-        auto_ping_idle_timeout=PING_IDLE_S,
-        auto_ping_reply_timeout=PING_IDLE_S,
-        max_frame_size=MAX_WIRE_BYTES,
-        read_buffer_init_size=READ_BUFFER_BYTES,
-        logger_name=_quiet,
-    )
+    with listening("tcp", host, port):
+        return await picows.ws_create_server(
+            cast(Any, route),
+            host,
+            port,
+            ssl=context,
+            websocket_handshake_timeout=HANDSHAKE_S,
+            enable_auto_ping=True,
+            auto_ping_idle_timeout=PING_IDLE_S,
+            auto_ping_reply_timeout=PING_IDLE_S,
+            max_frame_size=MAX_WIRE_BYTES,
+            read_buffer_init_size=READ_BUFFER_BYTES,
+            logger_name=_quiet,
+        )
 
 
 async def connect(wire: Wire, node: str, context: ssl.SSLContext | None) -> None:
