@@ -19,6 +19,7 @@ import pytest
 from dovetail.java import find_java
 from dovetail.pipeline import schemas
 from dovetail.pipeline.reading import open_table
+from dovetail.pipeline.session import SMALL_JAVA
 from pipeline.audit_worlds import pcp_world, write_lake
 
 pytestmark = [pytest.mark.system, pytest.mark.soak, pytest.mark.timeout(600)]
@@ -28,6 +29,9 @@ BIN = Path(pyspark.__file__).parent / "bin"
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 LOOPBACK = ("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1")
+QUICK = tuple(
+    word for process in ("driver", "executor") for word in ("--conf", f"spark.{process}.extraJavaOptions={SMALL_JAVA}")
+)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -56,7 +60,7 @@ def kill(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def wait_for(condition, process: subprocess.Popen, log: Path, seconds: float = 120):
+def wait_for(condition, process: subprocess.Popen, log: Path, seconds: float = 240):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert process.poll() is None, log.read_text()[-3000:]
@@ -70,13 +74,15 @@ def cluster(root: Path):
     """A master and two workers of one core each; yields the master's URL and the workers."""
     logs = [root / name for name in ("master.log", "one.log", "two.log")]
     here = ("--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
-    running = [start(logs[0], [BIN / "spark-class", MASTER, *here])]
+    running = [start(logs[0], [BIN / "spark-class", MASTER, *here], SPARK_DAEMON_JAVA_OPTS=SMALL_JAVA)]
     try:
         pattern = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
         url = wait_for(lambda: pattern.search(logs[0].read_text()), running[0], logs[0])[1]
         for log in logs[1:]:
             more = ("--cores", 1, "--memory", "1g", "--work-dir", root / f"{log.stem}-work")
-            running.append(start(log, [BIN / "spark-class", WORKER, *here, *more, url]))
+            running.append(
+                start(log, [BIN / "spark-class", WORKER, *here, *more, url], SPARK_DAEMON_JAVA_OPTS=SMALL_JAVA)
+            )
         for process, log in zip(running[1:], logs[1:], strict=True):
             wait_for(lambda log=log: "Successfully registered with master" in log.read_text(), process, log)
         yield url, running[1:]
@@ -112,7 +118,7 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(local, tmp_path):
     with cluster(tmp_path) as (url, workers):
         command = [sys.executable, "-m", "dovetail", "audit", "run", lake, "--out", out, "--master", url, *LOOPBACK]
         memory = ("--driver-memory", "1g", "--conf", "spark.executor.memory=512m")
-        process = start(log, [*command, *memory], PYTHONPATH=str(SOURCE))
+        process = start(log, [*command, *memory, *QUICK], PYTHONPATH=str(SOURCE))
         try:
             wait_for((out / "hops").exists, process, log)
             victim = workers[0]
