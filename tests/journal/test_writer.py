@@ -1,3 +1,4 @@
+import hashlib
 import random
 
 import pytest
@@ -5,12 +6,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.errors import JournalError, JournalFull, JournalLocked
 from dovetail.hop import Address, Observation, Reason, Stage, address_of
+from dovetail.journal import reader as reader_module
 from dovetail.journal import writer
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.database import connect_writer
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import JournalTree
 from dovetail.journal.verify import verify_journal
+from dovetail.journal.writer import JournalWriter
 from dovetail.signing import Signer
 from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
 
@@ -178,6 +181,49 @@ def _assert_lookups(reader, model):
     times = [hop.at_us for hop in model.hops]
     for at_us in {times[0] - 1, *times, *(t + 1 for t in times)}:
         assert reader.seq_at(at_us) == sum(1 for t in times if t < at_us)
+
+
+def test_a_lookup_reads_each_row_behind_the_index_once(tmp_path, monkeypatch):
+    read = []
+    decode = reader_module.decode_block
+    monkeypatch.setattr(reader_module, "decode_block", lambda *row: read.append(row[0]) or decode(*row))
+    with open_writer(tmp_path / "a.journal") as journal, JournalReader.open(tmp_path / "a.journal") as reader:
+        texts = [b"message %d" % number for number in range(60)]
+        for start in range(0, 50, 10):
+            journal.append([observe(text) for text in texts[start : start + 10]])
+            if start == 0:
+                journal.index()
+            for text in texts[: start + 10]:
+                read.clear()
+                assert [row.raw for row in reader.find(address_of(text))] == [text]
+                # what is new, the last row again to see that nothing is, and the row of the message
+                assert len(read) <= 3
+        journal.index()
+        assert reader.find(address_of(texts[44]))[0].raw == texts[44]
+        journal.append([observe(text) for text in texts[50:]])
+        assert reader.find(address_of(texts[55]))[0].raw == texts[55]
+        assert reader._unindexed == [address_of(text) for text in texts[50:]]
+
+
+@pytest.mark.parametrize("server", [SERVER, "https://node.example/won/resource"])
+def test_a_group_of_new_messages_lies_in_the_file_as_if_something_in_it_were_known(tmp_path, server):
+    signer = Signer(server, Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    group = [
+        observe(b"text %d" % number, Stage.ACCEPTED, f"pcp://host{number % 3}/agent", at_us=START_US + number % 4)
+        for number in range(12)
+    ]
+    if server != SERVER:  # of a won message the bytes are not what the address is the hash of
+        group.append(Observation(at_us=START_US, stage=Stage.CREATED, message=address_of(b"canonical"), raw=b"as sent"))
+    blocks = []
+    for name, repeated in (("plain", []), ("repeating", [observe(b"text 3", Stage.DELIVERED)])):
+        with JournalWriter.open(tmp_path / name, server=server, signer=signer) as journal:
+            journal.append(group + repeated)
+            (block,) = journal.reader.message_blocks()
+            (commit,) = journal.reader.commits()
+            blocks.append((block, commit.body_bytes, commit.runs[: len(group)], list(journal.hops(0, len(group)))))
+    assert blocks[0] == blocks[1]
+    digests = {message.digest for message in blocks[0][0].messages}
+    assert digests == ({b""} if server == SERVER else {b"", hashlib.sha256(b"as sent").digest()})
 
 
 def test_what_memory_forgot_is_found_in_the_file(tmp_path):

@@ -85,6 +85,8 @@ class JournalReader:
         self.path = path
         self._names: dict[int, str] = {}
         self._messages: dict[int, MessageRow] = {}
+        self._unindexed: list[bytes] = []
+        self._unindexed_from = 1
         self.identity = self._read_identity()
 
     @classmethod
@@ -153,17 +155,26 @@ class JournalReader:
 
     def find(self, prefix: bytes, limit: int = 100) -> list[MessageRow]:
         """Messages whose address starts with `prefix`, at most `limit`."""
-        behind_index = self.progress("indexed_message") + 1 if prefix else 1
-        # the index may grow meanwhile: what it gains is read from the rows, once
-        ids = (number for number in search_runs(self, prefix) if number < behind_index) if prefix else ()
-        indexed = self.messages_by_id(itertools.islice(ids, limit), 0, self.size)
-        behind = (
-            block.row(message_id, with_raw=True)
-            for block in self.message_blocks(behind_index)
-            for message_id in range(max(block.first_id, behind_index), block.end)
-        )
-        found = (row for row in itertools.chain(indexed.values(), behind) if row.address.startswith(prefix))
-        return list(itertools.islice(found, limit))
+        ids: Iterable[int] = range(1, self.message_count + 1)
+        if prefix:
+            behind_index = self.progress("indexed_message") + 1
+            # the index may grow meanwhile: what it gains is found behind it, once
+            indexed = (number for number in search_runs(self, prefix) if number < behind_index)
+            ids = itertools.chain(indexed, self._search_unindexed(prefix, behind_index))
+        found = self.messages_by_id(itertools.islice(ids, limit), 0, self.size)
+        return [row for row in found.values() if row.address.startswith(prefix)]
+
+    def _search_unindexed(self, prefix: bytes, first_id: int) -> list[int]:
+        """Numbers of messages from `first_id` on, where the index ends, whose address starts with `prefix`.
+
+        Their addresses are remembered until the index has them, so that each row is read once.
+        """
+        del self._unindexed[: first_id - self._unindexed_from]
+        self._unindexed_from = first_id
+        next_id = first_id + len(self._unindexed)
+        for block in self.message_blocks(next_id):
+            self._unindexed += [message.address for message in block.messages[max(next_id - block.first_id, 0) :]]
+        return [number for number, address in enumerate(self._unindexed, first_id) if address.startswith(prefix)]
 
     def seq_at(self, at_us: int) -> int:
         """The position of the first hop whose time is `at_us` or later."""
