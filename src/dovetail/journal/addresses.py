@@ -69,6 +69,13 @@ class AddressFilter:
             if rows[row][block] & (mask := masks[byte]) == mask
         ]
 
+    def ask(self, addresses: Sequence[bytes]) -> list[int]:
+        """What `hits` says; from now on all of them may have been added."""
+        places = self.hits(addresses)
+        known = set(places)
+        self.add([address for place, address in enumerate(addresses) if place not in known] if known else addresses)
+        return places
+
 
 @dataclass(frozen=True, slots=True)
 class AddressRun:
@@ -142,23 +149,30 @@ class AddressIndex:
         """The number after the last message that is indexed."""
         return self._runs[-1].end if self._runs else 1
 
-    def add(self, addresses: Sequence[bytes]) -> None:
-        """The messages that follow have these addresses; they wait for the next `insert`."""
-        if self._filters is not None:
-            _add_to_filters(self._filters, addresses, self.end + len(self.waiting))
-        self.waiting += addresses
+    def ask(self, addresses: Sequence[bytes]) -> Collection[int]:
+        """Places in `addresses` of those that may have been asked for or added before; all others never were.
 
-    def perhaps_seen(self, addresses: Sequence[bytes]) -> Collection[int]:
-        """Places in `addresses` of those that may have been added; all others never were."""
+        What is to be added must have been asked for just before. A filter's memory is seldom near the processor:
+        asking and adding in one step fetches it once. What is then not added costs a needless lookup, if it is ever
+        asked for again.
+        """
         if not self._runs:
             return range(len(addresses))  # a small journal does without a filter
-        filters = self._loaded_filters()
+        filters, next_id = self._loaded_filters(), self.end + len(self.waiting)
+        places: set[int] = set()
+        growing = range(next_id >> GENERATION_BITS, (next_id + len(addresses) - 1 >> GENERATION_BITS) + 1)
+        for generation in growing:
+            places.update(_filter_of(filters, generation).ask(addresses))
         if min(filters):
             return range(len(addresses))
-        places: set[int] = set()
-        for known in filters.values():
-            places.update(known.hits(addresses))
+        for generation, known in filters.items():
+            if generation not in growing:
+                places.update(known.hits(addresses))
         return places
+
+    def add(self, addresses: Sequence[bytes]) -> None:
+        """The messages that follow have these addresses; they wait for the next `insert`."""
+        self.waiting += addresses
 
     def candidates(self, addresses: Sequence[bytes]) -> list[int]:
         """Numbers of indexed messages that may have one of these addresses; none where all of them are new."""
@@ -236,16 +250,21 @@ class AddressIndex:
 
 
 def _add_to_filters(filters: dict[int, AddressFilter], addresses: Sequence[bytes], first_id: int) -> None:
-    """Add messages numbered from `first_id`, each to its generation; the oldest generation gives way at the bound."""
+    """Add messages numbered from `first_id`, each to its generation."""
     while addresses:
         generation, place = divmod(first_id, _GENERATION)
-        if generation not in filters:
-            filters[generation] = AddressFilter()
-            if len(filters) > MAX_FILTERS:
-                del filters[min(filters)]
-        filters[generation].add(addresses[: _GENERATION - place])
+        _filter_of(filters, generation).add(addresses[: _GENERATION - place])
         addresses = addresses[_GENERATION - place :]
         first_id += _GENERATION - place
+
+
+def _filter_of(filters: dict[int, AddressFilter], generation: int) -> AddressFilter:
+    """The filter of a generation; for a new one the oldest gives way at the bound."""
+    if generation not in filters:
+        filters[generation] = AddressFilter()
+        if len(filters) > MAX_FILTERS:
+            del filters[min(filters)]
+    return filters[generation]
 
 
 def _row_key(first_id: int, bucket: int) -> int:

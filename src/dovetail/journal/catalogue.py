@@ -1,7 +1,7 @@
 """What a writer remembers of its journal's names and messages, and how observations become the rows of a commit.
 
-A catalogue never changes by encoding: it moves on only by `accept`, after the batch has been committed. Its memory is
-bounded; what it has forgotten it finds again through the journal's indexes.
+A catalogue's numbers never change by encoding: it moves on only by `accept`, after the batch has been committed. Its
+memory is bounded; what it has forgotten it finds again through the journal's indexes.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Catalogue:
         """The numbers of messages, from memory or from the journal; None for those that are new."""
         numbers: list[int | None] = [None] * len(addresses)
         known, forgotten = self._messages, []
-        for place in self._index.perhaps_seen(addresses):
+        for place in self._index.ask(addresses):
             number = numbers[place] = known.get(addresses[place])
             if number is None:
                 forgotten.append(place)
