@@ -270,3 +270,18 @@ def test_leaves_of_a_part_are_those_of_the_whole(tmp_path):
         for first in range(0, writer.size, 3):
             for end in range(first, writer.size + 1, 11):
                 assert list(tree.leaf_hashes(first, end)) == whole[first:end]
+
+
+@pytest.mark.parametrize("page_bytes", [4096, 8192])
+def test_the_log_is_bounded_whatever_the_pages_of_the_file(tmp_path, page_bytes):
+    path = tmp_path / "a.journal"
+    made = connect_writer(path)
+    made.execute(f"PRAGMA page_size = {page_bytes}")
+    made.execute("PRAGMA journal_mode = WAL")
+    made.close()
+    with open_writer(path) as journal:
+        for number in range(60):
+            journal.append([observe(b"%d" % number * 400_000)])
+        size = path.with_name("a.journal-wal").stat().st_size
+        assert journal.reader.one("PRAGMA page_size") == (page_bytes,)
+    assert 8 << 20 < size < 20 << 20

@@ -16,9 +16,9 @@ BLOCK_LEVEL = 8
 BLOCK_LEAVES = 1 << BLOCK_LEVEL
 CHECK_BYTES = 8
 _BUSY_TIMEOUT_S = 5.0
+_PAGE_BYTES = 4096
+_WAL_BYTES = 16 << 20
 _WAL_LIMIT_BYTES = 64 << 20
-_PAGE_BYTES = 8192
-_WAL_AUTOCHECKPOINT_PAGES = 2048
 
 SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -98,10 +98,11 @@ def connect_reader(path: Path) -> Connection:
 
 def prepare_writer(connection: Connection) -> None:
     """Settings of a writing connection. `synchronous` is set by the writer, as its durability asks."""
-    # only a new file takes the page size; larger pages suit the rows of whole commits
+    # only a new file takes the page size; small pages, since every commit writes at least three whole ones
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_AUTOCHECKPOINT_PAGES}").fetchone()
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_BYTES // page_bytes}").fetchone()
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}").fetchone()
     # purged bytes are overwritten with zeros, not only unlinked
     connection.execute("PRAGMA secure_delete = ON").fetchone()
