@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, JournalDamaged
 from dovetail.hop import Stage, address_of
 from dovetail.journal.messages import StoredMessage, encode_messages
 from dovetail.journal.purge import purge_step
@@ -287,3 +287,12 @@ def test_every_kind_of_flipped_byte_in_the_file_is_reported_or_changes_nothing(o
             continue
         with JournalReader.open(path) as reader:
             assert list(reader.hops()) == hops, f"byte {position}"
+
+
+def test_a_schema_that_is_no_text_any_more_is_damage(original, tmp_path):
+    path = tmp_path / "flipped.journal"
+    path.write_bytes(original.read_bytes().replace(b"CREATE TABLE identity", b"CREATE T\xc1BLE identity"))
+    with pytest.raises(JournalDamaged, match="malformed"):
+        JournalReader.open(path)
+    with pytest.raises(JournalDamaged, match="malformed"):
+        open_writer(path)

@@ -74,6 +74,9 @@ class Connection(Protocol):
 
 Connect = Callable[[Path], Connection]
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a file may raise: the second where SQLite's own message quotes a damaged schema that is no text."""
+
 
 def connect_writer(path: Path) -> Connection:
     """A connection that may write; transactions are begun and ended by hand."""
@@ -113,7 +116,7 @@ def check_format(connection: Connection, path: Path) -> None:
     try:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise translate(error, path) from error
     if application_id != APPLICATION_ID:
         raise JournalError(f"{path} is not a journal")
@@ -124,8 +127,10 @@ def check_format(connection: Connection, path: Path) -> None:
         )
 
 
-def translate(error: sqlite3.Error, path: Path) -> JournalError:
+def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> JournalError:
     """The journal's own error for one of SQLite's."""
+    if isinstance(error, UnicodeDecodeError):
+        return JournalDamaged(f"{path}: database disk image is malformed: {error}")
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return JournalFull(f"no room left for {path}: free some space, the append can then be repeated")

@@ -7,7 +7,6 @@ thread.
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from dovetail.errors import JournalDamaged
 from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.addresses import search_runs
 from dovetail.journal.checkpoint import SignedCheckpoint, parse_checkpoint
-from dovetail.journal.database import Connection, check_format, connect_reader, translate
+from dovetail.journal.database import SQLITE_ERRORS, Connection, check_format, connect_reader, translate
 from dovetail.journal.layout import (
     REASON_OF_CODE,
     STAGE_OF_CODE,
@@ -371,14 +370,14 @@ class JournalReader:
         """The first row of a query, or None; the journal's own errors."""
         try:
             return self._connection.execute(sql, tuple(parameters)).fetchone()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise translate(error, self.path) from error
 
     def all(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
         """All rows of a query; the journal's own errors."""
         try:
             return list(self._connection.execute(sql, tuple(parameters)).fetchall())
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise translate(error, self.path) from error
 
 

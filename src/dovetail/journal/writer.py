@@ -25,6 +25,7 @@ from dovetail.journal.catalogue import Batch, Catalogue, Limits
 from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.journal.database import (
     SCHEMA,
+    SQLITE_ERRORS,
     Connect,
     Connection,
     check_format,
@@ -98,7 +99,7 @@ class JournalWriter:
             _create_or_check(connection, path, server, signer)
             connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
             return cls(path, lock, connection, signer, limits or Limits())
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             connection.close()
             os.close(lock)
             raise translate(error, path) from error
