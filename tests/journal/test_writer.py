@@ -8,6 +8,7 @@ from dovetail.errors import JournalError, JournalFull, JournalLocked
 from dovetail.hop import Address, Observation, Reason, Stage, address_of
 from dovetail.journal import reader as reader_module
 from dovetail.journal import writer
+from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.database import connect_writer
 from dovetail.journal.reader import JournalReader
@@ -42,6 +43,19 @@ def test_bytes_are_kept_once_and_stand_on_the_hop_that_brought_them(tmp_path):
         journal.append([observe(b"m", Stage.DELIVERED)])
         assert [hop.raw for hop in journal.hops()] == [None, b"m", None, None]
         assert journal.reader.message_count == 1
+
+
+def test_a_message_that_is_new_and_met_twice_is_not_looked_up(tmp_path, monkeypatch):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"%d" % number) for number in range(100)])
+        journal.index()
+        journal.append([observe(b"first", Stage.ACCEPTED)])  # the filter is built here
+        looked_up = []
+        monkeypatch.setattr(AddressIndex, "candidates", lambda _, addresses: looked_up.extend(addresses) or [])
+        journal.append([observe(b"new", Stage.ACCEPTED), observe(b"new", Stage.DELIVERED)])
+        monkeypatch.undo()
+        assert looked_up == []
+        assert journal.reader.message_count == 102
 
 
 def test_time_never_goes_back(tmp_path):

@@ -69,11 +69,18 @@ class AddressFilter:
             if rows[row][block] & (mask := masks[byte]) == mask
         ]
 
-    def ask(self, addresses: Sequence[bytes]) -> list[int]:
-        """What `hits` says; from now on all of them may have been added."""
-        places = self.hits(addresses)
-        known = set(places)
-        self.add([address for place, address in enumerate(addresses) if place not in known] if known else addresses)
+    def ask(self, addresses: Iterable[bytes]) -> list[int]:
+        """Places of those that may have been added, or that stand before in `addresses`; all are added by this."""
+        rows, masks = self._rows, _MASK_OF_BYTE
+        places = []
+        for place, (block, row, byte) in enumerate(_FILTER_KEY.iter_unpack(b"".join(addresses))):
+            blocks = rows[row]
+            before = blocks[block]
+            after = before | masks[byte]
+            if after == before:
+                places.append(place)
+            else:
+                blocks[block] = after
         return places
 
 
@@ -153,8 +160,8 @@ class AddressIndex:
         """Places in `addresses` of those that may have been asked for or added before; all others never were.
 
         What is to be added must have been asked for just before. A filter's memory is seldom near the processor:
-        asking and adding in one step fetches it once. What is then not added costs a needless lookup, if it is ever
-        asked for again.
+        asking and adding in one step fetches it once. So the second of two equal addresses is named too, and what is
+        then not added costs a needless lookup, if it is ever asked for again.
         """
         if not self._runs:
             return range(len(addresses))  # a small journal does without a filter

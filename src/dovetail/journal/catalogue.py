@@ -7,6 +7,7 @@ memory is bounded; what it has forgotten it finds again through the journal's in
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -144,8 +145,8 @@ class Catalogue:
     def shrink(self) -> None:
         """Forget what can be found through the indexes; call it only when they are up to date."""
         if len(self._messages) > self._limits.messages_kept:
-            for address in list(self._messages)[: len(self._messages) // 2]:
-                del self._messages[address]
+            newer = itertools.islice(self._messages.items(), len(self._messages) // 2, None)
+            self._messages = dict(newer)
 
     def _encode_message(self, observation: Observation, message_id: int | None, batch: Batch) -> int:
         """The number of a message that is new, or that had no bytes so far."""
@@ -205,10 +206,15 @@ class Catalogue:
         """The numbers of messages, from memory or from the journal; None for those that are new."""
         numbers: list[int | None] = [None] * len(addresses)
         known, forgotten = self._messages, []
-        for place in self._index.ask(addresses):
+        places = self._index.ask(addresses)
+        for place in places:
             number = numbers[place] = known.get(addresses[place])
             if number is None:
                 forgotten.append(place)
+        if forgotten:  # or new, and asked for twice
+            asked = set(places)
+            new = {address for place, address in enumerate(addresses) if place not in asked}
+            forgotten = [place for place in forgotten if addresses[place] not in new]
         candidates = self._index.candidates([addresses[place] for place in forgotten]) if forgotten else []
         if candidates:
             for row in self._reader.messages_by_id(candidates).values():
