@@ -209,41 +209,42 @@ class OwnMessages:
     """Messages composed here that nobody has been seen to have yet."""
 
     def __init__(self) -> None:
-        self._pauses: dict[Address, int] = {}
+        self.watched: dict[Address, int] = {}
+        """The pause before each is pushed again; for reading only."""
         self._queue: list[tuple[int, Address]] = []
 
     def __len__(self) -> int:
-        return len(self._pauses)
+        return len(self.watched)
 
     def __contains__(self, address: Address) -> bool:
-        return address in self._pauses
+        return address in self.watched
 
     @property
     def next_due_us(self) -> int | None:
         """When one has to be pushed again."""
-        while self._queue and self._queue[0][1] not in self._pauses:
+        while self._queue and self._queue[0][1] not in self.watched:
             heappop(self._queue)
         return self._queue[0][0] if self._queue else None
 
     def add(self, address: Address, now: int) -> None:
         """Watch a message that was just pushed."""
-        self._pauses[address] = PUSH_AGAIN_US
+        self.watched[address] = PUSH_AGAIN_US
         heappush(self._queue, (now + PUSH_AGAIN_US, address))
 
     def confirm(self, address: Address) -> bool:
         """Somebody else has it, or it is over; True if that is news."""
-        return self._pauses.pop(address, None) is not None
+        return self.watched.pop(address, None) is not None
 
     def turn_back(self, now: int) -> None:
         """The clock was set back: push all of them again soon."""
-        self._queue = [(now + PUSH_AGAIN_US, address) for address in sorted(self._pauses)]
+        self._queue = [(now + PUSH_AGAIN_US, address) for address in sorted(self.watched)]
 
     def collect(self, now: int) -> list[Address]:
         """What to push again now."""
         due = []
         while (at := self.next_due_us) is not None and at <= now:
             address = heappop(self._queue)[1]
-            pause = self._pauses[address] = min(MAX_PUSH_AGAIN_US, 2 * self._pauses[address])
+            pause = self.watched[address] = min(MAX_PUSH_AGAIN_US, 2 * self.watched[address])
             heappush(self._queue, (now + pause, address))
             due.append(address)
         return due
