@@ -625,6 +625,18 @@ def test_what_cannot_be_published_is_said_to_the_caller():
         bench.peer.publish_solved(b"\x79\x11", bench.now)
 
 
+def test_a_bootstrap_peer_is_asked_until_it_answers_however_little_came_from_it():
+    bench = Bench(bootstrap=[ALICE])
+    bench.wait(1)
+    # its own hello reaches us, but not one answer to ours
+    bench.feed(encode_hello(Hello(b"tick", b"\x01" * 20, 0)), ALICE)
+    bench.wait(60)
+    later = exchanged(bench.wait(60), ALICE, Hello)
+    assert len(later) > 10
+    bench.feed(encode_answer(Answer(later[-1].ticket, b"gave", b"\x01" * 20, 0)), ALICE)
+    assert bench.peer._contacts.find(ALICE).is_validated
+
+
 # -- obfuscation, per peer
 
 

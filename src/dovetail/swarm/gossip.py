@@ -42,6 +42,8 @@ DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
 FULL_SYNCS: Final = 2
 MAX_RETURNED: Final = 8
+RETURNED_ATTEMPTS: Final = 8
+"""So often is one asked that was silent for long: at 30 % loss every other question is answered."""
 PUSH_AGAIN_US: Final = SECOND_US // 2
 MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
 
@@ -62,7 +64,10 @@ class Gossip:
         self._deep: dict[int, int] = {}
         self._lots: dict[Endpoint, float] = {}
         self._asked: dict[Endpoint, int] = {}
-        self._returned: list[Contact] = []
+        self._returned: dict[Endpoint, tuple[Contact, int]] = {}
+        """Contacts to be asked first, until they answer, and how often that is tried."""
+        self._is_returned = False
+        """Whether the last one that was asked was one of them."""
         self.due_us = now
         self.outbox: list[tuple[Contact, bytes]] = []
 
@@ -77,8 +82,8 @@ class Gossip:
 
     def prefer(self, contact: Contact, now: int) -> None:
         """A contact is back after a silence: ask it next, it may have seen another part of the swarm."""
-        if len(self._returned) < MAX_RETURNED and contact not in self._returned:
-            self._returned.append(contact)
+        if len(self._returned) < MAX_RETURNED or contact.endpoint in self._returned:
+            self._returned[contact.endpoint] = (contact, RETURNED_ATTEMPTS)
             self.due_us = min(self.due_us, now)
 
     def handle_timer(self, now: int, has_room: bool) -> None:
@@ -118,9 +123,10 @@ class Gossip:
         if not question.is_explored:
             # a late list must not set back what a later question has reached
             question.contact.watermark_ms = max(question.contact.watermark_ms or 0, question.asked_ms)
+            self._returned.pop(question.contact.endpoint, None)
         if question.is_full:
             self._full_syncs += 1
-        pause = BUSY_US if found else IDLE_US
+        pause = BUSY_US if found or self._returned else IDLE_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
 
     def turn_back(self, now: int) -> None:
@@ -170,10 +176,16 @@ class Gossip:
 
     def _next_partner(self) -> tuple[Contact, bool] | None:
         """Partners in turn, least recently asked first; now and then anybody else who answers, to explore."""
-        if self._returned:
-            return self._returned.pop(), False
-        self._turn += 1
         busy = self._tickets.asked
+        # every other time, so that those who stay silent do not keep us from the others
+        self._is_returned = not self._is_returned and any(endpoint not in busy for endpoint in self._returned)
+        if self._is_returned:
+            endpoint = next(endpoint for endpoint in self._returned if endpoint not in busy)
+            contact, attempts = self._returned.pop(endpoint)
+            if attempts > 1:
+                self._returned[endpoint] = (contact, attempts - 1)
+            return contact, False
+        self._turn += 1
         able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
         if not able:
             return None

@@ -76,7 +76,7 @@ class Neighbours:
         self.late_answers = 0
         """Answers to hellos that came after their time, or again."""
         self.returned: list[Contact] = []
-        """Contacts that answered again after a silence."""
+        """Contacts that answered again after a silence, or after they were forgotten."""
 
     def bootstrap(self, endpoint: Endpoint, now: int) -> None:
         """Ask an endpoint of the bootstrap list."""
@@ -127,8 +127,11 @@ class Neighbours:
             self.returned.append(contact)
         contact.unanswered = 0
         contact.held_token = answer.token
-        contact.knows_us = contact.hello_had_proof
         self._contacts.identify(contact, answer.address)
+        if contact.hello_had_proof and not contact.knows_us and contact.watermark_ms is not None:
+            # we knew it before, and will be answered now
+            self.returned.append(contact)
+        contact.knows_us = contact.hello_had_proof
         if answer.address == self._contacts.local:
             contact.refused_until_us = now + FORGET_US
             return
@@ -197,11 +200,11 @@ class Neighbours:
         """The clock was set back: forget what was planned for later, and ask everybody again."""
         self.due_us = now
         self._rotate_us = now + ROTATE_US
+        self._contacts.turn_back()
         for contact in self._contacts:
             contact.hello_ticket = None
             contact.hello_due_us = contact.hello_sent_us = contact.heard_us = contact.linked_us = now
             contact.refused_until_us = min(contact.refused_until_us, now + REFUSED_US)
-            contact.watermark_ms = None
 
     def _tend(self, contact: Contact, now: int) -> None:
         self._note_silence(contact, now)

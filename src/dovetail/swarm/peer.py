@@ -32,7 +32,7 @@ from dovetail.swarm.content import (
 from dovetail.swarm.dag import Dag, Entry
 from dovetail.swarm.events import Event
 from dovetail.swarm.exchange import INDICATOR as EXCHANGE
-from dovetail.swarm.exchange import Endpoint, Hello, PeerAddress, decode_exchange
+from dovetail.swarm.exchange import OPCODE_HELLO, Endpoint, Hello, PeerAddress, decode_exchange
 from dovetail.swarm.fragments import INDICATOR as FRAGMENT
 from dovetail.swarm.fragments import Assembler
 from dovetail.swarm.intake import RELAY_EPOCHS, Intake
@@ -54,6 +54,7 @@ from dovetail.swarm.status import PeerStatus
 
 CONTENT_HEAD: Final = b"\x79\x10"
 EXCHANGE_HEAD: Final = bytes((EXCHANGE,))
+HELLO_HEAD: Final = bytes((EXCHANGE, OPCODE_HELLO))
 CLOCK_STEP_US: Final = 2_000_000
 """A clock that goes back by less than this only delays what is due."""
 
@@ -382,8 +383,19 @@ class Peer:
             (self._repair.gossip.outbox, Purpose.REPAIR),
         ):
             for contact, message in outbox:
-                if contact.is_validated or not contact.received_bytes or contact.may_send(len(message) + 8, now):
+                if _may_go(message, contact, now):
                     self._outbox.send(message, (contact,), purpose, now)
             outbox.clear()
         self._events += self._neighbours.events
         self._neighbours.events.clear()
+
+
+def _may_go(message: bytes, contact: Contact, now: int) -> bool:
+    """Whether a contact may be sent this: no amplification to one that has not answered yet.
+
+    Whoever runs this peer has named the pinned ones: they are asked as often as it takes. Else a peer whose first
+    hellos were all lost, and that heard but little of its bootstrap peer, would never ask it again.
+    """
+    if contact.is_validated or not contact.received_bytes:
+        return True
+    return (contact.is_pinned and message.startswith(HELLO_HEAD)) or contact.may_send(len(message) + HEADER_BYTES, now)
