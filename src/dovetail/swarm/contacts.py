@@ -27,7 +27,7 @@ MAX_STRANGERS: Final = 512
 """Endpoints that have not answered a ticket yet."""
 MAX_PAST: Final = 1_024
 """Forgotten contacts whose names are remembered, with the time until which we had what they had."""
-HEARD_MARGIN_MS: Final = 60_000
+HEARD_MARGIN_MS: Final = 30_000
 """What was published so long before a contact was last heard had reached both of us."""
 SERVE_BURST_SECONDS: Final = 0.5
 
@@ -73,6 +73,7 @@ class Contact:
         "refused_until_us",
         "sent_bytes",
         "serving",
+        "silent_us",
         "unanswered",
         "uri",
         "uris",
@@ -104,6 +105,8 @@ class Contact:
         self.hello_sent_us = 0
         self.hello_due_us = now
         self.unanswered = 0
+        self.silent_us = now
+        """When the first of the unanswered hellos was sent."""
         self.wished = 0
         self.refused_until_us = 0
         self.linked_us = 0

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dovetail.swarm.contacts import Chance, Contact, Contacts
+from dovetail.swarm.contacts import HEARD_MARGIN_MS, Chance, Contact, Contacts
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
 from dovetail.swarm.exchange import (
     I_RELAY_TO_YOU,
@@ -123,7 +123,9 @@ class Neighbours:
             self.late_answers += 1
             return
         contact.hello_ticket = None
-        if contact.unanswered >= MAX_UNANSWERED and contact.is_validated:
+        if contact.unanswered >= MAX_UNANSWERED and now - contact.silent_us >= LOST_US and contact.is_validated:
+            if contact.watermark_ms is None:
+                contact.watermark_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
             self.returned.append(contact)
         contact.unanswered = 0
         contact.held_token = answer.token
@@ -204,6 +206,7 @@ class Neighbours:
         for contact in self._contacts:
             contact.hello_ticket = None
             contact.hello_due_us = contact.hello_sent_us = contact.heard_us = contact.linked_us = now
+            contact.silent_us = now
             contact.refused_until_us = min(contact.refused_until_us, now + REFUSED_US)
 
     def _tend(self, contact: Contact, now: int) -> None:
@@ -228,6 +231,8 @@ class Neighbours:
     def _note_silence(self, contact: Contact, now: int) -> None:
         if contact.hello_ticket is not None and now - contact.hello_sent_us >= ANSWER_WITHIN_US:
             contact.hello_ticket = None
+            if not contact.unanswered:
+                contact.silent_us = contact.hello_sent_us
             contact.unanswered += 1
             longest = MAX_RETRY_SEEKING_US if self._lacking() else MAX_RETRY_US
             contact.hello_due_us = now + min(longest, SEEK_US * (2 ** min(contact.unanswered - 1, 8) - 1))
