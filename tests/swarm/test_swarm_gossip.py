@@ -157,7 +157,9 @@ def test_contacts_that_are_back_are_asked_until_they_answer_but_not_for_ever_and
     partners = {endpoint for _, endpoint, _ in asking.asked}
     talks, deaf = sorted({contact.endpoint for contact in asking.contacts} - partners)[:2]
     for endpoint in (talks, deaf):
-        asking.gossip.prefer(asking.contacts.find(endpoint), asking.now)
+        contact = asking.contacts.find(endpoint)
+        contact.watermark_ms = asking.now // 1000 - NEW_PARTNER_MS - 1
+        asking.gossip.prefer(contact, asking.now)
     asking.asked.clear()
     asking.run(40, deaf=(deaf,))
     asked = [endpoint for _, endpoint, _ in asking.asked]
@@ -167,6 +169,20 @@ def test_contacts_that_are_back_are_asked_until_they_answer_but_not_for_ever_and
     assert RETURNED_ATTEMPTS <= asked.count(deaf) <= RETURNED_ATTEMPTS + 1
     assert (deaf, deaf) not in itertools.pairwise(asked)
     assert len(set(asked) & partners) >= PARTNERS
+
+
+def test_a_contact_that_was_away_for_a_short_time_is_asked_first_only_once():
+    asking = Asking(12)
+    asking.run(30)
+    partners = {endpoint for _, endpoint, _ in asking.asked}
+    (back, *_) = sorted({contact.endpoint for contact in asking.contacts} - partners)
+    asking.contacts.find(back).watermark_ms = asking.now // 1000 - 60_000
+    asking.gossip.prefer(asking.contacts.find(back), asking.now)
+    asking.asked.clear()
+    asking.run(10, deaf=(back,))
+    asked = [endpoint for _, endpoint, _ in asking.asked]
+    assert (asked[0], asked.count(back)) == (back, 1)
+    assert asking.asked[0][2].start_ms == asking.asked[0][0] // 1000 - 60_000 - OVERLAP_MS
 
 
 def test_contacts_that_are_back_are_bounded():

@@ -43,7 +43,8 @@ DEEP_PAUSE: Final = 8
 FULL_SYNCS: Final = 2
 MAX_RETURNED: Final = 8
 RETURNED_ATTEMPTS: Final = 8
-"""So often is one asked that was silent for long: at 30 % loss every other question is answered."""
+"""So often is one asked that was away for longer than a new partner is asked for: at 30 % loss every other question is
+answered. One that was away for less is asked once, others will tell the same."""
 PUSH_AGAIN_US: Final = SECOND_US // 2
 MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
 
@@ -83,7 +84,8 @@ class Gossip:
     def prefer(self, contact: Contact, now: int) -> None:
         """A contact is back after a silence: ask it next, it may have seen another part of the swarm."""
         if len(self._returned) < MAX_RETURNED or contact.endpoint in self._returned:
-            self._returned[contact.endpoint] = (contact, RETURNED_ATTEMPTS)
+            was_long = contact.watermark_ms is not None and now // 1000 - contact.watermark_ms > NEW_PARTNER_MS
+            self._returned[contact.endpoint] = (contact, RETURNED_ATTEMPTS if was_long else 1)
             self.due_us = min(self.due_us, now)
 
     def handle_timer(self, now: int, has_room: bool) -> None:
