@@ -65,22 +65,42 @@ def quick(monkeypatch):
     monkeypatch.setattr(swarm_gate, "RETRY_S", 0.01)
 
 
-def test_turns_gather_while_a_commit_is_under_way_and_share_the_next():
+def test_turns_gather_while_a_commit_is_under_way_and_share_the_next(monkeypatch):
+    monkeypatch.setattr(swarm_gate, "MAX_KEPT", 24)
+
     async def run() -> None:
         bench = Bench()
         bench.disk.is_open.clear()
         turns = [bench.put(0)]
         await asyncio.sleep(0)
-        turns += [bench.put(number, PeerLinked("x", True)) for number in range(1, MAX_KEPT)]
+        # two events and a datagram each
+        turns += [bench.put(number, PeerLinked("x", True)) for number in range(1, 8)]
         assert not bench.gate.is_crowded
-        turns.append(bench.put(MAX_KEPT))
+        turns.append(bench.put(8, PeerLinked("x", True)))
         assert bench.gate.is_crowded
         assert bench.gone == []
         bench.disk.is_open.set()
         await bench.gate.settle()
         assert bench.gone == turns
-        assert bench.disk.commits == [[observation(0)], [observation(number) for number in range(1, MAX_KEPT + 1)]]
+        assert bench.disk.commits == [[observation(0)], [observation(number) for number in range(1, 9)]]
         assert not bench.gate.is_crowded
+
+
+def test_one_large_turn_crowds_the_gate_and_many_small_ones_do_not():
+    async def run() -> None:
+        bench = Bench()
+        bench.disk.is_open.clear()
+        bench.put(0)
+        await asyncio.sleep(0)
+        for number in range(200):
+            bench.put(number)
+        assert not bench.gate.is_crowded
+        bench.gate.put(Turn([], [("192.0.2.1:9", b"x")] * MAX_KEPT, asyncio.get_running_loop().time()))
+        assert bench.gate.is_crowded
+        bench.gate.fail(JournalError("gone"))
+        assert not bench.gate.is_crowded
+        bench.disk.is_open.set()
+        await bench.gate.close()
 
     asyncio.run(run())
 

@@ -49,9 +49,11 @@ class SwarmWorld:
         settings: SwarmSettings = SETTINGS,
         peer_settings: PeerSettings | None = None,
         skews_us: list[int] | None = None,
+        bootstrap: list[str] | None = None,
     ) -> None:
         self.settings = settings
         self.peer_settings = peer_settings
+        self.bootstrap = bootstrap
         self.world = World(seed, link=Link(latency_us=LATENCY_US, loss=loss))
         self.chance = self.world.randomness.stream("traffic")
         self.names: list[str] = []
@@ -64,9 +66,9 @@ class SwarmWorld:
             self.join(skew_us=skews_us[number] if skews_us else 0)
 
     def join(self, name: str | None = None, skew_us: int = 0) -> str:
-        """Add a peer that knows three random others."""
+        """Add a peer that knows three random others, or those that all are told of."""
         name = name or f"peer-{len(self.names)}"
-        others = sample(self.chance, self.names, 3)
+        others = sample(self.chance, self.names, 3) if self.bootstrap is None else self.bootstrap
         self.names.append(name)
 
         def factory(boot: Boot) -> Peer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dovetail.swarm import contacts as module
-from dovetail.swarm.contacts import Contacts
+from dovetail.swarm.contacts import Contact, Contacts
 
 LOCAL = bytes(20)
 
@@ -87,3 +87,50 @@ def test_a_route_leads_to_all_that_are_relayed_to_but_not_back_and_follows_every
     assert contacts.route_from(third).receivers == (first,)
     contacts.forget(first)
     assert contacts.route_from(third).receivers == ()
+
+
+NOW = 1_700_000_000_000_000
+
+
+def answered(contacts: Contacts, endpoint: str, number: int) -> Contact:
+    contact = contacts.meet(endpoint, NOW)
+    contacts.identify(contact, number.to_bytes(20))
+    contacts.validate(contact)
+    return contact
+
+
+def test_a_forgotten_contact_that_is_back_is_asked_from_where_it_was_left():
+    contacts = made()
+    asked, heard, claimed = (answered(contacts, f"peer {number}", number) for number in (1, 2, 3))
+    asked.watermark_ms = NOW // 1000 - 5
+    claimed.is_validated = False
+    for contact in (asked, heard, claimed):
+        contacts.forget(contact)
+    back = [answered(contacts, f"elsewhere {number}", number) for number in (1, 2, 3, 4)]
+    assert [contact.watermark_ms for contact in back] == [
+        NOW // 1000 - 5,
+        NOW // 1000 - module.HEARD_MARGIN_MS,
+        None,
+        None,
+    ]
+
+
+def test_a_claimed_address_does_not_set_a_watermark_back_and_a_clock_that_is_set_back_voids_all():
+    contacts = made()
+    contacts.forget(answered(contacts, "peer 1", 1))
+    other = answered(contacts, "peer 2", 2)
+    other.watermark_ms = NOW // 1000
+    contacts.identify(other, (1).to_bytes(20))
+    assert other.watermark_ms == NOW // 1000
+    contacts.turn_back()
+    assert other.watermark_ms is None
+    assert answered(contacts, "elsewhere", 1).watermark_ms is None
+
+
+def test_what_is_remembered_of_forgotten_contacts_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PAST", 10)
+    contacts = made()
+    for number in range(30):
+        contacts.forget(answered(contacts, "peer", number))
+    found = [answered(contacts, f"elsewhere {number}", number).watermark_ms is not None for number in range(30)]
+    assert found == [False] * 20 + [True] * 10

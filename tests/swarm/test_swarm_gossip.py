@@ -15,10 +15,12 @@ from dovetail.swarm.gossip import (
     FULL_SYNCS,
     IDLE_US,
     MAX_PUSH_AGAIN_US,
+    MAX_RETURNED,
     NEW_PARTNER_MS,
     OVERLAP_MS,
     PARTNERS,
     PUSH_AGAIN_US,
+    RETURNED_ATTEMPTS,
     Gossip,
     OwnMessages,
 )
@@ -147,6 +149,47 @@ def test_a_contact_that_is_back_is_asked_at_once():
     asking.asked.clear()
     asking.run(0.1)
     assert asking.asked[0][1] == "peer 5"
+
+
+def test_contacts_that_are_back_are_asked_until_they_answer_but_not_for_ever_and_not_alone():
+    asking = Asking(12)
+    asking.run(30)
+    partners = {endpoint for _, endpoint, _ in asking.asked}
+    talks, deaf = sorted({contact.endpoint for contact in asking.contacts} - partners)[:2]
+    for endpoint in (talks, deaf):
+        contact = asking.contacts.find(endpoint)
+        contact.watermark_ms = asking.now // 1000 - NEW_PARTNER_MS - 1
+        asking.gossip.prefer(contact, asking.now)
+    asking.asked.clear()
+    asking.run(40, deaf=(deaf,))
+    asked = [endpoint for _, endpoint, _ in asking.asked]
+    assert asked[0] == talks
+    # once more at most, when others than the partners are explored
+    assert asked.count(talks) <= 2
+    assert RETURNED_ATTEMPTS <= asked.count(deaf) <= RETURNED_ATTEMPTS + 1
+    assert (deaf, deaf) not in itertools.pairwise(asked)
+    assert len(set(asked) & partners) >= PARTNERS
+
+
+def test_a_contact_that_was_away_for_a_short_time_is_asked_first_only_once():
+    asking = Asking(12)
+    asking.run(30)
+    partners = {endpoint for _, endpoint, _ in asking.asked}
+    (back, *_) = sorted({contact.endpoint for contact in asking.contacts} - partners)
+    asking.contacts.find(back).watermark_ms = asking.now // 1000 - 60_000
+    asking.gossip.prefer(asking.contacts.find(back), asking.now)
+    asking.asked.clear()
+    asking.run(10, deaf=(back,))
+    asked = [endpoint for _, endpoint, _ in asking.asked]
+    assert (asked[0], asked.count(back)) == (back, 1)
+    assert asking.asked[0][2].start_ms == asking.asked[0][0] // 1000 - 60_000 - OVERLAP_MS
+
+
+def test_contacts_that_are_back_are_bounded():
+    asking = Asking(MAX_RETURNED + 5)
+    for contact in asking.contacts:
+        asking.gossip.prefer(contact, asking.now)
+    assert len(asking.gossip._returned) == MAX_RETURNED
 
 
 def test_partners_are_chosen_by_lot_among_equals():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dovetail.swarm.contacts import HEARD_MARGIN_MS
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
 from dovetail.swarm.exchange import (
     I_RELAY_TO_YOU,
@@ -11,9 +12,9 @@ from dovetail.swarm.exchange import (
     encode_answer,
     encode_hello,
 )
-from dovetail.swarm.neighbours import MAX_PAST_TICKETS
+from dovetail.swarm.neighbours import LOST_US, MAX_PAST_TICKETS, MAX_UNANSWERED
 from dovetail.swarm.settings import PeerSettings
-from swarm.peers import Bench, exchanged
+from swarm.peers import SECOND, Bench, exchanged
 
 ALICE = "192.0.2.1:9"
 BOTH = I_RELAY_TO_YOU | YOU_RELAY_TO_ME
@@ -152,3 +153,23 @@ def test_answers_that_come_late_or_again_are_counted_and_change_nothing():
     bench.feed(encode_answer(Answer(tickets[0], b"toke", address(1), 0)), ALICE)
     assert bench.peer.status().forward == [linked]
     assert (bench.peer.status().late_answers, bench.peer.status().refused) == (2, {})
+
+
+def test_one_that_was_silent_for_long_is_asked_for_that_time_and_one_that_was_for_short_is_not():
+    bench = Bench(bootstrap=[ALICE])
+    crowd = Crowd(bench)
+    crowd.run(5)
+    contact = bench.peer._contacts.find(ALICE)
+    returned = bench.peer._neighbours.returned
+    for silence_s, is_asked in ((LOST_US // SECOND // 2, False), (3 * LOST_US // SECOND, True)):
+        contact.watermark_ms, contact.hello_due_us = None, bench.now
+        began_ms = bench.now // 1000
+        crowd.silent = (ALICE,)
+        crowd.run(silence_s)
+        assert contact.unanswered >= MAX_UNANSWERED
+        crowd.silent = ()
+        while contact.unanswered:
+            crowd.answer(bench.wait(0.01))
+            noted = list(returned)
+        assert noted == ([contact] if is_asked else [])
+    assert began_ms <= contact.watermark_ms + HEARD_MARGIN_MS <= began_ms + 6_000

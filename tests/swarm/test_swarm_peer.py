@@ -24,9 +24,10 @@ from dovetail.swarm.events import CollisionFound, CycleFound, GapFilled, GapFoun
 from dovetail.swarm.exchange import Answer, Hello, encode_answer, encode_hello
 from dovetail.swarm.explain import explain_message
 from dovetail.swarm.gossip import OVERLAP_MS
+from dovetail.swarm.intake import FIRST_PUSHES
 from dovetail.swarm.obfuscation import encode_obfuscated, is_obfuscated
 from dovetail.swarm.packet import SwarmSigner, encode_packet
-from dovetail.swarm.peer import FIRST_PUSHES, Peer
+from dovetail.swarm.peer import Peer
 from dovetail.swarm.queries import (
     PullHashes,
     PullRange,
@@ -248,7 +249,7 @@ def test_every_truncation_of_a_valid_datagram_is_refused_or_another_message():
 
 def test_random_datagrams_are_refused_with_bounded_journal_and_memory():
     bench, chance = Bench(), random.Random(3)
-    heads = [b"", b"\x62", b"\x66", bench.signer.header(bench.now // 1000, 2), bench.signer.header(0, 2)]
+    heads = [b"", b"\x62", b"\x66", bench.signer.headers(bench.now // 1000)[2], bench.signer.headers(0)[2]]
     for number in range(5000):
         tail = bytes(chance.getrandbits(8) for _ in range(chance.randrange(60)))
         head = heads[number % len(heads)]
@@ -622,6 +623,18 @@ def test_what_cannot_be_published_is_said_to_the_caller():
         bench.peer.publish_solved(bench.peer.compose(b"", 1, bench.now), bench.now)
     with pytest.raises(LocalProtocolError, match="opcode"):
         bench.peer.publish_solved(b"\x79\x11", bench.now)
+
+
+def test_a_bootstrap_peer_is_asked_until_it_answers_however_little_came_from_it():
+    bench = Bench(bootstrap=[ALICE])
+    bench.wait(1)
+    # its own hello reaches us, but not one answer to ours
+    bench.feed(encode_hello(Hello(b"tick", b"\x01" * 20, 0)), ALICE)
+    bench.wait(60)
+    later = exchanged(bench.wait(60), ALICE, Hello)
+    assert len(later) > 10
+    bench.feed(encode_answer(Answer(later[-1].ticket, b"gave", b"\x01" * 20, 0)), ALICE)
+    assert bench.peer._contacts.find(ALICE).is_validated
 
 
 # -- obfuscation, per peer

@@ -22,7 +22,7 @@ from dovetail.shells.swarm_solver import WorkSolver
 from dovetail.shells.swarm_udp import SwarmUdp, format_endpoint, is_sendable, now_us, parse_endpoint
 from dovetail.swarm.content import Content, Reference, check_work, decode_content, encode_content
 from dovetail.swarm.packet import SwarmSigner, encode_packet
-from dovetail.swarm.pow import NONCES, HashlibSearch
+from dovetail.swarm.pow import NONCES, RUN
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import Bench, solved
 
@@ -260,24 +260,41 @@ def test_metrics_have_every_number_of_the_status(tmp_path):
     asyncio.run(run())
 
 
+class HeldSearch:
+    """Finds nothing; each run begins when it is let go."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.may_run = threading.Semaphore(0)
+        self.begun = 0
+
+    def find(self, message, target, start, count):
+        self.begun += 1
+        assert self.may_run.acquire(timeout=30)
+
+
 def test_the_solver_solves_in_threads_and_stops_when_cancelled():
     async def run() -> None:
         message = encode_content(Content(timestamp_ms=1, ttl_epochs=1, payload=b"x"))
         solver = WorkSolver(threads=2)
         check_work(await solver.solve(message, (1 << 256) // 50_000), (1 << 256) // 50_000)
+        solver.close()
         examined: list[int] = []
-        slow = WorkSolver(threads=1, search=HashlibSearch())
-        endless = asyncio.ensure_future(slow.solve(message, 1, examined.append))
-        await eventually(lambda: examined)
+        search = HeldSearch()
+        endless_solver = WorkSolver(threads=1, search=search)
+        endless = asyncio.ensure_future(endless_solver.solve(message, 1, examined.append))
+        search.may_run.release()
+        await eventually(lambda: search.begun == 2)
         endless.cancel()
         with pytest.raises(asyncio.CancelledError):
             await endless
-        await asyncio.sleep(0.3)
-        before = len(examined)
-        await asyncio.sleep(0.3)
-        assert len(examined) == before
-        solver.close()
-        slow.close()
+        # the run that is under way ends, whatever could be examined after it
+        for _ in range(3):
+            search.may_run.release()
+        endless_solver.close()
+        await asyncio.to_thread(endless_solver._pool.shutdown)
+        assert (search.begun, examined) == (2, [RUN, 2 * RUN])
 
     asyncio.run(run())
 

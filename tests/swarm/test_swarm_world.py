@@ -67,6 +67,23 @@ def test_a_partition_heals():
     assert_converges(world, 30)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_two_parts_that_have_forgotten_each_other_get_all_that_was_published_while_they_were_apart(seed):
+    """All know one peer only, for 30 minutes it is cut off with half of them, and nobody publishes afterwards."""
+    world = settled(seed, 12, loss=0.1, bootstrap=["peer-0"])
+    cut = world.world.partition([world.names[:6], world.names[6:]])
+    for name in ("peer-2", "peer-8", "peer-9"):
+        world.publish(name)
+        world.run(20)
+    world.run(1740)
+    # the one that all know has long forgotten the others
+    known = {contact.endpoint for contact in world.peer("peer-0")._contacts.known}
+    assert not known & set(world.names[6:])
+    assert not world.is_converged()
+    world.world.heal(cut)
+    assert_converges(world, 180)
+
+
 def test_a_joining_peer_gets_everything_unexpired_and_does_not_repeat_it():
     world = settled(6, 10, loss=0.1)
     world.traffic(20, per_second=20)

@@ -1,16 +1,21 @@
-"""Datagrams to one receiver in few system calls, by UDP segmentation (Linux 4.18 and later).
+"""Many datagrams in few system calls: to one receiver by UDP segmentation, from one sender by receive offload (Linux).
 
 One message cannot share a datagram with another, since its payload reaches to the end (UEP-12). But one call may carry
 many datagrams: the kernel takes a buffer and a size and cuts it into datagrams of that size, the last one being what is
 left. So a run of datagrams of one size, and one smaller one after it, go out by one call that costs little more than
 a single datagram does. The order is kept: messages come after what they refer to.
 
-Where the kernel or the way to a receiver cannot do it, datagrams go one by one, and that is remembered.
+Receiving is the same the other way round: the kernel may hand over datagrams of one sender and size, with a smaller one
+at the end, as one buffer, and says the size. They come so where the network card or the kernel has gathered them, or
+where a sender on the same machine sent them as a run.
+
+Where the kernel or the way to a receiver cannot do it, datagrams go and come one by one, and that is remembered.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import struct
 import sys
@@ -20,7 +25,8 @@ from typing import Any, Final
 SocketAddress = tuple[Any, ...]
 
 UDP_SEGMENT: Final = 103
-"""From linux/udp.h; the socket module has no name for it."""
+UDP_GRO: Final = 104
+"""From linux/udp.h; the socket module has no names for them."""
 MAX_SEGMENTS: Final = 64
 """What every kernel that has the option takes at once."""
 MAX_RUN_BYTES: Final = 65_000
@@ -28,8 +34,13 @@ MAX_RUN_BYTES: Final = 65_000
 MAX_PLAIN: Final = 1_024
 """Receivers remembered that cannot be reached by runs; then all are tried again."""
 
+log = logging.getLogger("dovetail.swarm")
+
 _FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS))
 _SIZE: Final = struct.Struct("=H")
+_GATHERED_SIZE: Final = struct.Struct("=i")
+_GATHERED_SPACE: Final = socket.CMSG_SPACE(_GATHERED_SIZE.size)
+_MAX_GATHERED_BYTES: Final = 65_535
 
 
 def split_runs(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -88,3 +99,58 @@ class BatchSender:
             except OSError:
                 lost += 1
         return lost
+
+
+class BatchReceiver:
+    """Receives on one socket that does not block; datagrams are cut at `max_bytes`."""
+
+    def __init__(self, opened: socket.socket, max_bytes: int) -> None:
+        self._socket = opened
+        self._max_bytes = max_bytes
+        self._is_able = sys.platform == "linux" and _gathers(opened)
+
+    def receive(self, at_most: int) -> list[tuple[SocketAddress, list[bytes]]]:
+        """What the socket holds: senders in turn with their datagrams, in order.
+
+        It ends at `at_most` datagrams and those that came together with the last of them.
+        """
+        receive = self._receive_gathered if self._is_able else self._receive_one
+        runs: list[tuple[SocketAddress, list[bytes]]] = []
+        sender: SocketAddress | None = None
+        gathered: list[bytes] = []
+        try:
+            while at_most > 0:
+                datagrams, address = receive()
+                at_most -= len(datagrams)
+                if address == sender:
+                    gathered += datagrams
+                else:
+                    sender, gathered = address, datagrams
+                    runs.append((address, datagrams))
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            log.debug("receiving failed: %s", error)
+        return runs
+
+    def _receive_one(self) -> tuple[list[bytes], SocketAddress]:
+        data, address = self._socket.recvfrom(self._max_bytes)
+        return [data], address
+
+    def _receive_gathered(self) -> tuple[list[bytes], SocketAddress]:
+        data, ancillary, _, address = self._socket.recvmsg(_MAX_GATHERED_BYTES, _GATHERED_SPACE)
+        if ancillary:
+            (size,) = _GATHERED_SIZE.unpack(ancillary[0][2])
+            if 0 < size < len(data):
+                cut = min(size, self._max_bytes)
+                return [data[at : at + cut] for at in range(0, len(data), size)], address
+        return [data[: self._max_bytes]], address
+
+
+def _gathers(opened: socket.socket) -> bool:
+    """Ask the kernel to hand over gathered datagrams; whether it can."""
+    try:
+        opened.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+    except OSError:
+        return False
+    return True

@@ -2,8 +2,9 @@
 
 Theory of operation. A turn is what came of one feeding of the core: events and datagrams. Only when its observations
 are journaled are the application told and the datagrams sent. While a commit is under way, further turns gather and
-share the next one, so the disk's waiting costs latency and not throughput. At `MAX_KEPT` turns the gate is crowded, and
-the shell feeds nothing more until it opens again.
+share the next one, so the disk's waiting costs latency and not throughput. With `MAX_KEPT` events and datagrams kept
+the gate is crowded, and the shell feeds nothing more until it opens again. Turns themselves are not counted: the
+quicker a peer reads, the less comes of each, and it would stand still where it has hardly begun.
 
 - A full disk, or a queue at its bound, closes the gate: nothing is sent, so nothing is acknowledged or relayed. The
   commit is tried again until there is room. Datagrams that were held for longer than `MAX_HELD_S` are dropped then:
@@ -25,7 +26,8 @@ from dovetail.hop import Observation
 from dovetail.swarm.events import Event
 from dovetail.swarm.exchange import Endpoint
 
-MAX_KEPT: Final = 8
+MAX_KEPT: Final = 16_384
+"""Events and datagrams: those of some thousand messages, which is what one commit takes at once."""
 MAX_HELD_S: Final = 10.0
 RETRY_S: Final = 0.2
 PROBE_S: Final = 1.0
@@ -65,6 +67,7 @@ class JournalGate:
         self._let_go = let_go
         self._on_failure = on_failure
         self._kept: list[Turn] = []
+        self._kept_size = 0
         self._committing: asyncio.Task[None] | None = None
         self._probe_s = 0.0
         self._is_closing = False
@@ -76,12 +79,13 @@ class JournalGate:
     @property
     def is_crowded(self) -> bool:
         """Whether no more should be fed."""
-        return len(self._kept) >= MAX_KEPT
+        return self._kept_size >= MAX_KEPT
 
     def put(self, turn: Turn) -> None:
         """Keep a turn; it is let go now or later, or never after a failure."""
         if self.failure is None:
             self._kept.append(turn)
+            self._kept_size += len(turn.events) + len(turn.datagrams)
             if self._committing is None:
                 self._pass_on()
 
@@ -162,7 +166,7 @@ class JournalGate:
             log.warning("the journal takes hops again")
 
     def _take(self) -> list[Turn]:
-        turns, self._kept = self._kept, []
+        turns, self._kept, self._kept_size = self._kept, [], 0
         return turns
 
     def _open(self, turns: list[Turn]) -> None:
@@ -175,7 +179,7 @@ class JournalGate:
 
     def _drop(self, error: Exception) -> None:
         self.failure = error
-        self._kept.clear()
+        self._take()
 
 
 def _observations(turns: list[Turn]) -> list[Observation]:

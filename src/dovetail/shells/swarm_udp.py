@@ -1,8 +1,8 @@
 """The swarm on UDP sockets: feeds the peer, journals what it saw, sends, and sets the timer again.
 
-Theory of operation. Everything that a socket holds, up to `MAX_BATCH` datagrams, is one turn: it is fed to the core,
-and what comes of it is kept at the gate until its observations are journaled (`swarm_gate`); only then are the
-application told and the datagrams sent, all to one receiver in as few system calls as can be (`swarm_batches`). While
+Theory of operation. Everything that a socket holds, up to about `MAX_BATCH` datagrams, is one turn: it is fed to the
+core, and what comes of it is kept at the gate until its observations are journaled (`swarm_gate`); only then are the
+application told and the datagrams sent. Datagrams come and go in as few system calls as can be (`swarm_batches`). While
 the gate is crowded neither sockets nor the timer feed the core: the kernel's buffer fills, then UDP loses, and the
 swarm repairs it. After a failure of the journal nothing is read or sent any more.
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import socket
 import time
 from collections import defaultdict
@@ -21,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dovetail.errors import ConfigError
-from dovetail.shells.swarm_batches import BatchSender, SocketAddress
+from dovetail.shells.swarm_batches import BatchReceiver, BatchSender, SocketAddress
 from dovetail.shells.swarm_gate import Journal, JournalGate, Turn
 from dovetail.swarm.events import Event
 from dovetail.swarm.exchange import Endpoint
@@ -31,8 +30,6 @@ MAX_BATCH: Final = 512
 MAX_DATAGRAM_BYTES: Final = 2_048
 SOCKET_BUFFER_BYTES: Final = 4 << 20
 MAX_NAMES: Final = 8_192
-
-log = logging.getLogger("dovetail.swarm")
 
 
 def now_us() -> int:
@@ -88,6 +85,7 @@ class SwarmUdp:
         self._on_failure = on_failure
         self._sockets: dict[int, socket.socket] = {}
         self._endpoints: dict[SocketAddress, Endpoint] = {}
+        self._receivers: dict[int, BatchReceiver] = {}
         self._senders: dict[int, BatchSender] = {}
         self._addresses: dict[Endpoint, tuple[BatchSender, SocketAddress] | None] = {}
         self._is_reading = False
@@ -103,6 +101,7 @@ class SwarmUdp:
             if family in self._sockets:
                 raise ConfigError(f"listen {text!r}: one IPv4 and one IPv6 endpoint at most")
             opened = self._sockets[family] = _open_socket(family, host, port)
+            self._receivers[family] = BatchReceiver(opened, MAX_DATAGRAM_BYTES)
             self._senders[family] = BatchSender(opened)
         self._read_on()
         self.turn()
@@ -134,17 +133,11 @@ class SwarmUdp:
 
     # -- the turn's parts
 
-    def _read(self, source: socket.socket) -> None:
+    def _read(self, receiver: BatchReceiver) -> None:
         now = now_us()
-        receive, peer, endpoints = source.recvfrom, self.peer, self._endpoints
-        try:
-            for _ in range(MAX_BATCH):
-                data, address = receive(MAX_DATAGRAM_BYTES)
-                peer.receive_datagram(data, endpoints.get(address) or self._name(address), now)
-        except (BlockingIOError, InterruptedError):
-            pass
-        except OSError as error:
-            log.debug("receiving failed: %s", error)
+        peer, endpoints = self.peer, self._endpoints
+        for address, datagrams in receiver.receive(MAX_BATCH):
+            peer.receive_datagrams(datagrams, endpoints.get(address) or self._name(address), now)
         self.turn()
 
     def _let_go(self, turns: list[Turn]) -> None:
@@ -193,8 +186,8 @@ class SwarmUdp:
     def _read_on(self) -> None:
         if not self._is_reading and not self._is_stopping:
             self._is_reading = True
-            for each in self._sockets.values():
-                self._loop.add_reader(each.fileno(), self._read, each)
+            for family, each in self._sockets.items():
+                self._loop.add_reader(each.fileno(), self._read, self._receivers[family])
 
     def _read_off(self) -> None:
         if self._is_reading:

@@ -4,6 +4,10 @@ A contact is validated once it has echoed a ticket that was sent to its endpoint
 Until then it is sent at most `AMPLIFICATION` times the bytes that came from it, besides a bounded number of hellos.
 It is proven once it has handed us a message with valid work that we lacked, or listed what we know to exist: peers
 that only take places do neither, so proven ones are preferred wherever there is a choice.
+
+Of a contact that answered once and is forgotten, its address and watermark stay: when it is back, from wherever, it is
+asked for all the time in between. So two parts of a swarm that were cut off from each other for long get each other's
+messages as soon as some peer meets one that it knew before.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ MAX_CONTACTS: Final = 192
 """Contacts that have answered or are pinned."""
 MAX_STRANGERS: Final = 512
 """Endpoints that have not answered a ticket yet."""
+MAX_PAST: Final = 1_024
+"""Forgotten contacts whose names are remembered, with the time until which we had what they had."""
+HEARD_MARGIN_MS: Final = 30_000
+"""What was published so long before a contact was last heard had reached both of us."""
 SERVE_BURST_SECONDS: Final = 0.5
 
 
@@ -65,6 +73,7 @@ class Contact:
         "refused_until_us",
         "sent_bytes",
         "serving",
+        "silent_us",
         "unanswered",
         "uri",
         "uris",
@@ -96,6 +105,8 @@ class Contact:
         self.hello_sent_us = 0
         self.hello_due_us = now
         self.unanswered = 0
+        self.silent_us = now
+        """When the first of the unanswered hellos was sent."""
         self.wished = 0
         self.refused_until_us = 0
         self.linked_us = 0
@@ -152,6 +163,7 @@ class Contacts:
         self._query_rate = queries_per_second
         self._known: dict[Endpoint, Contact] = {}
         self._strangers: dict[Endpoint, Contact] = {}
+        self._past: dict[PeerAddress, int] = {}
         self._forward: list[Contact] | None = None
         self._routes: dict[Endpoint, Route] = {}
 
@@ -230,6 +242,9 @@ class Contacts:
         if contact.address == address:
             return
         contact.address = address
+        if contact.watermark_ms is None:
+            # the address is only claimed: for a false one we ask for more than we need to, once
+            contact.watermark_ms = self._past.get(address)
         contact.is_ahead = is_forward_peer(self.local, address)
         contact.uri = f"swarm://{self._swarm_name}/{address.hex()}"
         contact.uris = (contact.uri,)
@@ -255,6 +270,8 @@ class Contacts:
 
     def forget(self, contact: Contact) -> None:
         """Remove a contact that is neither pinned nor linked."""
+        if contact.address is not None and contact.is_validated:
+            self._remember(contact.address, contact)
         self._strangers.pop(contact.endpoint, None)
         self._known.pop(contact.endpoint, None)
         self._links_changed()
@@ -268,6 +285,19 @@ class Contacts:
             [(not contact.is_proven, not contact.knows_us, self._chance.random(), at) for at, contact in enumerate(fit)]
         )
         return [fit[row[-1]] for row in ranked[:count]]
+
+    def turn_back(self) -> None:
+        """The clock was set back: what was reached by the wrong one does not count."""
+        self._past.clear()
+        for contact in self:
+            contact.watermark_ms = None
+
+    def _remember(self, address: PeerAddress, contact: Contact) -> None:
+        heard_ms = contact.heard_us // 1000 - HEARD_MARGIN_MS
+        self._past.pop(address, None)
+        if len(self._past) >= MAX_PAST:
+            del self._past[next(iter(self._past))]
+        self._past[address] = heard_ms if contact.watermark_ms is None else contact.watermark_ms
 
     def _links_changed(self) -> None:
         self._forward = None

@@ -23,7 +23,7 @@ from typing import Final, NewType
 
 import msgspec
 
-from dovetail.hop import Address
+from dovetail.hop import ADDRESS_BYTES, Address
 from dovetail.swarm.refusals import (
     BadIndicator,
     BadProofOfWork,
@@ -206,11 +206,21 @@ def with_nonce(data: bytes, nonce: int) -> bytes:
     return data[:NONCE_OFFSET] + nonce.to_bytes(8, "little") + data[NONCE_OFFSET + 8 :]
 
 
+def work_bound(target: int) -> bytes:
+    """The target as bytes: a work lies strictly below it iff its bytes sort before these."""
+    return target.to_bytes(ADDRESS_BYTES) if target < 1 << 8 * ADDRESS_BYTES else b"\xff" * (ADDRESS_BYTES + 1)
+
+
 def check_work(data: bytes, target: int = POW_TARGET) -> None:
     """Raise `BadProofOfWork` unless the work is strictly below the target."""
-    work = hashlib.sha256(data[TIME_HIGH_OFFSET:TTL_OFFSET] + data[:TIME_HIGH_OFFSET] + data[TTL_OFFSET:]).digest()
-    if int.from_bytes(work) >= target:
-        raise BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
+    work = work_of(data)
+    if work >= work_bound(target):
+        raise bad_work(work, target)
+
+
+def bad_work(work: bytes, target: int) -> BadProofOfWork:
+    """The refusal of a message with this work."""
+    return BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
 
 
 def expiration_ms(timestamp_ms: int, ttl_epochs: int, epoch_ms: int) -> int:

@@ -42,6 +42,9 @@ DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
 FULL_SYNCS: Final = 2
 MAX_RETURNED: Final = 8
+RETURNED_ATTEMPTS: Final = 8
+"""So often is one asked that was away for longer than a new partner is asked for: at 30 % loss every other question is
+answered. One that was away for less is asked once, others will tell the same."""
 PUSH_AGAIN_US: Final = SECOND_US // 2
 MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
 
@@ -62,7 +65,10 @@ class Gossip:
         self._deep: dict[int, int] = {}
         self._lots: dict[Endpoint, float] = {}
         self._asked: dict[Endpoint, int] = {}
-        self._returned: list[Contact] = []
+        self._returned: dict[Endpoint, tuple[Contact, int]] = {}
+        """Contacts to be asked first, until they answer, and how often that is tried."""
+        self._is_returned = False
+        """Whether the last one that was asked was one of them."""
         self.due_us = now
         self.outbox: list[tuple[Contact, bytes]] = []
 
@@ -77,8 +83,9 @@ class Gossip:
 
     def prefer(self, contact: Contact, now: int) -> None:
         """A contact is back after a silence: ask it next, it may have seen another part of the swarm."""
-        if len(self._returned) < MAX_RETURNED and contact not in self._returned:
-            self._returned.append(contact)
+        if len(self._returned) < MAX_RETURNED or contact.endpoint in self._returned:
+            was_long = contact.watermark_ms is not None and now // 1000 - contact.watermark_ms > NEW_PARTNER_MS
+            self._returned[contact.endpoint] = (contact, RETURNED_ATTEMPTS if was_long else 1)
             self.due_us = min(self.due_us, now)
 
     def handle_timer(self, now: int, has_room: bool) -> None:
@@ -118,9 +125,10 @@ class Gossip:
         if not question.is_explored:
             # a late list must not set back what a later question has reached
             question.contact.watermark_ms = max(question.contact.watermark_ms or 0, question.asked_ms)
+            self._returned.pop(question.contact.endpoint, None)
         if question.is_full:
             self._full_syncs += 1
-        pause = BUSY_US if found else IDLE_US
+        pause = BUSY_US if found or self._returned else IDLE_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
 
     def turn_back(self, now: int) -> None:
@@ -170,10 +178,16 @@ class Gossip:
 
     def _next_partner(self) -> tuple[Contact, bool] | None:
         """Partners in turn, least recently asked first; now and then anybody else who answers, to explore."""
-        if self._returned:
-            return self._returned.pop(), False
-        self._turn += 1
         busy = self._tickets.asked
+        # every other time, so that those who stay silent do not keep us from the others
+        self._is_returned = not self._is_returned and any(endpoint not in busy for endpoint in self._returned)
+        if self._is_returned:
+            endpoint = next(endpoint for endpoint in self._returned if endpoint not in busy)
+            contact, attempts = self._returned.pop(endpoint)
+            if attempts > 1:
+                self._returned[endpoint] = (contact, attempts - 1)
+            return contact, False
+        self._turn += 1
         able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
         if not able:
             return None
@@ -209,41 +223,42 @@ class OwnMessages:
     """Messages composed here that nobody has been seen to have yet."""
 
     def __init__(self) -> None:
-        self._pauses: dict[Address, int] = {}
+        self.watched: dict[Address, int] = {}
+        """The pause before each is pushed again; for reading only."""
         self._queue: list[tuple[int, Address]] = []
 
     def __len__(self) -> int:
-        return len(self._pauses)
+        return len(self.watched)
 
     def __contains__(self, address: Address) -> bool:
-        return address in self._pauses
+        return address in self.watched
 
     @property
     def next_due_us(self) -> int | None:
         """When one has to be pushed again."""
-        while self._queue and self._queue[0][1] not in self._pauses:
+        while self._queue and self._queue[0][1] not in self.watched:
             heappop(self._queue)
         return self._queue[0][0] if self._queue else None
 
     def add(self, address: Address, now: int) -> None:
         """Watch a message that was just pushed."""
-        self._pauses[address] = PUSH_AGAIN_US
+        self.watched[address] = PUSH_AGAIN_US
         heappush(self._queue, (now + PUSH_AGAIN_US, address))
 
     def confirm(self, address: Address) -> bool:
         """Somebody else has it, or it is over; True if that is news."""
-        return self._pauses.pop(address, None) is not None
+        return self.watched.pop(address, None) is not None
 
     def turn_back(self, now: int) -> None:
         """The clock was set back: push all of them again soon."""
-        self._queue = [(now + PUSH_AGAIN_US, address) for address in sorted(self._pauses)]
+        self._queue = [(now + PUSH_AGAIN_US, address) for address in sorted(self.watched)]
 
     def collect(self, now: int) -> list[Address]:
         """What to push again now."""
         due = []
         while (at := self.next_due_us) is not None and at <= now:
             address = heappop(self._queue)[1]
-            pause = self._pauses[address] = min(MAX_PUSH_AGAIN_US, 2 * self._pauses[address])
+            pause = self.watched[address] = min(MAX_PUSH_AGAIN_US, 2 * self.watched[address])
             heappush(self._queue, (now + pause, address))
             due.append(address)
         return due

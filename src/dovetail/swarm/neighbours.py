@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dovetail.swarm.contacts import Chance, Contact, Contacts
+from dovetail.swarm.contacts import HEARD_MARGIN_MS, Chance, Contact, Contacts
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
 from dovetail.swarm.exchange import (
     I_RELAY_TO_YOU,
@@ -76,7 +76,7 @@ class Neighbours:
         self.late_answers = 0
         """Answers to hellos that came after their time, or again."""
         self.returned: list[Contact] = []
-        """Contacts that answered again after a silence."""
+        """Contacts that answered again after a silence, or after they were forgotten."""
 
     def bootstrap(self, endpoint: Endpoint, now: int) -> None:
         """Ask an endpoint of the bootstrap list."""
@@ -123,12 +123,17 @@ class Neighbours:
             self.late_answers += 1
             return
         contact.hello_ticket = None
-        if contact.unanswered >= MAX_UNANSWERED and contact.is_validated:
+        if contact.unanswered >= MAX_UNANSWERED and now - contact.silent_us >= LOST_US and contact.is_validated:
+            if contact.watermark_ms is None:
+                contact.watermark_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
             self.returned.append(contact)
         contact.unanswered = 0
         contact.held_token = answer.token
-        contact.knows_us = contact.hello_had_proof
         self._contacts.identify(contact, answer.address)
+        if contact.hello_had_proof and not contact.knows_us and contact.watermark_ms is not None:
+            # we knew it before, and will be answered now
+            self.returned.append(contact)
+        contact.knows_us = contact.hello_had_proof
         if answer.address == self._contacts.local:
             contact.refused_until_us = now + FORGET_US
             return
@@ -197,11 +202,12 @@ class Neighbours:
         """The clock was set back: forget what was planned for later, and ask everybody again."""
         self.due_us = now
         self._rotate_us = now + ROTATE_US
+        self._contacts.turn_back()
         for contact in self._contacts:
             contact.hello_ticket = None
             contact.hello_due_us = contact.hello_sent_us = contact.heard_us = contact.linked_us = now
+            contact.silent_us = now
             contact.refused_until_us = min(contact.refused_until_us, now + REFUSED_US)
-            contact.watermark_ms = None
 
     def _tend(self, contact: Contact, now: int) -> None:
         self._note_silence(contact, now)
@@ -225,6 +231,8 @@ class Neighbours:
     def _note_silence(self, contact: Contact, now: int) -> None:
         if contact.hello_ticket is not None and now - contact.hello_sent_us >= ANSWER_WITHIN_US:
             contact.hello_ticket = None
+            if not contact.unanswered:
+                contact.silent_us = contact.hello_sent_us
             contact.unanswered += 1
             longest = MAX_RETRY_SEEKING_US if self._lacking() else MAX_RETRY_US
             contact.hello_due_us = now + min(longest, SEEK_US * (2 ** min(contact.unanswered - 1, 8) - 1))

@@ -43,26 +43,25 @@ class Outbox:
 
     def send(self, message: bytes, receivers: Sequence[Contact], purpose: Purpose, now: int) -> None:
         """One message to each receiver."""
-        packet = self._signer.header(now // 1000, next(self._subbands)) + message
-        if len(packet) <= FRAGMENT_BYTES:
-            self.bytes_sent[purpose] += self._put(packet, receivers)
-        else:
-            self.bytes_sent[purpose] += sum([self._put(piece, receivers) for piece in encode_fragments(packet)])
+        self.send_all((message,), receivers, purpose, now)
 
-    def _put(self, piece: bytes, receivers: Sequence[Contact]) -> int:
-        """One datagram to each receiver; how many bytes that are."""
-        total = len(piece) * len(receivers)
-        if not self._masks_all:
-            plain = [(contact.endpoint, piece) for contact in receivers if not contact.is_masked]
-            self._datagrams += plain
-            if len(plain) == len(receivers):
-                return total
-        masked = receivers if self._masks_all else [contact for contact in receivers if contact.is_masked]
-        draws = [divmod(self._draw(MASK_BITS), 256) for _ in masked]
-        self._datagrams += zip(
-            [contact.endpoint for contact in masked], encode_obfuscated_each(piece, draws), strict=True
-        )
-        return total + MASK_BYTES * len(masked)
+    def send_all(self, messages: Sequence[bytes], receivers: Sequence[Contact], purpose: Purpose, now: int) -> None:
+        """Messages to each receiver, in this order."""
+        headers = self._signer.headers(now // 1000)
+        pieces = [headers[subband] + message for message, subband in zip(messages, self._subbands, strict=False)]
+        if max(map(len, pieces)) > FRAGMENT_BYTES:
+            pieces = [piece for packet in pieces for piece in _split(packet)]
+        plain = [] if self._masks_all else [contact.endpoint for contact in receivers if not contact.is_masked]
+        self.bytes_sent[purpose] += sum(map(len, pieces)) * len(receivers)
+        if len(plain) == len(receivers):
+            self._datagrams += [(endpoint, piece) for piece in pieces for endpoint in plain]
+            return
+        masked = [contact.endpoint for contact in receivers if self._masks_all or contact.is_masked]
+        self.bytes_sent[purpose] += MASK_BYTES * len(masked) * len(pieces)
+        for piece in pieces:
+            self._datagrams += [(endpoint, piece) for endpoint in plain]
+            draws = [divmod(self._draw(MASK_BITS), 256) for _ in masked]
+            self._datagrams += zip(masked, encode_obfuscated_each(piece, draws), strict=True)
 
     def drain(self) -> list[tuple[Endpoint, bytes]]:
         """All datagrams since the last time."""
@@ -82,3 +81,8 @@ class Outbox:
         drawn = self._drawn & (1 << bits) - 1
         self._drawn >>= bits
         return drawn
+
+
+def _split(packet: bytes) -> Sequence[bytes]:
+    """The datagrams of a packet."""
+    return (packet,) if len(packet) <= FRAGMENT_BYTES else encode_fragments(packet)

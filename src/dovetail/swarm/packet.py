@@ -15,6 +15,7 @@ worst and 32 s at best before two peers stop hearing each other. `slot_slack` wi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from dovetail.swarm.refusals import BadIndicator, Truncated, UnknownSwarm
@@ -100,17 +101,17 @@ class SwarmSigner:
         self._known_headers = frozenset([bytes([INDICATOR]) + signature for signature in self._known])
         self._headers = [bytes([INDICATOR]) + swarm_signature(self._key, slot, band) for band in range(SUBBANDS)]
 
-    def header(self, now_ms: int, subband: int) -> bytes:
-        """The 8 bytes to put before a message."""
+    def headers(self, now_ms: int) -> Sequence[bytes]:
+        """The 8 bytes to put before a message, by subband."""
         if now_ms // SLOT_MS != self._slot:
             self._turn_to(now_ms)
-        return self._headers[subband & SUBBANDS - 1]
+        return self._headers
 
-    def knows(self, packet: bytes, now_ms: int) -> bool:
-        """Whether a packet is one of this swarm: one look into the table, for the hot path."""
+    def known_headers(self, now_ms: int) -> frozenset[bytes]:
+        """The headers of packets of this swarm: one look into the table, for the hot path."""
         if now_ms // SLOT_MS != self._slot:
             self._turn_to(now_ms)
-        return packet[:HEADER_BYTES] in self._known_headers
+        return self._known_headers
 
     def subband_of(self, packet: bytes, now_ms: int) -> int:
         """The subband of a packet of this swarm; raises Truncated, BadIndicator or UnknownSwarm."""
@@ -125,7 +126,7 @@ class SwarmSigner:
 
 def encode_packet(message: bytes, signer: SwarmSigner, now_ms: int, subband: int) -> bytes:
     """A message with the swarm header in front."""
-    return signer.header(now_ms, subband) + message
+    return signer.headers(now_ms)[subband % SUBBANDS] + message
 
 
 def decode_packet(packet: bytes, signer: SwarmSigner, now_ms: int) -> bytes:

@@ -1,23 +1,22 @@
 """One peer of a swarm, as a pure state machine: datagrams and time in, datagrams and events out.
 
 A datagram is unmasked (UEP-6), assembled (UEP-7), matched to the swarm (UEP-10) and then is a content message, a
-pull, a list (UEP-12) or part of the peer exchange. A new content message costs two hashes, its address and its work;
-one that is known costs one. What is accepted goes to the journal and the application and is relayed to the forward
-links; what it refers to and is not here is wanted. Whatever is refused is counted by reason; the journal gets a
-bounded share of it.
+pull, a list (UEP-12) or part of the peer exchange. A new content message goes to the journal and the application and
+is relayed to the forward links (`intake`); what it refers to and is not here is wanted (`repair`). Whatever is refused
+is counted by reason; the journal gets a bounded share of it.
 
-The caller feeds `receive_datagram` and `handle_timer`, then journals the observations among `events()`, then sends
+The caller feeds `receive_datagrams` and `handle_timer`, then journals the observations among `events()`, then sends
 `to_send()`, then arms `next_timer()`. To publish: `compose`, solve the work outside, `publish_solved`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from dovetail.errors import LocalProtocolError
 from dovetail.hop import Address, Hop, Observation, Stage, address_of
-from dovetail.swarm.contacts import Chance, Contact, Contacts, Route, make_route
+from dovetail.swarm.contacts import Chance, Contact, Contacts
 from dovetail.swarm.content import (
     HASH_BYTES,
     MAX_CONTENT_BYTES,
@@ -25,23 +24,18 @@ from dovetail.swarm.content import (
     MsgHash,
     check_times,
     check_work,
-    decode_content,
     decode_fields,
     encode_content,
     expiration_ms,
     message_address,
 )
-from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry
-from dovetail.swarm.events import (
-    CollisionFound,
-    CycleFound,
-    Event,
-    MessageAccepted,
-)
+from dovetail.swarm.dag import Dag, Entry
+from dovetail.swarm.events import Event
 from dovetail.swarm.exchange import INDICATOR as EXCHANGE
-from dovetail.swarm.exchange import Endpoint, Hello, PeerAddress, decode_exchange
+from dovetail.swarm.exchange import OPCODE_HELLO, Endpoint, Hello, PeerAddress, decode_exchange
 from dovetail.swarm.fragments import INDICATOR as FRAGMENT
 from dovetail.swarm.fragments import Assembler
+from dovetail.swarm.intake import RELAY_EPOCHS, Intake
 from dovetail.swarm.limits import RefusalBook
 from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.obfuscation import decode_obfuscated, is_obfuscated
@@ -53,18 +47,14 @@ from dovetail.swarm.queries import (
     RangeList,
     decode_message,
 )
-from dovetail.swarm.refusals import Refusal, SelfReference
+from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import Repair
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
 
 CONTENT_HEAD: Final = b"\x79\x10"
 EXCHANGE_HEAD: Final = bytes((EXCHANGE,))
-FIRST_PUSHES: Final = 12
-"""So many copies of a new message are all lost once in two million times at 30 % loss."""
-RELAY_EPOCHS: Final = 2
-"""A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
-past: whoever joins does not repeat it."""
+HELLO_HEAD: Final = bytes((EXCHANGE, OPCODE_HELLO))
 CLOCK_STEP_US: Final = 2_000_000
 """A clock that goes back by less than this only delays what is due."""
 
@@ -87,8 +77,6 @@ class Peer:
         self.swarm = swarm
         self.rules = swarm.rules
         self.address = address
-        self.has_application = True
-        """Whether somebody takes messages: only then are they told and observed as delivered."""
         self.uri = f"swarm://{swarm.name}/{address.hex()}"
         self._chance = chance
         self._address_of = address_of_message
@@ -103,50 +91,59 @@ class Peer:
         self._refusals = RefusalBook(settings.rejections_per_second)
         self._events: list[Event] = []
         self._repair = Repair(swarm, settings, self._dag, self._contacts, self._outbox, self._events, chance, now)
+        self._intake = Intake(
+            self.uri,
+            self.rules,
+            self._dag,
+            self._contacts,
+            self._neighbours,
+            self._repair,
+            self._outbox,
+            self._events,
+            address_of_message,
+            self._refuse,
+        )
         self._received_bytes = 0
         self._received_datagrams = 0
-        self._accepted = 0
-        self._duplicates = 0
         self._latest_us = now
         for endpoint in bootstrap:
             self._neighbours.bootstrap(endpoint, now)
+
+    @property
+    def has_application(self) -> bool:
+        """Whether somebody takes messages: only then are they told and observed as delivered."""
+        return self._intake.has_application
+
+    @has_application.setter
+    def has_application(self, is_there: bool) -> None:
+        self._intake.has_application = is_there
 
     # -- the five verbs
 
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
         """One datagram came from an endpoint."""
+        self.receive_datagrams((data,), sender, now)
+
+    def receive_datagrams(self, datagrams: Sequence[bytes], sender: str, now: int) -> None:
+        """Datagrams came from one endpoint, in this order."""
         if now < self._latest_us:
             self._notice_clock(now)
         self._latest_us = now
-        size = len(data)
-        self._received_datagrams += 1
-        self._received_bytes += size
+        self._received_datagrams += len(datagrams)
+        self._received_bytes += sum(map(len, datagrams))
         endpoint = Endpoint(sender)
-        packet, is_masked = data, False
-        if not self._signer.knows(data, now // 1000):
-            is_masked = is_obfuscated(data)
-            try:
-                opened = self._open(data, endpoint, now)
-            except Refusal as refusal:
-                self._refuse(refusal, data, endpoint, now)
-                return
-            if opened is None:
-                return
-            packet = opened
-        contact = self._contacts.meet(endpoint, now)
-        contact.heard_us = now
-        contact.received_bytes += size
-        contact.is_masked = is_masked
-        message = packet[HEADER_BYTES:]
-        try:
-            if message.startswith(CONTENT_HEAD):
-                self._receive_content(message, contact, now)
-            elif message.startswith(EXCHANGE_HEAD):
-                self._receive_exchange(message, contact, now)
-            else:
-                self._receive_query(message, contact, now)
-        except Refusal as refusal:
-            self._refuse(refusal, message, endpoint, now)
+        known = self._signer.known_headers(now // 1000)
+        contents: list[bytes] = []
+        for data in datagrams:
+            if data[:HEADER_BYTES] in known and data.startswith(CONTENT_HEAD, HEADER_BYTES):
+                contents.append(data[HEADER_BYTES:])
+                continue
+            if contents:
+                self._receive_contents(contents, endpoint, now)
+                contents = []
+            self._receive_other(data, endpoint, now)
+        if contents:
+            self._receive_contents(contents, endpoint, now)
 
     def handle_timer(self, now: int) -> None:
         """Do what has become due."""
@@ -205,7 +202,7 @@ class Peer:
         if address not in self._dag:
             msg_hash = MsgHash(address[:HASH_BYTES])
             entry = Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, message)
-            self._admit(entry, None, now)
+            self._intake.publish(entry, now)
             if ttl_epochs:
                 self._repair.own.add(address, now)
         return address
@@ -270,8 +267,8 @@ class Peer:
             tips=len(self._dag.tips),
             missing=len(self._repair.wants),
             unconfirmed=len(self._repair.own),
-            accepted=self._accepted,
-            duplicates=self._duplicates,
+            accepted=self._intake.accepted,
+            duplicates=self._intake.duplicates,
             late_answers=self._neighbours.late_answers + self._repair.gossip.late_answers,
             refused={str(reason): count for reason, count in sorted(self._refusals.counts.items())},
             refused_journaled=self._refusals.journaled,
@@ -294,87 +291,49 @@ class Peer:
 
     # -- receiving
 
+    def _receive_contents(self, messages: Sequence[bytes], endpoint: Endpoint, now: int) -> None:
+        """Content messages came, each in a datagram of its own that was neither masked nor a fragment."""
+        size = sum(map(len, messages)) + HEADER_BYTES * len(messages)
+        self._intake.receive(messages, self._hear(endpoint, size, False, now), now)
+
+    def _receive_other(self, data: bytes, endpoint: Endpoint, now: int) -> None:
+        """A datagram of any other kind came."""
+        is_masked = is_obfuscated(data)
+        try:
+            packet = self._open(data, endpoint, now)
+        except Refusal as refusal:
+            self._refuse(refusal, data, endpoint, now)
+            return
+        if packet is None:
+            return
+        contact = self._hear(endpoint, len(data), is_masked, now)
+        message = packet[HEADER_BYTES:]
+        try:
+            if message.startswith(CONTENT_HEAD):
+                self._intake.receive((message,), contact, now)
+            elif message.startswith(EXCHANGE_HEAD):
+                self._receive_exchange(message, contact, now)
+            else:
+                self._receive_query(message, contact, now)
+        except Refusal as refusal:
+            self._refuse(refusal, message, endpoint, now)
+
+    def _hear(self, endpoint: Endpoint, size: int, is_masked: bool, now: int) -> Contact:
+        """So many bytes of this swarm came from an endpoint; who that is."""
+        contact = self._contacts.meet(endpoint, now)
+        contact.heard_us = now
+        contact.received_bytes += size
+        contact.is_masked = is_masked
+        return contact
+
     def _open(self, data: bytes, endpoint: Endpoint, now: int) -> bytes | None:
-        """The packet of this swarm in a datagram that is masked or a fragment; None while fragments are missing."""
+        """The packet of this swarm in a datagram, masked or not; None while fragments of it are missing."""
         packet: bytes | None = decode_obfuscated(data) if is_obfuscated(data) else data
         if packet and packet[0] == FRAGMENT:
             packet = self._assembler.add(packet, endpoint, now)
         if packet is not None:
             self._signer.subband_of(packet, now // 1000)
         return packet
-
-    def _receive_content(self, message: bytes, contact: Contact, now: int) -> None:
-        address = self._address_of(message)
-        contact.delivered += 1
-        if address in self._dag.entries or address in self._dag.passing:
-            self._duplicates += 1
-            self._repair.own.confirm(address)
-            return
-        timestamp_ms, ttl_epochs, refers = decode_fields(message)
-        check_work(message, self.rules.pow_target)
-        expires_ms = check_times(timestamp_ms, ttl_epochs, now // 1000, self.rules)
-        msg_hash: MsgHash = address[:HASH_BYTES]  # type: ignore[assignment]  # as for `message_address`
-        if msg_hash in refers:
-            raise SelfReference("it refers to its own hash")
-        self._admit(Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, message), contact, now)
-
-    def _admit(self, entry: Entry, contact: Contact | None, now: int) -> None:
-        """Take a new message in: to the graph, the journal, the application and the links."""
-        added = self._dag.add(entry)
-        self._accepted += 1
-        address, message = entry.address, entry.raw
-        self._events.append(
-            Observation(
-                at_us=now,
-                stage=Stage.CREATED if contact is None else Stage.ACCEPTED,
-                message=address,
-                counterparts=() if contact is None else contact.uris,
-                raw=message,
-                expires_us=entry.expires_ms * 1000,
-            )
-        )
-        repair = self._repair
-        age_ms = now // 1000 - entry.timestamp_ms
-        want = repair.note_arrival(entry, now)
-        if contact is not None:
-            if self.has_application:
-                self._events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address))
-            self._neighbours.note_accepted(contact)
-            repair.gossip.note_accepted(age_ms, now)
-        if age_ms > repair.latecomers.from_age_ms:
-            repair.latecomers.note(entry, now)
-        if self.has_application:
-            source = self.uri if contact is None else contact.uri
-            self._events.append(MessageAccepted(address, decode_content(message), source, now))
-        if added is not NOTHING_SPECIAL:
-            self._report(entry, added)
-        if contact is not None:
-            if added.missing:
-                repair.want_references(entry, added.missing, contact, now)
-            if repair.own:
-                repair.confirm_referred(entry)
-        if want is None or not want.attempts or (not want.is_history and age_ms <= RELAY_EPOCHS * self.rules.epoch_ms):
-            self._relay(message, address, contact, now)
-
-    def _report(self, entry: Entry, added: Added) -> None:
-        for first in added.collides_with:
-            self._events.append(CollisionFound(first, entry.address))
-        if added.cycle:
-            self._events.append(CycleFound(added.cycle))
-
-    def _relay(self, message: bytes, address: Address, source: Contact | None, now: int) -> None:
-        route = self._contacts.route_from(source) if source is not None else self._first_route()
-        if route.receivers:
-            self._outbox.send(message, route.receivers, Purpose.RELAY, now)
-            self._events.append(Observation(at_us=now, stage=Stage.FORWARDED, message=address, counterparts=route.uris))
-
-    def _first_route(self) -> Route:
-        """All links and, where they are few, others: the first push decides whether a message gets anywhere at all."""
-        linked = self._contacts.linked
-        more = self._contacts.pick(
-            FIRST_PUSHES - len(linked), lambda contact: contact.is_validated and not contact.is_linked
-        )
-        return make_route([*linked, *more])
 
     def _receive_query(self, message: bytes, contact: Contact, now: int) -> None:
         match decode_message(message):
@@ -424,8 +383,19 @@ class Peer:
             (self._repair.gossip.outbox, Purpose.REPAIR),
         ):
             for contact, message in outbox:
-                if contact.is_validated or not contact.received_bytes or contact.may_send(len(message) + 8, now):
+                if _may_go(message, contact, now):
                     self._outbox.send(message, (contact,), purpose, now)
             outbox.clear()
         self._events += self._neighbours.events
         self._neighbours.events.clear()
+
+
+def _may_go(message: bytes, contact: Contact, now: int) -> bool:
+    """Whether a contact may be sent this: no amplification to one that has not answered yet.
+
+    Whoever runs this peer has named the pinned ones: they are asked as often as it takes. Else a peer whose first
+    hellos were all lost, and that heard but little of its bootstrap peer, would never ask it again.
+    """
+    if contact.is_validated or not contact.received_bytes:
+        return True
+    return (contact.is_pinned and message.startswith(HELLO_HEAD)) or contact.may_send(len(message) + HEADER_BYTES, now)

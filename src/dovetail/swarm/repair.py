@@ -130,8 +130,10 @@ class Repair:
         self._contacts.validate(contact)
         self.gossip.receive_list(answer, question, now, found, self._has_room)
 
-    def note_arrival(self, entry: Entry, now: int) -> Want | None:
-        """A message was accepted; the want that it fulfils, if it was wanted."""
+    def note_arrival(self, entry: Entry, age_ms: int, now: int) -> Want | None:
+        """A message was accepted at this age; the want that it fulfils, if it was wanted."""
+        if age_ms > self.latecomers.from_age_ms:
+            self.latecomers.note(entry, now)
         want = self.wants.resolve(entry.msg_hash)
         if want is None:
             return None
