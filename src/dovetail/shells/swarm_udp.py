@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dovetail.errors import ConfigError
+from dovetail.shells.listening import listening
 from dovetail.shells.swarm_batches import BatchReceiver, BatchSender, SocketAddress
 from dovetail.shells.swarm_gate import Journal, JournalGate, Turn
 from dovetail.swarm.events import Event
@@ -222,8 +223,9 @@ def _open_socket(family: int, host: str, port: int) -> socket.socket:
             opened.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
         if family == socket.AF_INET6:
             opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        opened.bind((host, port))
-    except OSError as error:
+        with listening("udp", host, port):
+            opened.bind((host, port))
+    except BaseException:
         opened.close()
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+        raise
     return opened
