@@ -10,6 +10,8 @@ shares of pcp and won. Then, in one session that has done all of it once over a 
 - `first`: the whole audit from nothing; `second`: after 1 % more; `third`: with nothing new.
 
 `--won` adds a lake of won messages alone: what the audit decodes and verifies per second, beside signatures alone.
+At the end stands what one message cost at each size, in microseconds, and the largest memory: the one stays the same
+where time grows as the messages do, the other below a bound.
 """
 
 from __future__ import annotations
@@ -42,15 +44,7 @@ def measure_size(
     result: dict[str, Any] = {"messages": messages, "written_s": round(time.perf_counter() - begun, 1)}
     say(f"{messages:,} messages: lake written in {result['written_s']} s")
     if is_core:
-        core, core_cpu = run_core(spark, lake, root / "core")
-        duckdb, duckdb_cpu = run_duckdb(lake, root / "duckdb", threads, POW_TARGET, SETTINGS.epochs[""])
-        result["rows"] = compare(root / "core", root / "duckdb")
-        shutil.rmtree(root / "core")
-        shutil.rmtree(root / "duckdb")
-        result |= {"core_s": round(core, 1), "duckdb_s": round(duckdb, 1), "core_ratio": round(core / duckdb, 2)}
-        result |= {"core_cpu_s": round(core_cpu, 1), "duckdb_cpu_s": round(duckdb_cpu, 1)}
-        say(f"  core {core:.1f} s, DuckDB {duckdb:.1f} s: {core / duckdb:.2f} times")
-        say(f"  of processor time: core {core_cpu:.1f} s, DuckDB {duckdb_cpu:.1f} s: {core_cpu / duckdb_cpu:.2f} times")
+        result |= measure_core(spark, root, threads)
     if is_core_only:
         return result
     for name, more in (("first", 0), ("second", messages // 100), ("third", 0)):
@@ -61,6 +55,24 @@ def measure_size(
     result["second_share"] = round(result["second"]["seconds"] / result["first"]["seconds"], 3)
     say(f"  second / first {result['second_share']:.1%}")
     return result
+
+
+def measure_core(spark: Any, root: Path, threads: int) -> dict[str, Any]:
+    """The core by Spark and by DuckDB over the lake in `root`, and that both made the same tables."""
+    core = run_core(spark, root / "lake", root / "core")
+    duckdb, duckdb_cpu = run_duckdb(root / "lake", root / "duckdb", threads, POW_TARGET, SETTINGS.epochs[""])
+    result: dict[str, Any] = {"rows": compare(root / "core", root / "duckdb")}
+    shutil.rmtree(root / "core")
+    shutil.rmtree(root / "duckdb")
+    ratio, cpu_ratio = core["seconds"] / duckdb, core["cpu_seconds"] / duckdb_cpu
+    say(f"  core {core['seconds']:.1f} s, DuckDB {duckdb:.1f} s: {ratio:.2f} times; {core['peak_mb']:,} MB")
+    say(f"  of processor time: core {core['cpu_seconds']:.1f} s, DuckDB {duckdb_cpu:.1f} s: {cpu_ratio:.2f} times")
+    return result | {
+        "core": core,
+        "duckdb": {"seconds": round(duckdb, 1), "cpu_seconds": round(duckdb_cpu, 1)},
+        "core_ratio": round(ratio, 2),
+        "core_cpu_ratio": round(cpu_ratio, 2),
+    }
 
 
 def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str, Any]:
@@ -97,6 +109,19 @@ def say_run(name: str, run: dict[str, Any]) -> None:
     say(f"  {name:<7} {speed}  {run['peak_mb']:,} MB  {run['cpu_seconds']} s of processor time")
     steps = (f"{step} {seconds}/{cpu}" for step, (seconds, cpu) in run["steps"].items())
     say("          " + ", ".join(steps))
+
+
+def say_growth(sizes: list[dict[str, Any]]) -> None:
+    """What one message cost at each size, and the largest memory."""
+    for size in sizes:
+        costs = (
+            f"{name} {run['seconds'] / size['messages'] * 1e6:.1f} us"
+            f" ({run['cpu_seconds'] / size['messages'] * 1e6:.1f} of processor time"
+            + (f", {run['peak_mb']:,} MB)" if "peak_mb" in run else ")")
+            for name in ("duckdb", "core", "first")
+            if (run := size.get(name)) is not None
+        )
+        say(f"{size['messages']:>12,} messages, each: " + "; ".join(costs))
 
 
 def say(text: str) -> None:
@@ -136,6 +161,7 @@ def main(argv: list[str] | None = None) -> int:
                     is_core_only=arguments.only_core,
                 )
             )
+    say_growth(results["sizes"])
     if arguments.won and not arguments.only_core:
         with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
             results["won"] = measure_won(spark, Path(root), arguments.won, arguments.threads)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
@@ -16,7 +17,7 @@ from benchmarks.audit_duckdb import DECODED, LINKS
 from benchmarks.audit_lake import SETTINGS
 from dovetail.pipeline.jobs.run import Audit
 from dovetail.pipeline.native import sha256
-from dovetail.pipeline.session import tune
+from dovetail.pipeline.session import SMALL_ROWS, tune
 from dovetail.pipeline.sources import read_rows
 from dovetail.pipeline.store import Store
 from dovetail.pipeline.tablefiles import plain_columns
@@ -96,14 +97,25 @@ def _read(path: str, default: str) -> str:
         return default
 
 
-def run_core(spark: SparkSession, lake: Path, out: Path) -> tuple[float, float]:
+def run_core(spark: SparkSession, lake: Path, out: Path) -> dict[str, float]:
     """Hash, work, fields, references and missing parents with the pipeline's own functions; the tables are in `out`.
 
-    Seconds, and seconds of processor time.
+    Seconds, seconds of processor time and memory.
     """
     begun, cpu = time.perf_counter(), cpu_seconds()
+    with MemoryWatch() as memory:
+        _make_core(spark, lake, out)
+    return {
+        "seconds": round(time.perf_counter() - begun, 1),
+        "cpu_seconds": round(cpu_seconds() - cpu, 1),
+        "peak_mb": memory.peak_mb,
+    }
+
+
+def _make_core(spark: SparkSession, lake: Path, out: Path) -> None:
     paths = sorted(str(path.relative_to(lake)) for path in lake.glob("fabric=swarm/*/*.parquet"))
-    tune(spark, 1 << 40)
+    hops = sum(pq.read_metadata(lake / path).num_rows for path in paths)
+    tune(spark, max(hops, SMALL_ROWS + 1))  # interpreted, a small lake would be another matter
     # in an audit the walk has compared each row's digest with its bytes before
     rows = read_rows(spark, lake, paths).where(sha256(F.col("raw")) == F.col("message"))
     targets = {name: rules.pow_target for name, rules in SETTINGS.swarms.items()}
@@ -113,7 +125,6 @@ def run_core(spark: SparkSession, lake: Path, out: Path) -> tuple[float, float]:
     referring = _written(spark, links(decoded), out / "links")
     known = decoded.select("fabric", F.col("key").alias("parent"))
     _written(spark, referring.join(known, on=["fabric", "parent"], how="left_anti").select(*LINKS), out / "gaps")
-    return time.perf_counter() - begun, cpu_seconds() - cpu
 
 
 def _written(spark: SparkSession, rows: DataFrame, path: Path) -> DataFrame:

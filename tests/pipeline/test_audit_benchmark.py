@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.audit import say_growth
 from benchmarks.audit_duckdb import compare, run_duckdb
 from benchmarks.audit_lake import POW_TARGET, SETTINGS, LakeWriter, Shares
 from benchmarks.audit_spark import run_core
@@ -35,3 +36,12 @@ def test_a_table_that_differs_is_told(cores, spark):
     links.limit(1).write.mode("append").parquet(str(cores / "ours" / "links"))
     with pytest.raises(SystemExit, match="links: spark has"):
         compare(cores / "ours", cores / "theirs")
+
+
+def test_growth_is_told_by_what_one_message_costs(capsys):
+    run = {"seconds": 14.0, "cpu_seconds": 25.0, "peak_mb": 6500}
+    say_growth([{"messages": 1_000_000, "duckdb": {"seconds": 7.0, "cpu_seconds": 13.0}, "core": run}])
+    assert capsys.readouterr().err == (
+        "   1,000,000 messages, each: duckdb 7.0 us (13.0 of processor time);"
+        " core 14.0 us (25.0 of processor time, 6,500 MB)\n"
+    )

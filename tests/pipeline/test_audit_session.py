@@ -11,6 +11,7 @@ from dovetail.pipeline.session import (
     SMALL_ROWS,
     SessionOptions,
     machine_memory_mb,
+    partitions_for,
     settings_of,
     use_this_python,
 )
@@ -64,3 +65,11 @@ def test_only_a_small_lake_goes_without_the_optimising_compiler():
     assert "spark.driver.extraJavaOptions" not in settings_of(SessionOptions(master="spark://there:7077", rows=1))
     own = {"spark.driver.extraJavaOptions": "-Xss4m"}
     assert settings_of(SessionOptions(rows=1, conf=own))["spark.driver.extraJavaOptions"] == "-Xss4m"
+
+
+def test_what_one_task_holds_does_not_grow_with_the_lake():
+    assert partitions_for(SMALL_ROWS) == 1
+    assert partitions_for(SMALL_ROWS + 1) >= 4 * (os.cpu_count() or 2)
+    for rows in (100_000_000, 200_000_000):
+        assert rows / partitions_for(rows) == 250_000
+    assert partitions_for(1 << 40) == 1000

@@ -9,9 +9,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BinaryType
 
 from dovetail.hop import address_of
+from dovetail.pipeline import schemas
 from dovetail.pipeline.decode import DECODER_INPUT
 from dovetail.pipeline.decode_swarm import DECODED_SWARM, SwarmDecoder
 from dovetail.pipeline.native import big_endian, little_endian, sha256
+from dovetail.pipeline.session import SMALL_ROWS, tune
+from dovetail.pipeline.transforms.messages import undecoded
 from dovetail.pipeline.transforms.swarm_messages import has_work, swarm_fields
 from dovetail.swarm.content import Reference, work_of
 from pipeline.test_audit_decoders import batch_of, read_with_codec, swarm_raw
@@ -97,3 +100,15 @@ def test_swarm_messages_are_read_without_python(spark):
     plan = swarm_fields(waiting, epochs=EPOCHS)._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert "MapInArrow" not in plan
+
+
+@pytest.mark.parametrize("targets", [{"": 1 << 255}, {"": 1 << 255, "slow": 1 << 250}])
+def test_copies_of_a_message_are_put_together_once_where_they_were_moved(spark, tmp_path, targets):
+    spark.createDataFrame([], schemas.LAKE).write.parquet(str(tmp_path / "lake"))
+    tune(spark, SMALL_ROWS + 1)
+    waiting = undecoded(spark.read.schema(schemas.LAKE).parquet(str(tmp_path / "lake")), None, targets=targets)
+    plan = waiting._jdf.queryExecution().executedPlan().toString()
+    tune(spark, 0)
+    assert waiting.columns == list(DECODER_INPUT)
+    assert plan.count("HashAggregate(") == 1
+    assert plan.count("Exchange hashpartitioning(digest") == plan.count("Exchange ") == 1

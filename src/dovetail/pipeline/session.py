@@ -23,6 +23,8 @@ _MEMORY_SHARE = 0.4
 _MIN_MEMORY_MB = 1024
 _MAX_MEMORY_MB = 16_384
 _PARTITIONS_PER_CORE = 4
+_ROWS_PER_PARTITION = 250_000
+_MAX_PARTITIONS = 1000
 
 # What the results depend on: times are UTC, and one odd value gives a null in its row instead of a failed job.
 _MEANING = {
@@ -45,6 +47,8 @@ _SPEED = {
     "spark.sql.parquet.compression.codec": "zstd",
     # addresses do not compress: a higher level takes longer for the same files
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
+    # how long values are and how levels are spread: nobody asks, and each value would be counted for it
+    "spark.hadoop.parquet.size.statistics.enabled": "false",
     # one audit compiles about 450 classes; those that are forgotten are compiled again, twice, in the next run
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.parquet.filterPushdown": "true",
@@ -66,7 +70,6 @@ _BY_SIZE = (
     ("spark.sql.codegen.wholeStage", "false", "true"),
     ("spark.sql.codegen.factoryMode", "NO_CODEGEN", "FALLBACK"),
     ("spark.sql.adaptive.enabled", "false", "true"),
-    ("spark.sql.shuffle.partitions", "1", str(_PARTITIONS_PER_CORE * (os.cpu_count() or 2))),
     # where all is one partition nothing has to be sent round: a broadcast would be a job of its own
     ("spark.sql.autoBroadcastJoinThreshold", "-1", str(10 << 20)),
     ("spark.sql.optimizer.disableHints", "true", "false"),
@@ -149,9 +152,21 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
 def tune(spark: SparkSession, rows: int) -> None:
     """Fit the session to the size of the work: planning and compiling cost more than interpreting a small lake does."""
     is_small = rows <= SMALL_ROWS
-    for key, small, large in _BY_SIZE:
+    fitting = {key: small if is_small else large for key, small, large in _BY_SIZE}
+    fitting["spark.sql.shuffle.partitions"] = str(partitions_for(rows))
+    for key, value in fitting.items():
         if key not in _given:
-            spark.conf.set(key, small if is_small else large)
+            spark.conf.set(key, value)
+
+
+def partitions_for(rows: int) -> int:
+    """Into how many parts rows are dealt out: what one task holds in memory must not grow with the lake.
+
+    Adaptive execution puts small neighbours together again.
+    """
+    if rows <= SMALL_ROWS:
+        return 1
+    return max(_PARTITIONS_PER_CORE * (os.cpu_count() or 2), min(-(-rows // _ROWS_PER_PARTITION), _MAX_PARTITIONS))
 
 
 def _remember_classes(spark: SparkSession) -> None:

@@ -27,19 +27,26 @@ def undecoded(rows: DataFrame, decoded: DataFrame | None, *, targets: Mapping[st
 
     Bytes under a wrong address are left out, and so is evidence that was cut. `targets` are by swarm, "" for others.
     """
-    # the other columns follow from the digest: grouping by all of them picks one copy of each
-    each = decodable(rows, targets=targets).distinct()
+    # moved by the digest first, copies meet in one place: hardly any would have met before, where each row lay.
+    # The other columns follow from the digest: grouping by all of them picks one copy of each
+    each = decodable(rows, targets=targets).repartition("digest").distinct()
     if decoded is not None:
         each = each.join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
-    return each.select("fabric", "digest", "raw", "size", "swarm", "work_valid")
+    swarm = F.col("swarm") if "swarm" in each.columns else F.lit("").alias("swarm")
+    return each.select("fabric", "digest", "raw", "size", swarm, "work_valid")
 
 
 def decodable(rows: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
-    """What the decoders take of rows that have all of a message's bytes, under its own address."""
-    swarm = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", _SWARM_NAME, 1))
-    named = [name for name in targets if name]
-    # only swarms with rules of their own are told apart, so that one message stays one row
-    swarm = F.when(swarm.isin(*named), swarm).otherwise(F.lit("")) if named else F.lit("")
+    """What the decoders take of rows that have all of a message's bytes, under its own address.
+
+    Only swarms with rules of their own are told apart (`swarm`), so that one message stays one row.
+    """
+    own: list[Column] = []
+    swarm = F.lit("")
+    if named := [name for name in targets if name]:
+        said = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", _SWARM_NAME, 1))
+        swarm = F.when(said.isin(*named), said).otherwise(F.lit(""))
+        own = [swarm.alias("swarm")]
     is_swarm = F.col("fabric") == "swarm"
     return rows.where(
         F.col("raw").isNotNull() & ~is_cut() & ((F.col("fabric") == "won") | (F.col("digest") == F.col("message")))
@@ -48,8 +55,8 @@ def decodable(rows: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
         "digest",
         F.when(is_swarm, F.substring("raw", 1, HEAD_BYTES)).otherwise(F.col("raw")).alias("raw"),
         F.octet_length("raw").cast("bigint").alias("size"),
-        swarm.alias("swarm"),
         F.when(is_swarm, has_work(swarm, targets)).alias("work_valid"),
+        *own,
     )
 
 
