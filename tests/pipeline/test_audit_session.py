@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
+import pyarrow.parquet as pq
+from pyspark.sql.types import ArrayType, StructType
+
+from dovetail.pipeline import schemas
+from dovetail.pipeline.jobs.batch import DECODED_TABLE
 from dovetail.pipeline.session import (
     LARGE_JAVA,
     SMALL_JAVA,
@@ -15,6 +20,7 @@ from dovetail.pipeline.session import (
     settings_of,
     use_this_python,
 )
+from dovetail.pipeline.transforms.sightings import SIGHTINGS
 
 
 def test_a_laptop_gets_a_local_session_in_utc():
@@ -73,3 +79,27 @@ def test_what_one_task_holds_does_not_grow_with_the_lake():
     for rows in (100_000_000, 200_000_000):
         assert rows / partitions_for(rows) == 250_000
     assert partitions_for(1 << 40) == 1000
+
+
+def test_columns_that_hardly_repeat_are_columns_of_our_tables():
+    names = {name for table in (*schemas.TABLES, DECODED_TABLE, SIGHTINGS) for name in leaves_of(table.schema)}
+    plain = [key.partition("#")[2] for key in settings_of(SessionOptions()) if "dictionary#" in key]
+    assert plain
+    assert set(plain) <= names
+
+
+def leaves_of(kind, path=""):
+    if isinstance(kind, StructType):
+        return [leaf for field in kind for leaf in leaves_of(field.dataType, f"{path}.{field.name}")]
+    if isinstance(kind, ArrayType):
+        return leaves_of(kind.elementType, f"{path}.list.element")
+    return [path.removeprefix(".")]
+
+
+def test_no_dictionary_is_built_for_columns_that_hardly_repeat(spark, tmp_path):
+    spark.range(100).selectExpr("1L AS created_us", "1L AS other").coalesce(1).write.parquet(str(tmp_path / "table"))
+    (path,) = (tmp_path / "table").glob("*.parquet")
+    group = pq.read_metadata(path).row_group(0)
+    encodings = {group.column(i).path_in_schema: group.column(i).encodings for i in range(group.num_columns)}
+    assert "PLAIN_DICTIONARY" not in encodings["created_us"]
+    assert "PLAIN_DICTIONARY" in encodings["other"]

@@ -40,6 +40,13 @@ _QUIET = {
     "spark.log.level": "ERROR",
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
+_HARDLY_REPEATED = (
+    *("seq", "at", "created", "expires", "created_us", "expires_us", "child_created", "parent_expires"),
+    *("accepted", "finished", "first_seen", "holders.list.element.since"),
+    *("links.list.element.parent", "links.list.element.parent_expires_us"),
+)
+"""Columns of our tables, of numbers or within lists, for which Parquet would build a dictionary only to drop it."""
+
 _SPEED = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.enabled": "true",
@@ -49,6 +56,7 @@ _SPEED = {
     "spark.hadoop.parquet.compression.codec.zstd.level": "1",
     # how long values are and how levels are spread: nobody asks, and each value would be counted for it
     "spark.hadoop.parquet.size.statistics.enabled": "false",
+    **{f"spark.hadoop.parquet.enable.dictionary#{name}": "false" for name in _HARDLY_REPEATED},
     # one audit compiles about 450 classes; those that are forgotten are compiled again, twice, in the next run
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.parquet.filterPushdown": "true",
