@@ -7,9 +7,11 @@ Arrow and is written in this process, and goes to Spark as rows.
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,10 +63,17 @@ def scan_here(
 ) -> Iterator[pa.Table]:
     """Rows of a table's files for which `where` holds, a condition on the columns `by`; most files have none."""
     wanted = to_arrow_schema(table.schema, timezone="UTC")
-    for file in files:
+    names = list(columns or wanted.names)
+
+    def find(file: Path) -> pa.Table | None:
         source = ds.dataset(str(file), schema=wanted, format="parquet")
-        if source.scanner(columns=list(by), filter=where).count_rows():
-            yield source.to_table(columns=list(columns or wanted.names), filter=where)
+        if not source.scanner(columns=list(by), filter=where).count_rows():
+            return None
+        return source.to_table(columns=names, filter=where)
+
+    # a file is mostly one row group, which Arrow reads in one thread
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from (rows for rows in threads.map(find, files) if rows is not None)
 
 
 def read_here(table: Table, files: Iterable[Path], columns: Sequence[str] | None = None) -> pa.Table:

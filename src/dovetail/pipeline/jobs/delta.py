@@ -23,9 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.pipeline import schemas
 from dovetail.pipeline.facts import BatchFacts
+from dovetail.pipeline.jobs.contradictions import has_backward_edges, replace_forks
 from dovetail.pipeline.jobs.search import Search, among
 from dovetail.pipeline.jobs.touched import (
     ADDRESS,
+    BEFORE,
     BOUND,
     CHAINED_HOPS,
     CHAINED_LINKS,
@@ -49,7 +51,7 @@ from dovetail.pipeline.transforms.chains import chains
 from dovetail.pipeline.transforms.coverage import counts_of, message_coverage, peer_counts, peer_coverage
 from dovetail.pipeline.transforms.deliveries import FABRICS, deliveries, latency
 from dovetail.pipeline.transforms.edges import EDGES, edges
-from dovetail.pipeline.transforms.forks import GROUP_KINDS, circular_replies, edge_forks, shared_keys, signer_forks
+from dovetail.pipeline.transforms.forks import circular_replies, edge_forks, shared_keys, signer_forks
 from dovetail.pipeline.transforms.gaps import gaps
 from dovetail.pipeline.transforms.sightings import SIGHTINGS, collect_sightings, sightings
 from dovetail.pipeline.transforms.skew import LEGS, fastest_legs, skew
@@ -94,8 +96,7 @@ class Delta:
         hops, messages = self._read(TOUCHED_HOPS), self._read(TOUCHED_MESSAGES)
         say("sightings")
         own = self._keep(OWN, sightings(hops, messages, peers=self.peers))
-        before = among(self._read(NEAR), self._addresses(), ADDRESS)
-        near = among(self._read(NEAR), self._addresses(), ADDRESS, "left_anti").unionByName(own)
+        before, near = self._read(BEFORE), self._read(NEAR).unionByName(own)
         yield "sightings", self._replace(SIGHTINGS, [OWN], self._stale(SIGHTINGS))
         say("skew")
         yield from self._make_skew(hops)
@@ -114,7 +115,7 @@ class Delta:
         yield "traffic", self._make_traffic(hops, messages, before)
         say("forks")
         made = [shared_keys(among(near, own.select("fabric", "key").distinct(), ("fabric", "key")))]
-        if set(self.fabrics) - {"pcp"}:
+        if has_backward_edges(self.touched.store.read_rows(EDGES)):
             made.append(edge_forks(odd, near, links))
         if "pcp" in self._bound_fabrics():
             made.append(circular_replies(near, links))
@@ -230,12 +231,13 @@ class Delta:
     def _make_deliveries(self, hops: DataFrame, messages: DataFrame, own: DataFrame) -> Iterator[tuple[str, Change]]:
         if not self._has_same_clocks():
             self._fit(rows=self._hops_of(FABRICS))
-            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"))
+            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"), self.fabrics)
             yield "deliveries", self._write(schemas.DELIVERIES, made)
             yield "latency", self._write(schemas.LATENCY, latency(self.whole("deliveries")))
             self._fit()
             return
-        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own))
+        here = self.touched.addresses["fabric"].unique().to_pylist()
+        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own, here))
         stale = self._stale(schemas.DELIVERIES)
         summed = [self._present(schemas.LATENCY), latency(made)]
         if stale:
@@ -245,7 +247,7 @@ class Delta:
         yield "deliveries", self._replace(schemas.DELIVERIES, [MADE_DELIVERIES], stale)
         yield "latency", self._write(schemas.LATENCY, self._sum(*summed, sums=["deliveries"]))
 
-    def _deliveries(self, hops: DataFrame, messages: DataFrame, seen: DataFrame) -> DataFrame:
+    def _deliveries(self, hops: DataFrame, messages: DataFrame, seen: DataFrame, fabrics: Collection[str]) -> DataFrame:
         return deliveries(
             hops,
             messages,
@@ -254,7 +256,7 @@ class Delta:
             self.whole("skew"),
             as_of=self.as_of,
             patience_us=self.patience_us,
-            fabrics=self.fabrics,
+            fabrics=[fabric for fabric in self.fabrics if fabric in fabrics],
         )
 
     def _has_same_clocks(self) -> bool:
@@ -293,24 +295,10 @@ class Delta:
         if "won" in self._bound_fabrics():
             hops, messages, links = self._chained()
             made.append(signer_forks(collect_sightings(hops, messages), messages, links))
-        found = self._keep(MADE_FORKS, reduce(DataFrame.unionByName, made).select(*schemas.FORKS.schema.names))
-        present, subject = self._present(schemas.FORKS), ["fabric", "kind", "subject"]
-        grown = self._overlapping(found).unionByName(self._overlapping(present)).select(*subject).distinct()
-        is_group = F.col("kind").isin(*GROUP_KINDS)
-        return self._write(
-            schemas.FORKS,
-            present.where(is_group).join(grown, on=subject, how="left_anti"),
-            found.where(is_group).join(grown, on=subject, how="left_semi"),
-            self._overlapping(present.where(~is_group), "left_anti"),
-            self._overlapping(found.where(~is_group)),
-        )
-
-    def _overlapping(self, forks: DataFrame, how: str = "left_semi") -> DataFrame:
-        """Forks with a touched message in evidence, or without."""
-        names = ["fabric", "kind", "subject", "evidence"]
-        members = forks.select(*names, F.explode("evidence").alias("message"))
-        hit = among(members, self._addresses(), ADDRESS).select(*names).distinct()
-        return forks.join(hit, on=names, how=how).select(*schemas.FORKS.schema.names)
+        self._keep(MADE_FORKS, reduce(DataFrame.unionByName, made).select(*schemas.FORKS.schema.names))
+        store = self.touched.store
+        present, found = read_here(schemas.FORKS, store.gold_files(schemas.FORKS)), store.read_rows(MADE_FORKS)
+        return store.write_gold_rows(schemas.FORKS, replace_forks(present, found, self.touched.addresses))
 
     def _make_chains(self) -> Change:
         """Chains of all that is bound to a touched message."""

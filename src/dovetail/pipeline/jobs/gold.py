@@ -88,6 +88,7 @@ class Gold:
             table.name: store.read_silver(spark, table) for table in schemas.TABLES if table.layer == "silver"
         }
         self.tables["servers"] = self._servers()
+        self.say("what is touched")
         touched = self._touched(previous, hops)
         if touched is None:
             self._make_all()

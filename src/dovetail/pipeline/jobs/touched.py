@@ -61,6 +61,7 @@ PAST_LINKS = state_table("past_links", schemas.LINKS)
 TOUCHED_LINKS = state_table("touched_links", schemas.LINKS)
 BY_KEY = state_table("by_key", SIGHTINGS)
 BYADDRESS = state_table("by_address", SIGHTINGS)
+BEFORE = state_table("before", SIGHTINGS)
 NEAR = state_table("near", SIGHTINGS)
 CHAINED_HOPS = state_table("chained_hops", schemas.HOPS)
 CHAINED_LINKS = state_table("chained_links", schemas.LINKS)
@@ -93,7 +94,8 @@ def gather(
     touched = _addresses(store, previous, record, new, patience_us)
     if touched.num_rows > MAX_TOUCHED:
         return None
-    return _Gathering(Search(spark, store, fresh), old, new, touched).gather()
+    period = (_time(previous.as_of_us), _time(record.as_of_us))
+    return _Gathering(Search(spark, store, fresh), old, new, touched, period).gather()
 
 
 def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequence[int], patience_us: int) -> pa.Table:
@@ -128,6 +130,8 @@ class _Gathering:
     old: Sequence[int]
     new: Sequence[int]
     touched: pa.Table
+    period: tuple[pa.Scalar, pa.Scalar]
+    """The moment of the run before, and that of this one."""
 
     def gather(self) -> Touched:
         store = self.search.store
@@ -155,14 +159,17 @@ class _Gathering:
         return read_here(table, self.search.store.batch_files(table, self.new))
 
     def _links(self, keys: pa.Table) -> pa.Table:
-        """All links of every message that is touched, refers to one that is, or stands in a gap that may end."""
+        """All links of every message that is touched, refers to one that is, or stands in a gap that has ended."""
         store = self.search.store
         files = store.batch_files(schemas.LINKS, self.old)
         referring = self.search.take(REFERRING, files, keys.rename_columns(_PARENT))
-        gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), (*_CHILD, "unexpired"))
-        children = distinct(
-            self.touched.rename_columns(_CHILD), referring.select(_CHILD), gaps.filter(gaps["unexpired"]).select(_CHILD)
-        )
+        gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), [*_CHILD, "unexpired"])
+        children = gaps.filter(gaps["unexpired"])["child"].combine_chunks()
+        before, now = self.period
+        has_ended = (pc.field("parent_expires") > before) & (pc.field("parent_expires") <= now)
+        in_gaps = has_ended & pc.field("child").isin(children)
+        ended = scan_here(schemas.LINKS, files, in_gaps, ("parent_expires", "child"), _CHILD)
+        children = distinct(self.touched.rename_columns(_CHILD), referring.select(_CHILD), *ended)
         # all links of new batches are links of touched messages
         past = self.search.take(PAST_LINKS, files, children)
         links = pa.concat_tables([past, self._fresh(schemas.LINKS)])
@@ -170,7 +177,7 @@ class _Gathering:
         return links
 
     def _near(self, links: pa.Table, messages: pa.Table) -> pa.Table:
-        """What was known of the touched messages, of what shares a key with one, and of both ends of their links."""
+        """What was known of the touched messages, of others with a key of theirs, and of both ends of their links."""
         store = self.search.store
         files = store.gold_files(SIGHTINGS)
         children = distinct(links.select(_CHILD)).rename_columns(ADDRESS)
@@ -184,7 +191,8 @@ class _Gathering:
         # the address of a pcp message does not tell its key
         by_address = self.search.take(BYADDRESS, files, of_fabrics(children, ["pcp"]))
         near = pa.concat_tables([by_key, pick(by_address, distinct(by_key.select(ADDRESS)), others=True)])
-        store.write_rows(NEAR, [near])
+        store.write_rows(BEFORE, [pick(near, self.touched)])
+        store.write_rows(NEAR, [pick(near, self.touched, others=True)])
         return near
 
     def _chained(self, links: pa.Table, near: pa.Table, messages: pa.Table) -> tuple[pa.Table, pa.Table]:
