@@ -60,7 +60,7 @@ REFERRING = state_table("referring", schemas.LINKS)
 PAST_LINKS = state_table("past_links", schemas.LINKS)
 TOUCHED_LINKS = state_table("touched_links", schemas.LINKS)
 BY_KEY = state_table("by_key", SIGHTINGS)
-BYADDRESS = state_table("by_address", SIGHTINGS)
+BY_ADDRESS = state_table("by_address", SIGHTINGS)
 BEFORE = state_table("before", SIGHTINGS)
 NEAR = state_table("near", SIGHTINGS)
 CHAINED_HOPS = state_table("chained_hops", schemas.HOPS)
@@ -189,7 +189,7 @@ class _Gathering:
         )
         by_key = self.search.take(BY_KEY, files, keys)
         # the address of a pcp message does not tell its key
-        by_address = self.search.take(BYADDRESS, files, of_fabrics(children, ["pcp"]))
+        by_address = self.search.take(BY_ADDRESS, files, of_fabrics(children, ["pcp"]))
         near = pa.concat_tables([by_key, pick(by_address, distinct(by_key.select(ADDRESS)), others=True)])
         store.write_rows(BEFORE, [pick(near, self.touched)])
         store.write_rows(NEAR, [pick(near, self.touched, others=True)])
@@ -217,7 +217,7 @@ class _Gathering:
         return bound, others
 
     def _chained_messages(self, links: pa.Table, keys: pa.Table, children: pa.Table, messages: pa.Table) -> pa.Table:
-        """Keep the messages at both ends of these links; the addresses of those that are not touched."""
+        """Keep the messages at both ends of these links; their addresses."""
         search, store = self.search, self.search.store
         files = store.batch_files(schemas.MESSAGES, self.old if keys.num_rows else [], with_current=True)
         ends = distinct(keys, links.select(_PARENT).rename_columns(_KEY), _keys_of(children.rename_columns(ADDRESS)))
