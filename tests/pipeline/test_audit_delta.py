@@ -11,12 +11,37 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
+from dovetail.hop import Stage, address_of
 from dovetail.pipeline import schemas
+from dovetail.pipeline.jobs.gold import Gold
 from dovetail.pipeline.jobs.run import Audit
 from dovetail.pipeline.reading import open_table
 from dovetail.pipeline.store import Store
 from dovetail.pipeline.transforms.sightings import collect_sightings, sightings
-from pipeline.audit_worlds import SECOND, SETTINGS, T0_US, pcp_world, won_world, write_lake
+from dovetail.won import compose as c
+from pipeline.audit_worlds import (
+    ALICE,
+    ALICE_CHAT,
+    BROKER,
+    KEYS,
+    NODE_A,
+    NODE_B,
+    PEERS,
+    SECOND,
+    SETTINGS,
+    T0_US,
+    A,
+    B,
+    pcp_frame,
+    pcp_world,
+    see,
+    swarm_message,
+    won_create,
+    won_response,
+    won_text,
+    won_world,
+    write_lake,
+)
 
 LATER = 100 * SECOND
 T0 = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
@@ -87,6 +112,94 @@ def assert_each_address_once(out: Path) -> None:
         values = [value for path in paths for value in pq.read_table(path)[column].to_pylist()]
         assert len(values) == len(set(values)), table
         assert all(pq.read_table(path).num_rows for path in paths), f"each run had new rows of {table}"
+
+
+def broker_steps() -> list[list]:
+    """An answer, a request and the other half of a circle come late, and a third message with one id."""
+
+    def frames(at: int, *numbers: tuple[int, int | None, list[str]]) -> list:
+        each = [pcp_frame(number, targets, reply_to=reply_to) for number, reply_to, targets in numbers]
+        return [see(at + i, Stage.ACCEPTED, raw, A) for i, raw in enumerate(each)]
+
+    first = frames(T0_US, (1, None, [B]), (7, None, [B]), (7, None, [A]), (30, 50, [A]), (20, 21, [B]))
+    late = [(2, 1, [A]), (7, None, [A, B]), (50, None, [B]), (21, 20, [A])]
+    return [first, frames(T0_US + LATER, *late), frames(T0_US + 2 * LATER, (7, None, [B, A]))]
+
+
+def node_steps() -> tuple[list[list], list[list]]:
+    """Of the node of alice and that of bob: what completes, contradicts or explains what came before it."""
+    ms = T0_US // 1000
+    create, again = won_create(ALICE, ALICE_CHAT, ms), won_create(ALICE, ALICE_CHAT, ms + 9)
+    logs = [
+        c.respond(
+            create,
+            success=True,
+            signer=NODE_A,
+            key=KEYS[NODE_A],
+            timestamp_ms=ms + step,
+            atom=ALICE,
+            previous=(again.uri,),
+        )
+        for step in (1, 2, 3)
+    ]
+    half, twice, orphan, unseen = (won_text(text, ms) for text in ("half", "twice", "orphan", "unseen"))
+    firsts = [won_response(message, NODE_A, ms + 1, first=True) for message in (half, orphan)]
+    second = won_response(half, NODE_B, ms + 2, first=False)
+    others = [won_response(twice, NODE_A, ms + step, first=True) for step in (1, 2, 3)]
+
+    def made(at: int, *messages) -> list:
+        return [see(at, Stage.CREATED, message.raw, address=message.address) for message in messages]
+
+    def taken(at: int, *messages) -> list:
+        return [see(at, Stage.ACCEPTED, message.raw, ALICE, address=message.address) for message in messages]
+
+    one, two, three = (T0_US + step * LATER for step in range(3))
+    sent = see(two, Stage.FORWARDED, b"", NODE_B, address=unseen.address, keep=False)
+    at_a = [
+        [*taken(one, half, twice), *made(one + 1, *firsts, *others[:2], logs[0])],
+        [*taken(two, orphan, unseen, create), sent, *made(two + 1, others[2], logs[1]), *taken(two + 2, second)],
+        [*taken(three, again), *made(three + 1, logs[2])],
+    ]
+    return at_a, [taken(one, half), made(two, second), []]
+
+
+@pytest.mark.timeout(900)
+def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path, monkeypatch):
+    rng = random.Random(5)
+    parent = swarm_message(rng, T0_US, [])
+    child = swarm_message(rng, T0_US + SECOND, [bytes(address_of(parent))])
+    in_swarm = [
+        [see(T0_US + SECOND, Stage.CREATED, child)],
+        [see(T0_US + LATER, Stage.ACCEPTED, parent, "udp://x")],
+        [],
+    ]
+    at_a, at_b = node_steps()
+    at_broker = broker_steps()
+    found, states = [], []
+    for step in range(3):
+        world = {BROKER: at_broker[step], NODE_A: at_a[step], NODE_B: at_b[step], PEERS[0]: in_swarm[step]}
+        write_lake(tmp_path, world)
+        with monkeypatch.context() as patch:
+            if step:
+                patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
+            out = run(spark, tmp_path, "out", whole_below=0)
+        forks = open_table(out, "forks").to_table().to_pylist()
+        found.append(sorted((fork["kind"], len(fork["evidence"])) for fork in forks))
+        states.append(sorted(row["state"] for row in open_table(out, "chains").to_table().to_pylist()))
+        whole = run(spark, tmp_path, f"whole{step}")
+        for table in schemas.TABLES:
+            assert rows_of(out, table.name) == rows_of(whole, table.name), (step, table.name)
+    two, three = ("conflicting_response", 2), ("conflicting_response", 3)
+    assert found == [
+        [two, ("shared_id", 2)],
+        [two, three, ("cycle", 2), ("forked_log", 2), ("shared_id", 3)],
+        [three, three, ("cycle", 2), ("forked_log", 3), ("shared_id", 4), ("two_creates", 2)],
+    ]
+    assert states[0].count("orphan_response") == 4
+    assert states[1].count("orphan_response") == 0
+    assert not open_table(out, "gaps").to_table().filter(pc.field("fabric") == "swarm").num_rows
+    lost = open_table(out, "deliveries").to_table().filter(pc.field("outcome") == "lost")
+    assert lost["type"].to_pylist() == ["ConnectionMessage"], "patience was over with the third step"
 
 
 def test_a_column_for_each_peer_gives_what_collecting_gives(spark):

@@ -11,7 +11,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from dovetail.pipeline import session
 from dovetail.pipeline.schemas import BINARY, LONG, QUARANTINE, STRING, TIMESTAMP, Table
-from dovetail.pipeline.tablefiles import count_rows, local_rows, read_table, write_table
+from dovetail.pipeline.tablefiles import count_rows, has_nulls, local_rows, read_here, read_table, to_arrow, write_table
 
 NESTED = StructType([StructField("since", TIMESTAMP), StructField("server", STRING)])
 SCHEMA = StructType(
@@ -74,6 +74,17 @@ def test_a_column_that_an_older_file_lacks_is_null(spark, tmp_path):
     path = tmp_path / "part.parquet"
     pq.write_table(local_rows(spark, ROWS, SCHEMA).drop("many").toArrow(), path)
     assert [row["many"] for row in read_table(spark, TABLE, [path]).collect()] == [None, None, None]
+
+
+def test_some_columns_of_some_files_are_read_here(spark, tmp_path, tuned):
+    for name, rows in (("small", 0), ("large", 1 << 40)):
+        tuned(rows)
+        write_table(TABLE, local_rows(spark, ROWS, SCHEMA), tmp_path / name)
+        files = sorted((tmp_path / name).glob("*.parquet"))
+        assert read_here(TABLE, files).equals(to_arrow(ROWS, SCHEMA))
+        assert read_here(TABLE, files, ["many"]).to_pydict() == {"many": [1, None, -(1 << 62)]}
+        assert [has_nulls(files[0], column) for column in ("message", "at")] == [False, True]
+    assert read_here(TABLE, []).num_rows == 0
 
 
 def test_what_was_there_is_replaced(spark, tmp_path):

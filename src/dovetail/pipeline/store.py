@@ -2,7 +2,7 @@
 
     OUT/<table>/                 gold: one version, of which a run replaces the files that have changed
     OUT/<table>/batch=<n>/       silver: one directory per batch of manifests, written once
-    OUT/messages/current/        the won part of `messages`, replaced in each run since a signer's key may come late
+    OUT/messages/current/        the won part of `messages`, which runs change since a signer's key may come late
     OUT/_state/batches/<n>.json  facts about the manifests and files of a batch; the batch counts once this is there
     OUT/_state/stream/           Spark's own checkpoint of which manifests it has seen
     OUT/_state/run.json          what the gold tables were made from
@@ -14,6 +14,7 @@ was just putting its own in place, there is no `run.json`, and the next run make
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from dovetail.journal.lake import publish
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, decode_facts, encode_facts
 from dovetail.pipeline.reading import BATCH, STATE
 from dovetail.pipeline.schemas import BY_NAME, Table
-from dovetail.pipeline.tablefiles import count_rows, read_table, write_here, write_table
+from dovetail.pipeline.tablefiles import count_rows, read_here, read_table, write_here, write_table
 
 CURRENT = "current"
 
@@ -143,6 +144,10 @@ class Store:
         write_here(table, parts, target)
         return count_rows(target)
 
+    def read_rows(self, table: Table) -> pa.Table:
+        """What this run has written, in this process."""
+        return read_here(table, sorted((self.root / STATE / "next" / table.name).glob("*.parquet")))
+
     def read_written(self, spark: SparkSession, table: Table) -> DataFrame:
         """What this run has written."""
         return read_table(spark, table, [self.root / STATE / "next" / table.name])
@@ -154,9 +159,23 @@ class Store:
         self._write(table, rows, table.name)
         return Change(table)
 
-    def write_files(self, table: Table, rows: DataFrame, replaced: Iterable[str]) -> Change:
-        """Write what will stand in the place of some files of a table; the others stay."""
-        self._write(table, rows, table.name)
+    def write_gold_rows(self, table: Table, parts: Iterable[pa.Table]) -> Change:
+        """The same with rows that this process has."""
+        self.write_rows(table, parts)
+        return Change(table)
+
+    def write_files(
+        self, table: Table, kept: DataFrame | None, made: Iterable[Table], replaced: Iterable[str]
+    ) -> Change:
+        """Put what will stand in the place of some files of a table beside it: rows, and files of this run's tables."""
+        target = self.root / STATE / "next" / table.name
+        if kept is None:
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+        else:
+            self._write(table, kept, table.name)
+        for one in made:
+            _link_files((self.root / STATE / "next" / one.name).glob("*.parquet"), target)
         return Change(table, frozenset(replaced))
 
     def read_next(self, spark: SparkSession, change: Change) -> DataFrame:
@@ -178,10 +197,16 @@ class Store:
         """The files of a gold table as it was published."""
         return sorted((self.root / table.name).glob("*.parquet"))
 
-    def write_current(self, table: Table, rows: DataFrame) -> None:
-        """Replace the part of a silver table that every run makes anew."""
+    def current_files(self, table: Table) -> list[Path] | None:
+        """The files of the part of a silver table that runs change; None where no run has made it."""
+        path = self.root / table.name / CURRENT
+        return sorted(path.glob("*.parquet")) if path.is_dir() else None
+
+    def write_current(self, table: Table, rows: DataFrame, kept: Iterable[Path] = ()) -> None:
+        """Replace the part of a silver table that runs change, by these rows and some of the files it had."""
         written = self._write(table, rows, f"{table.name}-{CURRENT}")
         (self.root / table.name).mkdir(exist_ok=True)
+        _link_files(kept, written)
         _replace(written, self.root / table.name / CURRENT)
 
     def publish_gold(self, changes: Iterable[Change], record: RunRecord) -> None:
@@ -231,6 +256,12 @@ class Store:
         target = self.root / STATE / "next" / name
         write_table(table, rows, target)
         return target
+
+
+def _link_files(files: Iterable[Path], target: Path) -> None:
+    """Let a directory have these files too, without copying them."""
+    for file in files:
+        os.link(file, target / file.name)
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -7,9 +7,11 @@ Arrow and is written in this process, and goes to Spark as rows.
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
 from dovetail.pipeline.schemas import QUARANTINE, STRING, Table
@@ -53,7 +55,7 @@ def _read_here(spark: SparkSession, schema: StructType, files: list[Path], *, wi
         if with_file:
             part = part.set_column(len(wanted) - 1, "file", pa.array([file.name] * part.num_rows, pa.string()))
         parts.append(part)
-    return _from_arrow(spark, pa.concat_tables(parts), schema)
+    return from_arrow(spark, pa.concat_tables(parts), schema)
 
 
 def scan_here(
@@ -61,10 +63,25 @@ def scan_here(
 ) -> Iterator[pa.Table]:
     """Rows of a table's files for which `where` holds, a condition on the columns `by`; most files have none."""
     wanted = to_arrow_schema(table.schema, timezone="UTC")
-    for file in files:
+    names = list(columns or wanted.names)
+
+    def find(file: Path) -> pa.Table | None:
         source = ds.dataset(str(file), schema=wanted, format="parquet")
-        if source.scanner(columns=list(by), filter=where).count_rows():
-            yield source.to_table(columns=list(columns or wanted.names), filter=where)
+        if not source.scanner(columns=list(by), filter=where).count_rows():
+            return None
+        return source.to_table(columns=names, filter=where)
+
+    # a file is mostly one row group, which Arrow reads in one thread
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from (rows for rows in threads.map(find, files) if rows is not None)
+
+
+def read_here(table: Table, files: Iterable[Path], columns: Sequence[str] | None = None) -> pa.Table:
+    """All rows of some small files, in this process."""
+    wanted = to_arrow_schema(table.schema, timezone="UTC")
+    chosen = pa.schema([wanted.field(name) for name in columns or wanted.names])
+    parts = [ds.dataset(str(file), schema=chosen, format="parquet").to_table() for file in files]
+    return pa.concat_tables([chosen.empty_table(), *parts])
 
 
 def write_here(table: Table, parts: Iterable[pa.Table], target: Path) -> None:
@@ -82,16 +99,33 @@ def count_rows(directory: Path) -> int:
     return sum(pq.read_metadata(path).num_rows for path in directory.glob("*.parquet"))
 
 
+def has_nulls(file: Path, column: str) -> bool:
+    """Whether a file has rows without a value in this column, as far as it says itself; if it does not, it may."""
+    metadata = pq.read_metadata(file)
+    index = metadata.schema.to_arrow_schema().get_field_index(column)
+    for group in range(metadata.num_row_groups):
+        known = metadata.row_group(group).column(index).statistics
+        if known is None or known.null_count is None or known.null_count:
+            return True
+    return False
+
+
 def local_rows(spark: SparkSession, rows: Sequence[Sequence[object]], schema: StructType) -> DataFrame:
     """Some rows that this process has, as Spark plans best: it sees what they are, above all that they are none."""
+    return from_arrow(spark, to_arrow(rows, schema), schema)
+
+
+def to_arrow(rows: Sequence[Sequence[object]], schema: StructType) -> pa.Table:
+    """Some rows that this process has, as Arrow."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     columns = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(wanted)]
-    return _from_arrow(spark, pa.table(columns, schema=wanted), schema)
+    return pa.table(columns, schema=wanted)
 
 
-def _from_arrow(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+def from_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """Some rows that this process has as Arrow."""
     # in one piece: Spark takes a first piece without rows for the end
-    return spark.createDataFrame(table.combine_chunks(), schema).coalesce(1)
+    return spark.createDataFrame(table.combine_chunks(), schema or from_arrow_schema(table.schema)).coalesce(1)
 
 
 def write_table(table: Table, rows: DataFrame, target: Path) -> None:

@@ -6,13 +6,16 @@ batch that was interrupted is simply done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import StructType
 
 from dovetail.errors import CheckpointError
 from dovetail.hop import Fabric
@@ -20,14 +23,22 @@ from dovetail.pipeline import schemas
 from dovetail.pipeline.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
 from dovetail.pipeline.facts import BatchFacts, FileFact, ManifestFact, learn_manifest
 from dovetail.pipeline.integrity import proven_paths
+from dovetail.pipeline.jobs.search import Search, distinct
 from dovetail.pipeline.leaves import with_leaves
 from dovetail.pipeline.schemas import Table
 from dovetail.pipeline.settings import AuditSettings
 from dovetail.pipeline.signatures import VERDICT_SCHEMA, verify_signatures
-from dovetail.pipeline.sources import announced_files, check_kept, kept_paths, learn_files, read_rows
+from dovetail.pipeline.sources import (
+    announced_files,
+    check_kept,
+    kept_paths,
+    learn_files,
+    read_digests,
+    read_rows,
+)
 from dovetail.pipeline.standing import hops_read_again, standing_facts, without
 from dovetail.pipeline.store import Store
-from dovetail.pipeline.tablefiles import local_rows
+from dovetail.pipeline.tablefiles import local_rows, read_here, read_table, scan_here
 from dovetail.pipeline.transforms import hops as hop_transforms
 from dovetail.pipeline.transforms import messages as message_transforms
 from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA
@@ -42,11 +53,23 @@ SERVERS_TABLE = Table(
 )
 VERDICTS_TABLE = Table("_state/verdicts", "silver", "Signatures that were verified.", ("message",), VERDICT_SCHEMA)
 
+_KNOWN = ("fabric", "digest", "message", "reject", "detail")
+KNOWN_TABLE = Table(
+    "_state/known",
+    "silver",
+    "What earlier batches decoded of the bytes that this one has.",
+    ("digest",),
+    StructType([DECODED_SCHEMA[name] for name in _KNOWN]),
+)
+LATE_TABLE = Table(
+    "_state/late", "silver", "Messages of earlier batches whose key came late.", ("digest",), DECODED_SCHEMA
+)
+
 _MANY_REJECTS = 100_000
 """From so many on, what did not decode is joined with the rows instead of being sent to each of them."""
 
 _SMALL_BATCH = 2_000_000
-"""Up to so many rows their digests go to what was decoded before, instead of all of that to them."""
+"""Up to so many rows their digests are looked for in what was decoded before; more are joined with all of it."""
 
 Say = Callable[[str], None]
 
@@ -80,8 +103,9 @@ class Batch:
         self.say("hops")
         self._write(schemas.HOPS, hop_transforms.hops(rows))
         self._write(SERVERS_TABLE, hop_transforms.servers(self._own(schemas.HOPS)))
-        self._decode(rows, files, kept_paths(self.lake, announced, files))
-        self._quarantine(rows, files)
+        decoded_before = self._decoded_before(files)
+        self._decode(rows, files, kept_paths(self.lake, announced, files), decoded_before)
+        self._quarantine(rows, files, decoded_before)
         if any(fact.fabric == Fabric.WON.value for fact in files):
             self._verify([*before.manifests, *manifests])
         self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
@@ -105,10 +129,11 @@ class Batch:
     def _read(self, paths: Sequence[str], *, is_proven: bool) -> DataFrame:
         return read_rows(self.spark, self.lake, paths).withColumn("proven", F.lit(is_proven))
 
-    def _decode(self, rows: DataFrame, files: Sequence[FileFact], kept: Sequence[str]) -> None:
+    def _decode(
+        self, rows: DataFrame, files: Sequence[FileFact], kept: Sequence[str], before: DataFrame | None
+    ) -> None:
         self.say("messages: decode")
         targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
-        before = self._decoded_before(rows, files)
         waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
         here = {fact.fabric for fact in files}
         decoded = [
@@ -131,43 +156,67 @@ class Batch:
         self._write(schemas.LINKS, message_transforms.links(new))
         self._write(schemas.KEYS, message_transforms.published_keys(new))
 
-    def _decoded_before(self, rows: DataFrame, files: Sequence[FileFact]) -> DataFrame | None:
+    def _decoded_before(self, files: Sequence[FileFact]) -> DataFrame | None:
         """What earlier batches decoded; if this one is small, only what it has to do with."""
         if not any(batch < self.number for batch in self.store.batch_ids()):
             return None
-        before = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
-        if sum(fact.part.rows for fact in files if fact.part is not None) > _SMALL_BATCH:
-            return before
-        here = rows.where(F.col("raw").isNotNull()).select("fabric", "digest").distinct()
-        return before.join(here.hint("broadcast"), on=["fabric", "digest"], how="left_semi")
+        if rows_of(files) > _SMALL_BATCH:
+            return self.store.read_silver(self.spark, DECODED_TABLE, below=self.number).select(*_KNOWN)
+        digests = distinct(read_digests(self.lake / fact.path for fact in files if fact.part is not None))
+        known = Search(self.spark, self.store, rows_of(files)).take(KNOWN_TABLE, self._earlier(DECODED_TABLE), digests)
+        self.store.write_rows(KNOWN_TABLE, [known])
+        return self.store.read_written(self.spark, KNOWN_TABLE)
 
-    def _quarantine(self, rows: DataFrame, files: Sequence[FileFact]) -> None:
+    def _quarantine(self, rows: DataFrame, files: Sequence[FileFact], before: DataFrame | None) -> None:
         self.say("quarantine")
         dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
-        before, decoded = self._decoded_before(rows, files), self._own(DECODED_TABLE)
+        decoded = self._own(DECODED_TABLE).select(*_KNOWN)
         if before is not None:
             decoded = before.unionByName(decoded)
-        rejects = decoded.where("fabric != 'won' AND reject IS NOT NULL").limit(_MANY_REJECTS).count()
-        bad = message_transforms.disbelieved(rows, decoded, few_rejects=rejects < _MANY_REJECTS)
+        bad = message_transforms.disbelieved(rows, decoded, few_rejects=self._has_few_rejects(decoded, files))
         if dirty:
             bad = bad.unionByName(hop_transforms.altered_rows(with_leaves(read_rows(self.spark, self.lake, dirty))))
         self._write(schemas.QUARANTINE, bad)
 
+    def _has_few_rejects(self, decoded: DataFrame, files: Sequence[FileFact]) -> bool:
+        if rows_of(files) < _MANY_REJECTS:
+            return True
+        return decoded.where("fabric != 'won' AND reject IS NOT NULL").limit(_MANY_REJECTS).count() < _MANY_REJECTS
+
     def _verify(self, manifests: Sequence[ManifestFact]) -> None:
+        """Verify what is new, and what is older and has waited for its signer's key."""
         self.say("messages: verify signatures")
         spark, store = self.spark, self.store
-        decoded = store.read_silver(spark, DECODED_TABLE, below=self.number).unionByName(self._own(DECODED_TABLE))
-        before = store.read_silver(spark, VERDICTS_TABLE, below=self.number)
-        published = store.read_silver(spark, schemas.KEYS, below=self.number).unionByName(self._own(schemas.KEYS))
-        keys = known_keys(spark, published, node_keys(self.settings, manifests))
-        waiting = message_transforms.to_verify(decoded.where("fabric = 'won'"), before, keys)
+        of_nodes = node_keys(self.settings, manifests)
+        published = [*self._earlier(schemas.KEYS), *store.batch_files(schemas.KEYS, [self.number])]
+        owners = read_here(schemas.KEYS, published, ["owner"])["owner"].unique().to_pylist()
+        signers = pa.array([*owners, *dict(of_nodes)], pa.string())
+        done = read_here(VERDICTS_TABLE, self._earlier(VERDICTS_TABLE), ["message"])["message"].combine_chunks()
+        has_key = (pc.field("fabric") == Fabric.WON.value) & pc.field("signer").isin(signers)
+        is_late = has_key & ~pc.field("message").isin(done)
+        late = scan_here(LATE_TABLE, self._earlier(DECODED_TABLE), is_late, ("fabric", "signer", "message"))
+        store.write_rows(LATE_TABLE, late)
+        waiting = message_transforms.to_verify(
+            self._own(DECODED_TABLE).where("fabric = 'won'").unionByName(store.read_written(spark, LATE_TABLE)),
+            store.read_silver(spark, VERDICTS_TABLE, below=self.number),
+            known_keys(spark, read_table(spark, schemas.KEYS, published), of_nodes),
+        )
         self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
+
+    def _earlier(self, table: Table) -> list[Path]:
+        """The files of earlier batches."""
+        return self.store.batch_files(table, [batch for batch in self.store.batch_ids() if batch < self.number])
 
     def _own(self, table: Table) -> DataFrame:
         return self.store.read_batches(self.spark, table, [self.number])
 
     def _write(self, table: Table, rows: DataFrame) -> None:
         self.store.write_batch_table(table, rows, self.number)
+
+
+def rows_of(files: Iterable[FileFact]) -> int:
+    """How many hops these files have."""
+    return sum(fact.part.rows for fact in files if fact.part is not None)
 
 
 def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> list[tuple[str, bytes]]:

@@ -1,8 +1,9 @@
 """The rows of gold that follow from what new batches touch (`touched`).
 
-All rows about touched messages are made from all of their hops; so are links that lead from them or to them. Of a large
-table only the files that hold a touched row are replaced; small tables are written whole. Sums are not made again from
-all rows: what the touched messages gave before is taken from them, and what they give now is added.
+All rows about touched messages are made from all of their hops; so are links that lead from them or to them, and chains
+that they are part of. Of a large table only the files that hold such a row are replaced; small tables are written
+whole. Sums are not made again from all rows: what the touched messages gave before is taken from them, and what they
+give now is added.
 
 What is touched is mostly as little as what is new, so that the session is tuned to it, whatever the size of the lake.
 """
@@ -10,17 +11,27 @@ What is touched is mostly as little as what is new, so that the session is tuned
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.pipeline import schemas
 from dovetail.pipeline.facts import BatchFacts
+from dovetail.pipeline.jobs.contradictions import has_backward_edges, replace_forks
+from dovetail.pipeline.jobs.search import Search, among
 from dovetail.pipeline.jobs.touched import (
+    ADDRESS,
+    BEFORE,
+    BOUND,
+    CHAINED_HOPS,
+    CHAINED_LINKS,
+    CHAINED_MESSAGES,
     NEAR,
     PAST_HOPS,
     TOUCHED,
@@ -28,21 +39,21 @@ from dovetail.pipeline.jobs.touched import (
     TOUCHED_LINKS,
     TOUCHED_MESSAGES,
     Touched,
-    among,
+    of_fabrics,
     state_table,
 )
 from dovetail.pipeline.schemas import Table
 from dovetail.pipeline.session import SMALL_ROWS, tune
 from dovetail.pipeline.store import Change
-from dovetail.pipeline.tablefiles import local_rows
+from dovetail.pipeline.tablefiles import from_arrow, has_nulls, read_here, to_arrow
 from dovetail.pipeline.transforms.chains import FABRICS as CHAINED
 from dovetail.pipeline.transforms.chains import chains
 from dovetail.pipeline.transforms.coverage import counts_of, message_coverage, peer_counts, peer_coverage
 from dovetail.pipeline.transforms.deliveries import FABRICS, deliveries, latency
 from dovetail.pipeline.transforms.edges import EDGES, edges
-from dovetail.pipeline.transforms.forks import circular_replies, edge_forks, is_made_whole, shared_keys, signer_forks
+from dovetail.pipeline.transforms.forks import circular_replies, edge_forks, shared_keys, signer_forks
 from dovetail.pipeline.transforms.gaps import gaps
-from dovetail.pipeline.transforms.sightings import SIGHTINGS, sightings
+from dovetail.pipeline.transforms.sightings import SIGHTINGS, collect_sightings, sightings
 from dovetail.pipeline.transforms.skew import LEGS, fastest_legs, skew
 from dovetail.pipeline.transforms.traffic import traffic
 
@@ -50,12 +61,16 @@ OWN = state_table("own", SIGHTINGS)
 MADE_DELIVERIES = state_table("made_deliveries", schemas.DELIVERIES)
 GONE_LATENCY = state_table("gone_latency", schemas.LATENCY)
 MADE_COVERAGE = state_table("made_coverage", schemas.COVERAGE)
+MADE_PEERS = state_table("made_peers", schemas.COVERAGE)
+MADE_CHAINS = state_table("made_chains", schemas.CHAINS)
+MADE_FORKS = state_table("made_forks", schemas.FORKS)
 
 MANY_PEERS = 10
 """From so many peers on, deliveries make a lake larger than its hops do."""
 
 _SMALL_FILE_BYTES = 8 << 20
-_MAX_SMALL_FILES = 16
+MAX_SMALL_FILES = 16
+"""What runs add one by one is put together when there are more small files than these."""
 
 Tables = Callable[[str], DataFrame]
 """A whole table by name: silver, or gold as it is by now."""
@@ -73,6 +88,7 @@ class Delta:
     patience_us: int
     fabrics: Sequence[str]
     peers: Sequence[str]
+    reads: dict[str, DataFrame] = field(default_factory=dict)
 
     def make(self, say: Callable[[str], None]) -> Iterator[tuple[str, Change]]:
         """The changes, table by table; whoever asks for them keeps each one before the next is made."""
@@ -80,9 +96,8 @@ class Delta:
         hops, messages = self._read(TOUCHED_HOPS), self._read(TOUCHED_MESSAGES)
         say("sightings")
         own = self._keep(OWN, sightings(hops, messages, peers=self.peers))
-        before = among(self._read(NEAR), self._addresses())
-        near = among(self._read(NEAR), self._addresses(), how="left_anti").unionByName(own)
-        yield "sightings", self._replace(SIGHTINGS, OWN)
+        before, near = self._read(BEFORE), self._read(NEAR).unionByName(own)
+        yield "sightings", self._replace(SIGHTINGS, [OWN], self._stale(SIGHTINGS))
         say("skew")
         yield from self._make_skew(hops)
         say("deliveries")
@@ -99,11 +114,15 @@ class Delta:
         say("traffic")
         yield "traffic", self._make_traffic(hops, messages, before)
         say("forks")
-        made = shared_keys(among(near, own.select("fabric", "key").distinct(), ("fabric", "key")))
-        if set(self.fabrics) - {"pcp"}:
-            made = made.unionByName(edge_forks(odd, near, links))
-        yield "forks", self._make_forks(self._overlapping(made, "left_semi"))
-        yield from self._make_chains(say)
+        made = [shared_keys(among(near, own.select("fabric", "key").distinct(), ("fabric", "key")))]
+        if has_backward_edges(self.touched.store.read_rows(EDGES)):
+            made.append(edge_forks(odd, near, links))
+        if "pcp" in self._bound_fabrics():
+            made.append(circular_replies(near, links))
+        yield "forks", self._make_forks(made)
+        if self._bound_fabrics():
+            say("chains")
+            yield "chains", self._make_chains()
 
     # rows of touched messages
 
@@ -114,7 +133,9 @@ class Delta:
         tune(self.touched.spark, SMALL_ROWS + 1 if is_large else max(rows, touched))
 
     def _read(self, table: Table) -> DataFrame:
-        return self.touched.store.read_written(self.touched.spark, table)
+        if table.name not in self.reads:
+            self.reads[table.name] = self.touched.store.read_written(self.touched.spark, table)
+        return self.reads[table.name]
 
     def _keep(self, table: Table, rows: DataFrame) -> DataFrame:
         self.touched.store.write_state(table, rows)
@@ -132,50 +153,45 @@ class Delta:
         each = [part.select(*table.schema.names) for part in parts]
         return self.touched.store.write_gold(table, reduce(DataFrame.unionByName, each))
 
-    def _sum(self, table: DataFrame, plus: DataFrame, minus: DataFrame, *sums: str) -> DataFrame:
+    def _sum(self, table: DataFrame, plus: DataFrame, *minus: DataFrame, sums: Sequence[str]) -> DataFrame:
         """A table of sums with some added and some taken away; the first of `sums` is how many there are."""
         keys = [name for name in table.columns if name not in sums]
-        negated = minus.select(*keys, *((-F.col(name)).alias(name) for name in sums))
-        each = reduce(DataFrame.unionByName, [table, plus.select(*table.columns), negated])
+        negated = [gone.select(*keys, *((-F.col(name)).alias(name) for name in sums)) for gone in minus]
+        each = reduce(DataFrame.unionByName, [table, plus.select(*table.columns), *negated])
         return each.groupBy(*keys).agg(*(F.sum(name).alias(name) for name in sums)).where(F.col(sums[0]) > 0)
 
     # large tables
 
-    def _stale(self, table: Table) -> list[str]:
-        """Files with rows of touched messages, or about no message, since those are made in every run."""
-        store, past = self.touched.store, self.touched.past_fabrics
-        self._fit(store.gold_files(table))
-        present, addresses = store.read_gold(self.touched.spark, table), self._addresses()
-        hits = []
-        if table is schemas.COVERAGE:
-            hits.append(present.where("message IS NULL"))
-            if "swarm" in past:
-                hits.append(among(present, addresses.where("fabric = 'swarm'"), ("message",)))
-        elif past:
-            hits.append(among(present.where(F.col("fabric").isin(*past)), addresses))
-        found = [row["file"] for hit in hits for row in hit.select("file").distinct().collect()]
-        return sorted({*found, *self._small_files(table)})
+    def _stale(self, table: Table, addresses: pa.Table | None = None) -> set[str]:
+        """Files with rows of touched messages, or of these; and small files once they are many."""
+        touched, files = self.touched, self.touched.store.gold_files(table)
+        if addresses is None:
+            addresses = of_fabrics(touched.addresses, touched.past_fabrics)
+        wanted = addresses.select([name for name in ADDRESS if name in table.schema.names])
+        small = {path.name for path in files if path.stat().st_size < _SMALL_FILE_BYTES}
+        found = Search(touched.spark, touched.store, touched.rows).holding(table, files, wanted)
+        return found | (small if len(small) > MAX_SMALL_FILES else set())
 
-    def _small_files(self, table: Table) -> list[str]:
-        """Small files once they are many: what runs add one by one is put together now and then."""
-        files = self.touched.store.gold_files(table)
-        small = [path.name for path in files if path.stat().st_size < _SMALL_FILE_BYTES]
-        return small if len(small) > _MAX_SMALL_FILES else []
-
-    def _stale_rows(self, table: Table, stale: Sequence[str], how: str) -> DataFrame:
-        """The rows of these files about touched messages, or about all others."""
-        rows = self.touched.store.read_files(self.touched.spark, table, stale).where("message IS NOT NULL")
+    def _stale_rows(
+        self, table: Table, stale: Iterable[str], how: str, addresses: DataFrame | None = None
+    ) -> DataFrame:
+        """The rows of these files about touched messages, or these, or about all others."""
+        rows = self.touched.store.read_files(self.touched.spark, table, sorted(stale)).where("message IS NOT NULL")
+        addresses = self._addresses() if addresses is None else addresses
         if "fabric" in table.schema.names:
-            return among(rows, self._addresses(), how=how)
-        return among(rows, self._addresses().where("fabric = 'swarm'"), ("message",), how)
+            return among(rows, addresses, ADDRESS, how)
+        return among(rows, addresses.where("fabric = 'swarm'"), ("message",), how)
 
-    def _replace(self, table: Table, made: Table, stale: Sequence[str] | None = None) -> Change:
-        """Replace the rows of touched messages by what was made."""
-        stale = self._stale(table) if stale is None else stale
+    def _replace(
+        self, table: Table, made: Sequence[Table], stale: Collection[str], addresses: DataFrame | None = None
+    ) -> Change:
+        """Replace the rows of touched messages, or of these, by what was made; `stale` are the files that hold any."""
         store = self.touched.store
+        if not stale:
+            return store.write_files(table, None, made, ())
         self._fit(path for path in store.gold_files(table) if path.name in stale)
-        kept = self._stale_rows(table, stale, "left_anti").select(*table.schema.names)
-        change = store.write_files(table, kept.unionByName(self._read(made)), stale)
+        kept = self._stale_rows(table, stale, "left_anti", addresses).select(*table.schema.names)
+        change = store.write_files(table, kept, made, stale)
         self._fit()
         return change
 
@@ -184,15 +200,17 @@ class Delta:
     def _make_skew(self, hops: DataFrame) -> Iterator[tuple[str, Change]]:
         if set(self.fabrics) <= {"pcp"}:
             return
-        fastest = local_rows(self.touched.spark, self._fastest_legs(hops), LEGS.schema)
-        yield "legs", self._write(LEGS, fastest)
-        yield "skew", self._write(schemas.SKEW, skew(fastest))
+        fastest = to_arrow(self._fastest_legs(hops), LEGS.schema)
+        yield "legs", self.touched.store.write_gold_rows(LEGS, [fastest])
+        yield "skew", self._write(schemas.SKEW, skew(from_arrow(self.touched.spark, fastest, LEGS.schema)))
 
     def _fastest_legs(self, hops: DataFrame) -> list[tuple[str, str, int, int]]:
         """The fastest legs with those of touched messages changed; all anew if a fastest one is no longer there."""
+        present = read_here(LEGS, self.touched.store.gold_files(LEGS))
+        past = fastest_legs(self._read(PAST_HOPS)).toArrow() if self.touched.past_fabrics else present.slice(0, 0)
         before, gone, now = (
-            {(row["source"], row["target"]): (row["least_us"], row["legs"]) for row in legs.collect()}
-            for legs in (self._present(LEGS), fastest_legs(self._read(PAST_HOPS)), fastest_legs(hops))
+            {(row["source"], row["target"]): (row["least_us"], row["legs"]) for row in legs.to_pylist()}
+            for legs in (present, past, fastest_legs(hops).toArrow())
         )
         merged = {}
         for pair in {*before, *now}:
@@ -213,19 +231,23 @@ class Delta:
     def _make_deliveries(self, hops: DataFrame, messages: DataFrame, own: DataFrame) -> Iterator[tuple[str, Change]]:
         if not self._has_same_clocks():
             self._fit(rows=self._hops_of(FABRICS))
-            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"))
+            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"), self.fabrics)
             yield "deliveries", self._write(schemas.DELIVERIES, made)
             yield "latency", self._write(schemas.LATENCY, latency(self.whole("deliveries")))
             self._fit()
             return
-        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own))
+        here = self.touched.addresses["fabric"].unique().to_pylist()
+        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own, here))
         stale = self._stale(schemas.DELIVERIES)
-        gone = self._keep(GONE_LATENCY, latency(self._stale_rows(schemas.DELIVERIES, stale, "left_semi")))
-        yield "deliveries", self._replace(schemas.DELIVERIES, MADE_DELIVERIES, stale)
-        summed = self._sum(self._present(schemas.LATENCY), latency(made), gone, "deliveries")
-        yield "latency", self._write(schemas.LATENCY, summed)
+        summed = [self._present(schemas.LATENCY), latency(made)]
+        if stale:
+            self._fit(path for path in self.touched.store.gold_files(schemas.DELIVERIES) if path.name in stale)
+            gone = self._stale_rows(schemas.DELIVERIES, stale, "left_semi")
+            summed.append(self._keep(GONE_LATENCY, latency(gone)))
+        yield "deliveries", self._replace(schemas.DELIVERIES, [MADE_DELIVERIES], stale)
+        yield "latency", self._write(schemas.LATENCY, self._sum(*summed, sums=["deliveries"]))
 
-    def _deliveries(self, hops: DataFrame, messages: DataFrame, seen: DataFrame) -> DataFrame:
+    def _deliveries(self, hops: DataFrame, messages: DataFrame, seen: DataFrame, fabrics: Collection[str]) -> DataFrame:
         return deliveries(
             hops,
             messages,
@@ -234,59 +256,63 @@ class Delta:
             self.whole("skew"),
             as_of=self.as_of,
             patience_us=self.patience_us,
-            fabrics=self.fabrics,
+            fabrics=[fabric for fabric in self.fabrics if fabric in fabrics],
         )
 
     def _has_same_clocks(self) -> bool:
         """Whether latencies are corrected as they were before."""
-        offsets = ("server", "other", "offset_us")
-        before, now = self._present(schemas.SKEW), self.whole("skew")
-        return sorted(before.select(*offsets).collect()) == sorted(now.select(*offsets).collect())
+        if set(self.fabrics) <= {"pcp"}:
+            return True
+        store, offsets = self.touched.store, ["server", "other", "offset_us"]
+        before, now = read_here(schemas.SKEW, store.gold_files(schemas.SKEW)), store.read_rows(schemas.SKEW)
+        return sorted(map(repr, before.select(offsets).to_pylist())) == sorted(
+            map(repr, now.select(offsets).to_pylist())
+        )
 
     def _make_coverage(self, own: DataFrame, before: DataFrame) -> Change:
-        counts = counts_of(self._present(schemas.COVERAGE).where("scope = 'peer'"))
-        summed = self._sum(counts, peer_counts(own), peer_counts(before), "many")
-        made = message_coverage(own, self.servers, as_of=self.as_of)
-        self._keep(MADE_COVERAGE, made.unionByName(peer_coverage(summed, self.servers)))
-        return self._replace(schemas.COVERAGE, MADE_COVERAGE)
+        """Rows of peers are made in every run, so that they lie in a file of their own."""
+        of_peers = [path for path in self.touched.store.gold_files(schemas.COVERAGE) if has_nulls(path, "message")]
+        peers = read_here(schemas.COVERAGE, of_peers)
+        counts = counts_of(
+            from_arrow(self.touched.spark, peers.filter(pc.field("scope") == "peer"), schemas.COVERAGE.schema)
+        )
+        gone = [peer_counts(before)] if "swarm" in self.touched.past_fabrics else []
+        summed = self._sum(counts, peer_counts(own), *gone, sums=["many"])
+        self._keep(MADE_PEERS, peer_coverage(summed, self.servers))
+        self._keep(MADE_COVERAGE, message_coverage(own, self.servers, as_of=self.as_of))
+        stale = self._stale(schemas.COVERAGE) | {path.name for path in of_peers}
+        return self._replace(schemas.COVERAGE, [MADE_COVERAGE, MADE_PEERS], stale)
 
     def _make_traffic(self, hops: DataFrame, messages: DataFrame, before: DataFrame) -> Change:
         """A message's hops are counted under its type, which may be known only now."""
-        gone = traffic(self._read(PAST_HOPS), among(messages, before.where("is_decoded")))
-        present = self._present(schemas.TRAFFIC)
-        return self._write(
-            schemas.TRAFFIC, self._sum(present, traffic(hops, messages), gone, "hops", "messages", "bytes")
-        )
+        summed = [self._present(schemas.TRAFFIC), traffic(hops, messages)]
+        if self.touched.past_fabrics:
+            summed.append(traffic(self._read(PAST_HOPS), among(messages, before.where("is_decoded"), ADDRESS)))
+        return self._write(schemas.TRAFFIC, self._sum(*summed, sums=["hops", "messages", "bytes"]))
 
-    def _make_forks(self, made: DataFrame) -> Change:
-        """Forks of keys and edges with a touched message; those of signers and replies are made from all of theirs."""
-        touched = self._chained()
-        self._fit(rows=self._hops_of(touched))
-        kept = self._overlapping(self._present(schemas.FORKS).where(~is_made_whole()), "left_anti")
-        parts = [kept, made, self._present(schemas.FORKS).where(is_made_whole() & ~F.col("fabric").isin(*touched))]
-        if "won" in touched:
-            parts.append(signer_forks(self.whole("sightings"), self.whole("messages"), self.whole("links")))
-        if "pcp" in touched:
-            parts.append(circular_replies(self.whole("sightings"), self.whole("links")))
-        return self._write(schemas.FORKS, *parts)
+    def _make_forks(self, made: list[DataFrame]) -> Change:
+        """Forks of touched messages; groups may have grown, so that all of them about such a subject are replaced."""
+        if "won" in self._bound_fabrics():
+            hops, messages, links = self._chained()
+            made.append(signer_forks(collect_sightings(hops, messages), messages, links))
+        self._keep(MADE_FORKS, reduce(DataFrame.unionByName, made).select(*schemas.FORKS.schema.names))
+        store = self.touched.store
+        present, found = read_here(schemas.FORKS, store.gold_files(schemas.FORKS)), store.read_rows(MADE_FORKS)
+        return store.write_gold_rows(schemas.FORKS, replace_forks(present, found, self.touched.addresses))
 
-    def _overlapping(self, forks: DataFrame, how: str) -> DataFrame:
-        """Forks with a touched message in evidence, or without."""
-        names = ["fabric", "kind", "subject", "evidence"]
-        members = forks.select(*names, F.explode("evidence").alias("message"))
-        hit = among(members, self._addresses()).select(*names).distinct()
-        return forks.join(hit, on=names, how=how).select(*schemas.FORKS.schema.names)
+    def _make_chains(self) -> Change:
+        """Chains of all that is bound to a touched message."""
+        hops, messages, links = self._chained()
+        made = chains(hops, messages, links, fabrics=self._bound_fabrics())
+        self._keep(MADE_CHAINS, among(made, self._read(BOUND), ADDRESS).select(*schemas.CHAINS.schema.names))
+        stale = self._stale(schemas.CHAINS, self.touched.bound)
+        return self._replace(schemas.CHAINS, [MADE_CHAINS], stale, self._read(BOUND))
 
-    def _make_chains(self, say: Callable[[str], None]) -> Iterator[tuple[str, Change]]:
-        """Chains are put together from all messages of their fabrics, if one of these is touched."""
-        if self._chained():
-            say("chains")
-            chained = [fabric for fabric in CHAINED if fabric in self.fabrics]
-            self._fit(rows=self._hops_of(chained))
-            made = chains(self.whole("hops"), self.whole("messages"), self.whole("links"), fabrics=chained)
-            yield "chains", self._write(schemas.CHAINS, made)
+    def _chained(self) -> tuple[DataFrame, DataFrame, DataFrame]:
+        """What chains are told from."""
+        return self._read(CHAINED_HOPS), self._read(CHAINED_MESSAGES), self._read(CHAINED_LINKS)
 
-    def _chained(self) -> list[str]:
+    def _bound_fabrics(self) -> list[str]:
         """Fabrics with chains of which a message is touched."""
-        touched = self._addresses().where(F.col("fabric").isin(*CHAINED)).select("fabric").distinct()
-        return sorted(row["fabric"] for row in touched.collect())
+        touched = set(self.touched.bound["fabric"].unique().to_pylist())
+        return [fabric for fabric in CHAINED if fabric in touched]

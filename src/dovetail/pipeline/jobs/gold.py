@@ -12,7 +12,10 @@ import datetime as dt
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.pipeline import schemas
@@ -20,19 +23,23 @@ from dovetail.pipeline.checks import findings
 from dovetail.pipeline.facts import BatchFacts
 from dovetail.pipeline.integrity import Verdict
 from dovetail.pipeline.jobs.batch import DECODED_TABLE, SERVERS_TABLE, VERDICTS_TABLE, known_keys, node_keys
-from dovetail.pipeline.jobs.delta import MANY_PEERS, Delta
-from dovetail.pipeline.jobs.touched import Touched, gather
+from dovetail.pipeline.jobs.delta import MANY_PEERS, MAX_SMALL_FILES, Delta
+from dovetail.pipeline.jobs.search import Search, among, distinct
+from dovetail.pipeline.jobs.touched import ADDRESS, Touched, gather, state_table
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.settings import AuditSettings
 from dovetail.pipeline.steps import gold_steps
 from dovetail.pipeline.store import Change, RunRecord, Store
-from dovetail.pipeline.tablefiles import local_rows
+from dovetail.pipeline.tablefiles import from_arrow, local_rows, read_here, read_table, scan_here, to_arrow
 from dovetail.pipeline.transforms.edges import EDGES
-from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA, merge_servers
+from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA
 from dovetail.pipeline.transforms.messages import signed_messages
 
-FORM = 2
+FORM = 3
 """Of the tables: when a transform gives other rows than before, gold made before is made anew."""
+
+SIGNED = state_table("signed", DECODED_TABLE)
+JUDGED = state_table("judged", VERDICTS_TABLE)
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -72,15 +79,16 @@ class Gold:
         size = max(hops, spread(self.facts))
         tune(spark, size)
         self.say("integrity")
-        integrity = local_rows(spark, [verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
-        self._keep("integrity", store.write_gold(schemas.INTEGRITY, integrity.coalesce(1)))
-        is_new = previous is None or previous.batches != self.record.batches
-        if is_new:
-            self._sign_messages()
+        integrity = to_arrow([verdict.row() for verdict in verdicts], schemas.INTEGRITY.schema)
+        self._keep("integrity", store.write_gold_rows(schemas.INTEGRITY, [integrity]))
+        if previous is None or previous.batches != self.record.batches:
+            self._sign_messages(previous)
+            tune(spark, size)
         self.tables |= {
             table.name: store.read_silver(spark, table) for table in schemas.TABLES if table.layer == "silver"
         }
         self.tables["servers"] = self._servers()
+        self.say("what is touched")
         touched = self._touched(previous, hops)
         if touched is None:
             self._make_all()
@@ -100,18 +108,50 @@ class Gold:
         """The fabrics that are in the lake."""
         return sorted({fact.manifest.fabric.value for fact in self.facts.manifests if fact.manifest is not None})
 
-    def _sign_messages(self) -> None:
+    def _sign_messages(self, previous: RunRecord | None) -> None:
+        """Say of all messages of won what is known of their signatures, or of those about which more is known now."""
         if "won" not in self.fabrics:
             return
         spark, store = self.spark, self.store
-        keys = known_keys(spark, store.read_silver(spark, schemas.KEYS), node_keys(self.settings, self.facts.manifests))
-        decoded = store.read_silver(spark, DECODED_TABLE).where("fabric = 'won'")
-        store.write_current(schemas.MESSAGES, signed_messages(decoded, store.read_silver(spark, VERDICTS_TABLE), keys))
+        published = store.read_silver(spark, schemas.KEYS)
+        keys = known_keys(spark, published, node_keys(self.settings, self.facts.manifests))
+        files, decoded, verdicts = store.current_files(schemas.MESSAGES), DECODED_TABLE, VERDICTS_TABLE
+        if previous is None or files is None or not set(previous.batches) <= set(self.record.batches):
+            rows = store.read_silver(spark, decoded).where("fabric = 'won'")
+            store.write_current(schemas.MESSAGES, signed_messages(rows, store.read_silver(spark, verdicts), keys))
+            return
+        changed = self._newly_judged(files, sorted(set(self.record.batches) - set(previous.batches)))
+        search = Search(spark, store, changed.num_rows)
+        tune(spark, changed.num_rows)
+        stale = search.holding(schemas.MESSAGES, files, changed)
+        stale = stale if len(files) - len(stale) < MAX_SMALL_FILES else {file.name for file in files}
+        judged = store.batch_files(verdicts, self.record.batches)
+        store.write_rows(SIGNED, [search.take(SIGNED, store.batch_files(decoded, self.record.batches), changed)])
+        store.write_rows(JUDGED, [search.take(JUDGED, judged, changed.select(["message"]))])
+        made = signed_messages(store.read_written(spark, SIGNED), store.read_written(spark, JUDGED), keys)
+        kept = read_table(spark, schemas.MESSAGES, [file for file in files if file.name in stale])
+        rows = among(kept, from_arrow(spark, changed), changed.column_names, "left_anti").unionByName(made)
+        store.write_current(schemas.MESSAGES, rows, [file for file in files if file.name not in stale])
+
+    def _newly_judged(self, files: Sequence[Path], new: Sequence[int]) -> pa.Table:
+        """Messages of won that are new, have a verdict now, or whose signer has published a key now."""
+        store = self.store
+        decoded = read_here(DECODED_TABLE, store.batch_files(DECODED_TABLE, new), ADDRESS)
+        verdicts = read_here(VERDICTS_TABLE, store.batch_files(VERDICTS_TABLE, new), ["message"])
+        owners = read_here(schemas.KEYS, store.batch_files(schemas.KEYS, new), ["owner"])["owner"].unique()
+        is_waiting = (pc.field("signature") == "unknown_key") & pc.field("signer").isin(owners)
+        waiting = scan_here(schemas.MESSAGES, files, is_waiting, ("signature", "signer"), ADDRESS)
+        judged = pa.table([pa.array(["won"] * verdicts.num_rows, pa.string()), verdicts["message"]], names=ADDRESS)
+        return distinct(decoded.filter(pc.field("fabric") == "won").drop_null(), judged, *waiting)
 
     def _servers(self) -> DataFrame:
-        rows = merge_servers(self.store.read_silver(self.spark, SERVERS_TABLE)).collect()
+        """The servers of all batches, each once with its earliest time."""
+        parts = read_here(SERVERS_TABLE, self.store.batch_files(SERVERS_TABLE, self.record.batches))
+        merged = parts.group_by(["fabric", "server"]).aggregate([("first_at", "min")])
+        merged = merged.select(["fabric", "server", "first_at_min"]).rename_columns(SERVERS_SCHEMA.names)
+        rows = merged.to_pylist()
         self.peers = sorted(row["server"] for row in rows if row["fabric"] == "swarm")
-        return local_rows(self.spark, rows, SERVERS_SCHEMA)
+        return from_arrow(self.spark, merged, SERVERS_SCHEMA)
 
     def _touched(self, previous: RunRecord | None, hops: int) -> Touched | None:
         """What is touched, or None where everything has to be made."""
@@ -122,7 +162,7 @@ class Gold:
             return None
         if hops <= self.whole_below:
             return None
-        return gather(self.spark, self.store, previous, record)
+        return gather(self.spark, self.store, previous, record, self.settings.patience_us)
 
     def _make_all(self) -> None:
         steps = gold_steps(self.settings.patience_us, self.fabrics, self.peers)

@@ -1,42 +1,42 @@
 """What new batches touch: the addresses, and all that silver has about them, gathered from everything before.
 
 Touched are the messages that new batches speak about, those whose lifetime ended since the run before, and messages of
-won that are under way, since patience may be over.
+won that were forwarded so long ago that patience is over since then.
 
-The old part of silver is large. Its files are looked through by columns: first only the addresses, to see which files
-hold a touched one, then those files. What is left after that is as little as what is new.
+A chain is told from several messages, and so are contradictions of a signer. Of the fabrics that have such
+(`CHAINED`) the touched messages, what they answer and what answers them are `bound`: rows about those may change. What
+they are told from is all of that, and again what it answers and what answers it.
+
+The old part of silver is large. What is asked for is looked up in it (`search`), and is as little as what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from dovetail.hop import Fabric, Stage
 from dovetail.pipeline import schemas
 from dovetail.pipeline.jobs.batch import DECODED_TABLE
+from dovetail.pipeline.jobs.search import Search, distinct, pick
 from dovetail.pipeline.schemas import BINARY, STRING, Table
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.store import RunRecord, Store
-from dovetail.pipeline.tablefiles import count_rows, read_table, scan_here
-from dovetail.pipeline.transforms.sightings import SIGHTINGS, key_of_address
-
-MAX_HERE = 50_000_000
-"""Files of up to so many rows are looked through in this process, which is quicker than to plan and compile a job."""
+from dovetail.pipeline.tablefiles import count_rows, read_here, scan_here
+from dovetail.pipeline.transforms.chains import FABRICS as CHAINED
+from dovetail.pipeline.transforms.sightings import KEY_BYTES, SIGHTINGS
+from dovetail.won.vocabulary import MessageType
 
 MAX_TOUCHED = 2_000_000
 """So many addresses a task can well hold; where more are touched everything is made anew."""
 
-_ADDRESS = ("fabric", "message")
+ADDRESS = ["fabric", "message"]
+_CHILD, _PARENT, _KEY = ["fabric", "child"], ["fabric", "parent"], ["fabric", "key"]
 
 
 def state_table(name: str, of: Table) -> Table:
@@ -48,10 +48,10 @@ TOUCHED = Table(
     "_state/touched",
     "silver",
     "Addresses that this run has to look at.",
-    _ADDRESS,
+    tuple(ADDRESS),
     StructType().add("fabric", STRING).add("message", BINARY),
 )
-OTHERS = Table("_state/others", "silver", "Addresses that time touches.", _ADDRESS, TOUCHED.schema)
+BOUND = Table("_state/bound", "silver", "Addresses whose chains this run has to make.", tuple(ADDRESS), TOUCHED.schema)
 PAST_HOPS = state_table("past_hops", schemas.HOPS)
 TOUCHED_HOPS = state_table("touched_hops", schemas.HOPS)
 PAST_MESSAGES = state_table("past_messages", schemas.MESSAGES)
@@ -61,7 +61,11 @@ PAST_LINKS = state_table("past_links", schemas.LINKS)
 TOUCHED_LINKS = state_table("touched_links", schemas.LINKS)
 BY_KEY = state_table("by_key", SIGHTINGS)
 BY_ADDRESS = state_table("by_address", SIGHTINGS)
+BEFORE = state_table("before", SIGHTINGS)
 NEAR = state_table("near", SIGHTINGS)
+CHAINED_HOPS = state_table("chained_hops", schemas.HOPS)
+CHAINED_LINKS = state_table("chained_links", schemas.LINKS)
+CHAINED_MESSAGES = state_table("chained_messages", schemas.MESSAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,132 +74,193 @@ class Touched:
 
     spark: SparkSession
     store: Store
-    old: Sequence[int]
-    new: Sequence[int]
+    addresses: pa.Table
+    bound: pa.Table
     rows: int
     """Of hops and links that are touched, and messages near them."""
     past_fabrics: Sequence[str]
     """Fabrics of which touched messages were known before."""
 
 
-def gather(spark: SparkSession, store: Store, previous: RunRecord, record: RunRecord) -> Touched | None:
+def gather(
+    spark: SparkSession, store: Store, previous: RunRecord, record: RunRecord, patience_us: int
+) -> Touched | None:
     """Everything that is touched, or None where that is too much."""
     old, new = previous.batches, sorted(set(record.batches) - set(previous.batches))
     fresh = sum(count_rows(store.batch_path(schemas.HOPS, batch)) for batch in new)
     if fresh > MAX_TOUCHED:
         return None
     tune(spark, fresh)
-    if store.write_state(TOUCHED, _addresses(spark, store, previous, record, new)) > MAX_TOUCHED:
+    touched = _addresses(store, previous, record, new, patience_us)
+    if touched.num_rows > MAX_TOUCHED:
         return None
-    search = _Search(spark, store, fresh)
-    touched = store.read_written(spark, TOUCHED)
-    past_rows = search.take(PAST_HOPS, store.batch_files(schemas.HOPS, old), touched)
-    past = store.read_written(spark, PAST_HOPS)
-    fabrics = [row["fabric"] for row in past.select("fabric").distinct().collect()] if past_rows else []
-    rows = store.write_state(TOUCHED_HOPS, store.read_batches(spark, schemas.HOPS, new).unionByName(past))
-    search.take(PAST_MESSAGES, store.batch_files(schemas.MESSAGES, old if fabrics else [], with_current=True), touched)
-    messages = store.read_batches(spark, schemas.MESSAGES, new).unionByName(store.read_written(spark, PAST_MESSAGES))
-    store.write_state(TOUCHED_MESSAGES, messages)
-    rows += _gather_links(search, touched, old, new)
-    rows += _gather_near(search, touched)
-    return Touched(spark, store, old, new, rows, fabrics)
+    period = (_time(previous.as_of_us), _time(record.as_of_us))
+    return _Gathering(Search(spark, store, fresh), old, new, touched, period).gather()
+
+
+def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequence[int], patience_us: int) -> pa.Table:
+    decoded = read_here(DECODED_TABLE, store.batch_files(DECODED_TABLE, new), (*ADDRESS, "reject"))
+    parts = [
+        read_here(schemas.HOPS, store.batch_files(schemas.HOPS, new), ADDRESS),
+        decoded.filter(pc.is_null(decoded["reject"])).select(ADDRESS),
+    ]
+    if record.as_of_us > previous.as_of_us:
+        before, now = (_time(us) for us in (previous.as_of_us, record.as_of_us))
+        ended = (pc.field("expires") > before) & (pc.field("expires") <= now)
+        parts += scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), ended, ("expires",), ADDRESS)
+        before, now = (_time(us - patience_us) for us in (previous.as_of_us, record.as_of_us))
+        waited = (
+            (pc.field("at") >= before)
+            & (pc.field("at") < now)
+            & (pc.field("fabric") == Fabric.WON.value)
+            & (pc.field("stage") == Stage.FORWARDED.value)
+        )
+        hops = store.batch_files(schemas.HOPS, previous.batches)
+        parts += scan_here(schemas.HOPS, hops, waited, ("at", "fabric", "stage"), ADDRESS)
+    return distinct(*parts)
+
+
+def _time(us: int) -> pa.Scalar:
+    return pa.scalar(us, pa.timestamp("us", "UTC"))
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
-    """Looks for rows in the files of large tables: in this process, or on Spark if they are very many."""
+class _Gathering:
+    search: Search
+    old: Sequence[int]
+    new: Sequence[int]
+    touched: pa.Table
+    period: tuple[pa.Scalar, pa.Scalar]
+    """The moment of the run before, and that of this one."""
 
-    spark: SparkSession
-    store: Store
-    fresh: int
+    def gather(self) -> Touched:
+        store = self.search.store
+        store.write_rows(TOUCHED, [self.touched])
+        messages = self._messages()
+        links = self._links(distinct(messages.select(_KEY), _keys_of(self.touched)))
+        near = self._near(links, messages)
+        bound, others = self._chained(links, near, messages)
+        past = self._past_hops(others)
+        rows = past.num_rows + sum(count_rows(store.batch_path(schemas.HOPS, batch)) for batch in self.new)
+        rows += links.num_rows + near.num_rows
+        fabrics = past["fabric"].unique().to_pylist()
+        return Touched(self.search.spark, store, self.touched, bound, rows, fabrics)
 
-    def take(self, into: Table, files: Sequence[Path], wanted: DataFrame, on: Sequence[str] = _ADDRESS) -> int:
-        """Keep the rows of these files whose columns are among those of `wanted`; how many there are."""
-        if sum(pq.read_metadata(file).num_rows for file in files) > MAX_HERE:
-            tune(self.spark, MAX_HERE)
-            count = self.store.write_state(into, among(read_table(self.spark, into, files), wanted, on))
-            tune(self.spark, self.fresh)
-            return count
-        values = wanted.select(*on).distinct().toArrow()
-        fabrics = values["fabric"].unique().to_pylist()
-        each = [
-            (pc.field("fabric") == fabric)
-            & pc.field(on[1]).isin(values.filter(pc.field("fabric") == fabric)[on[1]].combine_chunks())
-            for fabric in fabrics
-        ]
-        if not each:
-            return self.store.write_rows(into, [])
-        return self.store.write_rows(into, scan_here(into, files, reduce(or_, each), on))
+    def _messages(self) -> pa.Table:
+        """What the bytes of the touched messages say."""
+        store = self.search.store
+        files = store.batch_files(schemas.MESSAGES, self.old, with_current=True)
+        past = self.search.take(PAST_MESSAGES, files, self.touched)
+        messages = pa.concat_tables([self._fresh(schemas.MESSAGES), past])
+        store.write_rows(TOUCHED_MESSAGES, [messages])
+        return messages
 
+    def _fresh(self, table: Table) -> pa.Table:
+        return read_here(table, self.search.store.batch_files(table, self.new))
 
-def among(rows: DataFrame, wanted: DataFrame, on: Sequence[str] = _ADDRESS, how: str = "left_semi") -> DataFrame:
-    """Rows whose columns are among those of `wanted`; those go to the rows, not the rows to them."""
-    return rows.join(wanted.select(*on).hint("broadcast"), on=list(on), how=how)
+    def _links(self, keys: pa.Table) -> pa.Table:
+        """All links of every message that is touched, refers to one that is, or stands in a gap that has ended."""
+        store = self.search.store
+        files = store.batch_files(schemas.LINKS, self.old)
+        referring = self.search.take(REFERRING, files, keys.rename_columns(_PARENT))
+        gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), [*_CHILD, "unexpired"])
+        children = gaps.filter(gaps["unexpired"])["child"].combine_chunks()
+        before, now = self.period
+        has_ended = (pc.field("parent_expires") > before) & (pc.field("parent_expires") <= now)
+        in_gaps = has_ended & pc.field("child").isin(children)
+        ended = scan_here(schemas.LINKS, files, in_gaps, ("parent_expires", "child"), _CHILD)
+        children = distinct(self.touched.rename_columns(_CHILD), referring.select(_CHILD), *ended)
+        # all links of new batches are links of touched messages
+        past = self.search.take(PAST_LINKS, files, children)
+        links = pa.concat_tables([past, self._fresh(schemas.LINKS)])
+        store.write_rows(TOUCHED_LINKS, [links])
+        return links
 
+    def _near(self, links: pa.Table, messages: pa.Table) -> pa.Table:
+        """What was known of the touched messages, of others with a key of theirs, and of both ends of their links."""
+        store = self.search.store
+        files = store.gold_files(SIGHTINGS)
+        children = distinct(links.select(_CHILD)).rename_columns(ADDRESS)
+        keys = distinct(
+            links.select(_PARENT).rename_columns(_KEY),
+            messages.select(_KEY),
+            _keys_of(self.touched),
+            _keys_of(children),
+        )
+        by_key = self.search.take(BY_KEY, files, keys)
+        # the address of a pcp message does not tell its key
+        by_address = self.search.take(BY_ADDRESS, files, of_fabrics(children, ["pcp"]))
+        near = pa.concat_tables([by_key, pick(by_address, distinct(by_key.select(ADDRESS)), others=True)])
+        store.write_rows(BEFORE, [pick(near, self.touched)])
+        store.write_rows(NEAR, [pick(near, self.touched, others=True)])
+        return near
 
-def _addresses(
-    spark: SparkSession, store: Store, previous: RunRecord, record: RunRecord, new: Iterable[int]
-) -> DataFrame:
-    new = list(new)
-    parts = [
-        store.read_batches(spark, schemas.HOPS, new).select(*_ADDRESS),
-        store.read_batches(spark, DECODED_TABLE, new).where("reject IS NULL").select(*_ADDRESS),
-    ]
-    if record.as_of_us > previous.as_of_us:
-        before, now = (pa.scalar(us, pa.timestamp("us", "UTC")) for us in (previous.as_of_us, record.as_of_us))
-        ended = (pc.field("expires") > before) & (pc.field("expires") <= now)
-        waiting = (pc.field("fabric") == "won") & ~pc.field("outcome").isin(["delivered", "lost"])
+    def _chained(self, links: pa.Table, near: pa.Table, messages: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """What is bound, and the messages beside the touched ones that its chains are told from."""
+        search, store = self.search, self.search.store
+        own = of_fabrics(self.touched, CHAINED)
+        links, near = of_fabrics(links, CHAINED), of_fabrics(near, CHAINED)
+        own_keys = distinct(of_fabrics(messages, CHAINED).select(_KEY), _keys_of(own))
+        answers = pick(links, own_keys.rename_columns(_PARENT))
+        asked = distinct(pick(links, own.rename_columns(_CHILD)).select(_PARENT)).rename_columns(_KEY)
+        bound = distinct(own, answers.select(_CHILD).rename_columns(ADDRESS), pick(near, asked).select(ADDRESS))
+        keys = distinct(own_keys, asked, pick(near, bound).select(_KEY))
+        files = store.batch_files(schemas.LINKS, self.old if own.num_rows else [])
+        referring = search.take(REFERRING, files, keys.rename_columns(_PARENT))
+        children = distinct(bound.rename_columns(_CHILD), referring.select(_CHILD))
+        have = distinct(links.select(_CHILD))
+        more = search.take(PAST_LINKS, files, pick(children, have, others=True))
+        links = pa.concat_tables([links, more])
+        store.write_rows(CHAINED_LINKS, [links])
+        others = self._chained_messages(links, keys, children, messages)
+        store.write_rows(BOUND, [bound])
+        return bound, others
+
+    def _chained_messages(self, links: pa.Table, keys: pa.Table, children: pa.Table, messages: pa.Table) -> pa.Table:
+        """Keep the messages at both ends of these links; their addresses."""
+        search, store = self.search, self.search.store
+        files = store.batch_files(schemas.MESSAGES, self.old if keys.num_rows else [], with_current=True)
+        ends = distinct(keys, links.select(_PARENT).rename_columns(_KEY), _keys_of(children.rename_columns(ADDRESS)))
         found = [
-            *scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), ended, ("expires",), _ADDRESS),
-            *scan_here(schemas.DELIVERIES, store.gold_files(schemas.DELIVERIES), waiting, ("outcome",), _ADDRESS),
+            search.take(PAST_MESSAGES, files, ends),
+            search.take(PAST_MESSAGES, files, of_fabrics(children, ["pcp"]).rename_columns(ADDRESS)),
+            *self._creates(messages),
         ]
-        store.write_rows(OTHERS, found)
-        parts.append(store.read_written(spark, OTHERS))
-    return reduce(DataFrame.unionByName, parts).distinct()
+        kept = [of_fabrics(messages, CHAINED)]
+        for rows in found:
+            have = distinct(self.touched, *(part.select(ADDRESS) for part in kept))
+            kept.append(pick(rows, have, others=True))
+        store.write_rows(CHAINED_MESSAGES, kept)
+        return distinct(*(part.select(ADDRESS) for part in kept))
+
+    def _creates(self, messages: pa.Table) -> Iterator[pa.Table]:
+        """Creates of the same atoms as touched ones."""
+        is_create = (pc.field("fabric") == Fabric.WON.value) & (pc.field("type") == MessageType.CREATE.value)
+        senders = messages.filter(is_create)["sender"].unique()
+        if not len(senders):
+            return iter(())
+        is_same = is_create & pc.field("sender").isin(senders)
+        files = self.search.store.batch_files(schemas.MESSAGES, [], with_current=True)
+        return scan_here(schemas.MESSAGES, files, is_same, ("fabric", "type", "sender"))
+
+    def _past_hops(self, others: pa.Table) -> pa.Table:
+        """Keep the hops of touched messages and of these others; those that touched ones had before."""
+        store = self.search.store
+        found = self.search.take(PAST_HOPS, store.batch_files(schemas.HOPS, self.old), distinct(self.touched, others))
+        past, fresh = pick(found, self.touched), self._fresh(schemas.HOPS)
+        store.write_rows(PAST_HOPS, [past])
+        store.write_rows(TOUCHED_HOPS, [fresh, past])
+        store.write_rows(CHAINED_HOPS, [of_fabrics(fresh, CHAINED), of_fabrics(found, CHAINED)])
+        return past
 
 
-def _gather_links(search: _Search, touched: DataFrame, old: Sequence[int], new: Sequence[int]) -> int:
-    """All links of every message that is touched, refers to one that is, or stands in a gap that may end."""
-    spark, store = search.spark, search.store
-    files, fresh = store.batch_files(schemas.LINKS, old), store.read_batches(spark, schemas.LINKS, new)
-    on = ("fabric", "parent")
-    keys = _keys(spark, store, touched).select("fabric", F.col("key").alias("parent"))
-    search.take(REFERRING, files, keys, on)
-    waiting = store.read_gold(spark, schemas.GAPS).where("unexpired")
-    children = (
-        store.read_written(spark, REFERRING)
-        .select("fabric", "child")
-        .unionByName(waiting.select("fabric", "child"))
-        .unionByName(touched.select("fabric", F.col("message").alias("child")))
-    )
-    # all links of new batches are links of touched messages
-    search.take(PAST_LINKS, files, children, ("fabric", "child"))
-    return store.write_state(TOUCHED_LINKS, store.read_written(spark, PAST_LINKS).unionByName(fresh))
+def of_fabrics(rows: pa.Table, fabrics: Sequence[str]) -> pa.Table:
+    """Rows of these fabrics."""
+    return rows.filter(pc.is_in(rows["fabric"], value_set=pa.array(fabrics, pa.string())))
 
 
-def _gather_near(search: _Search, touched: DataFrame) -> int:
-    """What was known of the touched messages, of those that share a key with one, and of both ends of their links."""
-    spark, store = search.spark, search.store
-    links, files = store.read_written(spark, TOUCHED_LINKS), store.gold_files(SIGHTINGS)
-    children = links.select("fabric", F.col("child").alias("message")).distinct()
-    keys = (
-        links.select("fabric", F.col("parent").alias("key"))
-        .unionByName(_keys(spark, store, touched))
-        .unionByName(_keys_of_addresses(children))
-    )
-    search.take(BY_KEY, files, keys, ("fabric", "key"))
-    by_key = store.read_written(spark, BY_KEY)
-    # the address of a pcp message does not tell its key
-    search.take(BY_ADDRESS, files, children.where("fabric = 'pcp'"))
-    others = store.read_written(spark, BY_ADDRESS)
-    return store.write_state(NEAR, by_key.unionByName(among(others, by_key, how="left_anti")))
-
-
-def _keys(spark: SparkSession, store: Store, touched: DataFrame) -> DataFrame:
-    """How links name the touched messages."""
-    known = store.read_written(spark, TOUCHED_MESSAGES).select("fabric", "key")
-    return known.unionByName(_keys_of_addresses(touched)).distinct()
-
-
-def _keys_of_addresses(rows: DataFrame) -> DataFrame:
-    return rows.where("fabric != 'pcp'").select("fabric", key_of_address().alias("key"))
+def _keys_of(addresses: pa.Table) -> pa.Table:
+    """How links name messages of these addresses, as far as the address tells."""
+    swarm, won = (of_fabrics(addresses, [fabric]) for fabric in ("swarm", "won"))
+    short = pc.binary_slice(swarm["message"], 0, KEY_BYTES)
+    return pa.concat_tables([won.rename_columns(_KEY), pa.table([swarm["fabric"], short], names=_KEY)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.hop import Fabric, Relation
@@ -21,14 +21,8 @@ SELF_REFERENCE = "self_reference"
 AGAINST_TIME = "against_time"
 CYCLE = "cycle"
 
-WON_KINDS = (CONFLICTING_RESPONSE, FORKED_LOG, TWO_CREATES)
-"""Contradictions of a signer with himself; the others are about keys and edges."""
-
-
-def is_made_whole() -> Column:
-    """Forks that are found among all messages of a fabric, not from edges or keys of some."""
-    is_reply = (F.col("fabric") == "pcp") & F.col("kind").isin(SELF_REFERENCE, CYCLE)
-    return F.col("kind").isin(*WON_KINDS) | is_reply
+GROUP_KINDS = (CONFLICTING_RESPONSE, FORKED_LOG, TWO_CREATES, SHARED_ID, COLLISION)
+"""Any number of messages that contradict each other about one subject; the others are about two messages each."""
 
 
 _COLUMNS = ("fabric", "kind", "author", "subject", "evidence", "first_seen")

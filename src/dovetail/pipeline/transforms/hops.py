@@ -38,12 +38,6 @@ def servers(hops: DataFrame) -> DataFrame:
     return hops.groupBy("fabric", "server").agg(F.min("at").alias("first_at")).select("fabric", "server", "first_at")
 
 
-def merge_servers(parts: DataFrame) -> DataFrame:
-    """The servers of several batches, each once."""
-    merged = parts.groupBy("fabric", "server").agg(F.min("first_at").alias("first_at"))
-    return merged.select("fabric", "server", "first_at")
-
-
 def altered_rows(rows: DataFrame) -> DataFrame:
     """Rows (with leaves) that are not as they were sealed, for the quarantine."""
     return rows.where(~F.coalesce(F.col("leaf_valid"), F.lit(False))).select(
