@@ -107,7 +107,7 @@ def test_a_forgotten_contact_that_is_back_is_asked_from_where_it_was_left():
     for contact in (asked, heard, claimed):
         contacts.forget(contact)
     back = [answered(contacts, f"elsewhere {number}", number) for number in (1, 2, 3, 4)]
-    assert [contact.watermark_ms for contact in back] == [
+    assert [contact.known_until_ms for contact in back] == [
         NOW // 1000 - 5,
         NOW // 1000 - module.HEARD_MARGIN_MS,
         None,
@@ -124,7 +124,8 @@ def test_a_claimed_address_does_not_set_a_watermark_back_and_a_clock_that_is_set
     assert other.watermark_ms == NOW // 1000
     contacts.turn_back()
     assert other.watermark_ms is None
-    assert answered(contacts, "elsewhere", 1).watermark_ms is None
+    assert other.known_until_ms is None
+    assert answered(contacts, "elsewhere", 1).known_until_ms is None
 
 
 def test_what_is_remembered_of_forgotten_contacts_is_bounded(monkeypatch):
@@ -132,5 +133,5 @@ def test_what_is_remembered_of_forgotten_contacts_is_bounded(monkeypatch):
     contacts = made()
     for number in range(30):
         contacts.forget(answered(contacts, "peer", number))
-    found = [answered(contacts, f"elsewhere {number}", number).watermark_ms is not None for number in range(30)]
+    found = [answered(contacts, f"elsewhere {number}", number).known_until_ms is not None for number in range(30)]
     assert found == [False] * 20 + [True] * 10

@@ -185,6 +185,19 @@ def test_a_contact_that_was_away_for_a_short_time_is_asked_first_only_once():
     assert asking.asked[0][2].start_ms == asking.asked[0][0] // 1000 - 60_000 - OVERLAP_MS
 
 
+@pytest.mark.parametrize("away_ms", [60_000, NEW_PARTNER_MS + 60_000])
+def test_one_that_is_back_is_asked_for_no_less_than_a_new_partner_is(away_ms):
+    asking = Asking(12)
+    asking.run(30)
+    contact = asking.contacts.find(asking.asked[0][1])
+    contact.watermark_ms, contact.known_until_ms = None, asking.now // 1000 - away_ms
+    asking.gossip.prefer(contact, asking.now)
+    asking.asked.clear()
+    asking.run(1)
+    now, endpoint, question = asking.asked[0]
+    assert (endpoint, question.start_ms) == (contact.endpoint, now // 1000 - max(away_ms, NEW_PARTNER_MS))
+
+
 def test_contacts_that_are_back_are_bounded():
     asking = Asking(MAX_RETURNED + 5)
     for contact in asking.contacts:

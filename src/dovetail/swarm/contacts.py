@@ -65,6 +65,7 @@ class Contact:
         "is_pinned",
         "is_proven",
         "is_validated",
+        "known_until_ms",
         "knows_us",
         "linked_us",
         "past_tickets",
@@ -112,10 +113,17 @@ class Contact:
         self.linked_us = 0
         self.delivered = 0
         self.watermark_ms: int | None = None
+        self.known_until_ms: int | None = None
+        """Without a watermark: until when we had what it had, before it was away."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.serving = serving
         self.queries = queries
+
+    @property
+    def reached_ms(self) -> int | None:
+        """Until when we have, or had before it was away, what it has."""
+        return self.known_until_ms if self.watermark_ms is None else self.watermark_ms
 
     @property
     def is_linked(self) -> bool:
@@ -242,9 +250,9 @@ class Contacts:
         if contact.address == address:
             return
         contact.address = address
-        if contact.watermark_ms is None:
+        if contact.known_until_ms is None:
             # the address is only claimed: for a false one we ask for more than we need to, once
-            contact.watermark_ms = self._past.get(address)
+            contact.known_until_ms = self._past.get(address)
         contact.is_ahead = is_forward_peer(self.local, address)
         contact.uri = f"swarm://{self._swarm_name}/{address.hex()}"
         contact.uris = (contact.uri,)
@@ -290,14 +298,16 @@ class Contacts:
         """The clock was set back: what was reached by the wrong one does not count."""
         self._past.clear()
         for contact in self:
-            contact.watermark_ms = None
+            contact.watermark_ms = contact.known_until_ms = None
 
     def _remember(self, address: PeerAddress, contact: Contact) -> None:
-        heard_ms = contact.heard_us // 1000 - HEARD_MARGIN_MS
+        reached_ms = contact.reached_ms
+        if reached_ms is None:
+            reached_ms = contact.heard_us // 1000 - HEARD_MARGIN_MS
         self._past.pop(address, None)
         if len(self._past) >= MAX_PAST:
             del self._past[next(iter(self._past))]
-        self._past[address] = heard_ms if contact.watermark_ms is None else contact.watermark_ms
+        self._past[address] = reached_ms
 
     def _links_changed(self) -> None:
         self._forward = None

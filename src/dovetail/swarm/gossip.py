@@ -84,7 +84,7 @@ class Gossip:
     def prefer(self, contact: Contact, now: int) -> None:
         """A contact is back after a silence: ask it next, it may have seen another part of the swarm."""
         if len(self._returned) < MAX_RETURNED or contact.endpoint in self._returned:
-            was_long = contact.watermark_ms is not None and now // 1000 - contact.watermark_ms > NEW_PARTNER_MS
+            was_long = contact.reached_ms is not None and now // 1000 - contact.reached_ms > NEW_PARTNER_MS
             self._returned[contact.endpoint] = (contact, RETURNED_ATTEMPTS if was_long else 1)
             self.due_us = min(self.due_us, now)
 
@@ -150,7 +150,7 @@ class Gossip:
         if is_explored:
             start_ms = now_ms - EXPLORE_WINDOW_MS
         elif since is None:
-            start_ms = now_ms - NEW_PARTNER_MS
+            start_ms = min(now_ms - NEW_PARTNER_MS, contact.known_until_ms or now_ms)
         else:
             start_ms = min(since, now_ms) - self._overlap_ms(now)
         start_ms = min(start_ms, now_ms - self._depth_ms(now))

@@ -124,13 +124,13 @@ class Neighbours:
             return
         contact.hello_ticket = None
         if contact.unanswered >= MAX_UNANSWERED and now - contact.silent_us >= LOST_US and contact.is_validated:
-            if contact.watermark_ms is None:
-                contact.watermark_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
+            if contact.known_until_ms is None:
+                contact.known_until_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
             self.returned.append(contact)
         contact.unanswered = 0
         contact.held_token = answer.token
         self._contacts.identify(contact, answer.address)
-        if contact.hello_had_proof and not contact.knows_us and contact.watermark_ms is not None:
+        if contact.hello_had_proof and not contact.knows_us and contact.reached_ms is not None:
             # we knew it before, and will be answered now
             self.returned.append(contact)
         contact.knows_us = contact.hello_had_proof
