@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 
 import pytest
@@ -37,6 +38,7 @@ from dovetail.swarm.queries import (
     encode_range_list,
 )
 from dovetail.swarm.refusals import Refusal
+from dovetail.swarm.repair import PUSH_AGAIN_PEERS, PUSH_LATE_PEERS
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import SECOND, SETTINGS, START, Bench, exchanged, refer, solved, uep12
 
@@ -580,6 +582,16 @@ def test_the_first_push_goes_to_others_too_where_links_are_few():
     bench.feed(bench.content(b"another"), ALICE)
     (relayed,) = bench.observed(Stage.FORWARDED)[1:]
     assert len(relayed.counterparts) == 1
+
+
+def test_a_push_after_a_long_pause_goes_to_more_peers():
+    bench = bench_with_links()
+    for number in range(20, 40):
+        bench.link(f"192.0.2.{number}:9", number, 0)
+    published_to(bench)
+    bench.wait(40)
+    counts = [len(push.counterparts) for push in bench.observed(Stage.FORWARDED)]
+    assert [count for count, _ in itertools.groupby(counts)] == [FIRST_PUSHES, PUSH_AGAIN_PEERS, PUSH_LATE_PEERS]
 
 
 def published_to(bench: Bench) -> list[str]:

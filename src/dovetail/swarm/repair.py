@@ -25,6 +25,9 @@ from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 PUSH_AGAIN_PEERS: Final = 4
 """Seldom was nobody seen to have a message after half a second: then this push should arrive."""
+PUSH_LATE_PEERS: Final = 12
+LONG_PAUSE_US: Final = 16_000_000
+"""From so long a pause on a push goes to more peers: the next one comes late."""
 GIVEN_UP_AGE_MS: Final = 60_000
 OTHER_PEERS: Final = 8
 """Among so many, chosen anew each time, are those asked for what its namer did not send."""
@@ -210,7 +213,8 @@ class Repair:
     def _push_again(self, now: int) -> None:
         for address in self.own.collect(now):
             entry = self._dag.get(address)
-            receivers = self._contacts.pick(PUSH_AGAIN_PEERS, _is_validated)
+            is_late = self.own.watched[address] >= LONG_PAUSE_US
+            receivers = self._contacts.pick(PUSH_LATE_PEERS if is_late else PUSH_AGAIN_PEERS, _is_validated)
             if entry is None or not receivers:
                 continue
             self._outbox.send(entry.raw, receivers, Purpose.REPAIR, now)
