@@ -259,9 +259,12 @@ class Store:
 
 
 def _link_files(files: Iterable[Path], target: Path) -> None:
-    """Let a directory have these files too, without copying them."""
+    """Let a directory have these files too; they are copied only where the file system has no links."""
     for file in files:
-        os.link(file, target / file.name)
+        try:
+            os.link(file, target / file.name)
+        except OSError:
+            shutil.copyfile(file, target / file.name)
 
 
 def _replace(source: Path, target: Path) -> None:
