@@ -15,7 +15,7 @@ demo: setup ## run every fabric with injected faults, audit the journals, compar
 test: setup ## everything that must be green: lint, types and all tests but the soak
 	@$(VENV)/bin/python tools/check.py
 
-unit: setup ## the quick tests: under a minute
+unit: setup ## the quick tests: under 30 s
 	@$(PYTEST) -n auto -m "not system and not soak and not spark and not exhaustive"
 
 lint: setup ## style and likely mistakes

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-PROPERTIES = Path(__file__).parent / "properties"
+EXHAUSTIVE = [Path(__file__).parent / name for name in ("dashboard", "demo", "docs", "properties", "report")]
+"""Many cases, and whole pages."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if item.path.is_relative_to(PROPERTIES):
+        if any(map(item.path.is_relative_to, EXHAUSTIVE)):
             item.add_marker(pytest.mark.exhaustive)
     # what takes long begins first, so that the workers end together
     items.sort(key=lambda item: not any(item.iter_markers("spark")) and not any(item.iter_markers("system")))

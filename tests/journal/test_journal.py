@@ -155,6 +155,7 @@ def test_a_full_disk_fails_those_who_wait_and_goes_on_when_there_is_room(tmp_pat
         assert journal.append([observe(b"x" * 100_000)]) == 1
 
 
+@pytest.mark.exhaustive
 def test_what_nobody_waits_for_is_kept_over_a_full_disk(tmp_path, caplog):
     caplog.set_level(logging.CRITICAL)
     journal, make_room = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
@@ -194,6 +195,7 @@ def test_a_rush_is_committed_in_groups_of_bounded_size(tmp_path):
     assert max(groups) <= MAX_GROUP_BYTES
 
 
+@pytest.mark.exhaustive
 def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
     caplog.set_level(logging.CRITICAL)
     journal, make_room = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)

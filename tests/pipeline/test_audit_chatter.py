@@ -26,6 +26,7 @@ time.sleep(1)
 """
 
 
+@pytest.mark.exhaustive
 def test_all_but_chatter_is_passed_on():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
     lines = ["26/11/16 02:04:03 ERROR Executor: out of memory", "java.lang.OutOfMemoryError: WARN", "ours"]

@@ -186,9 +186,10 @@ def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path,
         forks = open_table(out, "forks").to_table().to_pylist()
         found.append(sorted((fork["kind"], len(fork["evidence"])) for fork in forks))
         states.append(sorted(row["state"] for row in open_table(out, "chains").to_table().to_pylist()))
-        whole = run(spark, tmp_path, f"whole{step}")
-        for table in schemas.TABLES:
-            assert rows_of(out, table.name) == rows_of(whole, table.name), (step, table.name)
+        if step:  # the first run is one from nothing itself
+            whole = run(spark, tmp_path, f"whole{step}")
+            for table in schemas.TABLES:
+                assert rows_of(out, table.name) == rows_of(whole, table.name), (step, table.name)
     two, three = ("conflicting_response", 2), ("conflicting_response", 3)
     assert found == [
         [two, ("shared_id", 2)],

@@ -13,6 +13,8 @@ from receipt.conversation_samples import NODE_KEYS, TRUSTED, forge, speak
 from receipt.tampering import alterations, encode
 from won.won_samples import ALICE_CHAT, BOB_CHAT, NODE_A, NODE_B
 
+pytestmark = pytest.mark.exhaustive  # whole worlds are sealed
+
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory):

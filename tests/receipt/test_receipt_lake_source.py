@@ -17,6 +17,8 @@ from dovetail.receipt.search import find_address
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 
+pytestmark = pytest.mark.exhaustive  # whole worlds are sealed
+
 TRUSTED = samples.verifiers()
 
 

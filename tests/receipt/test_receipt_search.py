@@ -14,6 +14,8 @@ from dovetail.receipt.search import MAX_CANDIDATES, find_address
 from dovetail.receipt.source import MAX_MATCHES
 from receipt import receipt_samples as samples
 
+pytestmark = pytest.mark.exhaustive  # whole worlds are sealed
+
 addresses = st.binary(min_size=32, max_size=32).map(Address) | st.sampled_from([bytes(32), b"\xff" * 32])
 
 

@@ -13,6 +13,8 @@ from dovetail.won.message import decode_message
 from receipt import receipt_samples as samples
 from receipt.conversation_samples import NODE_KEYS, TRUSTED, speak
 
+pytestmark = pytest.mark.exhaustive  # whole worlds are sealed
+
 
 @pytest.fixture(scope="module")
 def spoken(tmp_path_factory):

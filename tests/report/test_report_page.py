@@ -17,8 +17,6 @@ from report.sample_tables import HOSTILE, add_many_findings, small_world
 
 pytest.importorskip("vl_convert", reason="the charts' library is not installed")
 
-pytestmark = pytest.mark.exhaustive
-
 MANY = 100_000
 MAX_PAGE_BYTES = 25_000_000
 

@@ -52,6 +52,7 @@ async def give_up(server_context, client_context, scheme):
     await server.wait_closed()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("silence", ["plain", "before TLS", "after TLS"])
 def test_giving_up_ends_the_socket(contexts, silence):
     server_context, client_context = contexts

@@ -31,6 +31,7 @@ def test_the_search_increases_from_its_start_and_finds_the_nonce_of_the_vector(v
         assert HashlibSearch().find(blank, POW_TARGET, start, 1 << 20) == nonce
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [20, 55, 56, 63, 64, 65, 119, 120, 128, 500, 1400, 11_256])
 def test_hashlib_and_vectors_agree_at_every_padding(size):
     message = encode_content(Content(timestamp_ms=1_700_000_000_123, ttl_epochs=7, payload=b"x" * (size - 20)))
