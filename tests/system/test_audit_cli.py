@@ -19,6 +19,7 @@ import pytest
 
 from dovetail.hop import Stage
 from dovetail.journal.lake import read_manifests
+from oracle.audit_answers import ask_oracle, ask_tables
 from pipeline.audit_worlds import (
     ALICE,
     BROKER,
@@ -109,8 +110,7 @@ def test_a_run_that_is_killed_and_run_again_gives_the_same_tables(tmp_path):
     kill(process)
     assert not (out / "_state" / "run.json").exists()
     again = json.loads(run("run", lake, "--out", out, *SMALL, "--json"))
-    whole = json.loads(run("run", lake, "--out", tmp_path / "whole", *SMALL, "--json"))
-    assert again == whole
+    assert ask_tables(out) == ask_oracle(tmp_path)
     assert [server["verdict"] for server in again["servers"]] == ["proven"]
     look_without_java(out, again)
 

@@ -16,7 +16,7 @@ BLOCK_LEVEL = 8
 BLOCK_LEAVES = 1 << BLOCK_LEVEL
 CHECK_BYTES = 8
 _BUSY_TIMEOUT_S = 5.0
-_PAGE_BYTES = 4096
+_PAGE_BYTES = 8192
 _WAL_BYTES = 16 << 20
 _WAL_LIMIT_BYTES = 64 << 20
 
@@ -101,7 +101,7 @@ def connect_reader(path: Path) -> Connection:
 
 def prepare_writer(connection: Connection) -> None:
     """Settings of a writing connection. `synchronous` is set by the writer, as its durability asks."""
-    # only a new file takes the page size; small pages, since every commit writes at least three whole ones
+    # only a new file takes the page size; larger pages suit the rows of whole commits
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
