@@ -25,12 +25,14 @@ def cores(spark, tmp_path_factory):
     return root
 
 
+@pytest.mark.soak
 def test_spark_and_duckdb_make_the_same_tables(cores):
     counts = compare(cores / "ours", cores / "theirs")
     assert counts["decoded"] == MESSAGES
     assert counts["links"] > 0
 
 
+@pytest.mark.soak
 def test_a_table_that_differs_is_told(cores, spark):
     links = spark.read.parquet(str(cores / "ours" / "links"))
     links.limit(1).write.mode("append").parquet(str(cores / "ours" / "links"))
