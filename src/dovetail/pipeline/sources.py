@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
@@ -23,6 +22,7 @@ from dovetail.journal.seal import LAKE_SCHEMA, sha256_of
 from dovetail.pipeline import schemas
 from dovetail.pipeline.facts import FileFact, ManifestFact
 from dovetail.pipeline.leaves import with_leaves
+from dovetail.pipeline.tablefiles import read_files
 from dovetail.pipeline.walk import PART_SCHEMA, WALK_COLUMNS, Part, decode_part, merge_parts, walk_files
 
 _PATH_PARTS = 3
@@ -75,9 +75,7 @@ def read_rows_by_file(spark: SparkSession, lake: Path, paths: Sequence[str]) -> 
 
 def read_digests(paths: Iterable[Path]) -> pa.Table:
     """The column `digest` of these files, in this process, as far as it says anything."""
-    wanted = pa.schema([LAKE_SCHEMA.field("digest")])
-    parts = [ds.dataset(str(path), schema=wanted, format="parquet").to_table() for path in paths]
-    return pa.concat_tables([wanted.empty_table(), *parts]).drop_null()
+    return read_files(paths, pa.schema([LAKE_SCHEMA.field("digest")])).drop_null()
 
 
 def walk_rows(rows: DataFrame) -> dict[str, Part]:

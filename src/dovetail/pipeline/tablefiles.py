@@ -40,18 +40,18 @@ def read_table(spark: SparkSession, table: Table, paths: Iterable[Path], *, with
     if is_one:
         files = [file for path in paths for file in (sorted(path.glob("*.parquet")) if path.is_dir() else [path])]
         if sum(file.stat().st_size for file in files) <= MAX_LOCAL_BYTES:
-            return _read_here(spark, schema, files, with_file=with_file)
+            return _read_small(spark, schema, files, with_file=with_file)
     rows = spark.read.schema(table.schema).parquet(*map(str, paths))
     if with_file:
         rows = rows.select("*", F.col("_metadata.file_name").alias("file"))
     return rows.coalesce(1) if is_one else rows
 
 
-def _read_here(spark: SparkSession, schema: StructType, files: list[Path], *, with_file: bool) -> DataFrame:
+def _read_small(spark: SparkSession, schema: StructType, files: list[Path], *, with_file: bool) -> DataFrame:
     wanted = to_arrow_schema(schema, timezone="UTC")
     parts = [wanted.empty_table()]
     for file in files:
-        part = ds.dataset(str(file), schema=wanted, format="parquet").to_table()
+        part = read_files([file], wanted)
         if with_file:
             part = part.set_column(len(wanted) - 1, "file", pa.array([file.name] * part.num_rows, pa.string()))
         parts.append(part)
@@ -80,8 +80,13 @@ def read_here(table: Table, files: Iterable[Path], columns: Sequence[str] | None
     """All rows of some small files, in this process."""
     wanted = to_arrow_schema(table.schema, timezone="UTC")
     chosen = pa.schema([wanted.field(name) for name in columns or wanted.names])
-    parts = [ds.dataset(str(file), schema=chosen, format="parquet").to_table() for file in files]
-    return pa.concat_tables([chosen.empty_table(), *parts])
+    return read_files(files, chosen)
+
+
+def read_files(files: Iterable[Path], wanted: pa.Schema) -> pa.Table:
+    """These columns of some files, in this process; a column that a file lacks is null there."""
+    parts = [ds.dataset(str(file), schema=wanted, format="parquet").to_table() for file in files]
+    return pa.concat_tables([wanted.empty_table(), *parts])
 
 
 def write_here(table: Table, parts: Iterable[pa.Table], target: Path) -> None:

@@ -7,15 +7,12 @@ messages that came together from one contact is looked up once. A message that i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Final
 
 from dovetail.hop import Address, Observation, Stage
 from dovetail.swarm.contacts import Contact, Contacts, Route, make_route
 from dovetail.swarm.content import (
     HASH_BYTES,
-    TIME_HIGH_OFFSET,
-    TTL_OFFSET,
     ContentRules,
     MsgHash,
     bad_work,
@@ -23,6 +20,7 @@ from dovetail.swarm.content import (
     decode_content,
     decode_fields,
     work_bound,
+    work_of,
 )
 from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry
 from dovetail.swarm.events import CollisionFound, CycleFound, Event, MessageAccepted
@@ -88,9 +86,8 @@ class Intake:
                 continue
             try:
                 timestamp_ms, ttl_epochs, refers = decode_fields(message)
-                # `check_work` without its call
-                preimage = message[TIME_HIGH_OFFSET:TTL_OFFSET] + message[:TIME_HIGH_OFFSET] + message[TTL_OFFSET:]
-                if (work := sha256(preimage).digest()) >= bound:
+                # `check_work`, with the bound made once
+                if (work := work_of(message)) >= bound:
                     raise bad_work(work, rules.pow_target)
                 expires_ms = check_times(timestamp_ms, ttl_epochs, now_ms, rules)
                 msg_hash: MsgHash = address[:HASH_BYTES]  # type: ignore[assignment]  # as for `message_address`

@@ -29,7 +29,8 @@ from dovetail.pipeline.session import tune
 from dovetail.pipeline.store import RunRecord, Store
 from dovetail.pipeline.tablefiles import count_rows, read_here, scan_here
 from dovetail.pipeline.transforms.chains import FABRICS as CHAINED
-from dovetail.pipeline.transforms.sightings import KEY_BYTES, SIGHTINGS
+from dovetail.pipeline.transforms.sightings import SIGHTINGS
+from dovetail.swarm.content import HASH_BYTES
 from dovetail.won.vocabulary import MessageType
 
 MAX_TOUCHED = 2_000_000
@@ -262,5 +263,5 @@ def of_fabrics(rows: pa.Table, fabrics: Sequence[str]) -> pa.Table:
 def _keys_of(addresses: pa.Table) -> pa.Table:
     """How links name messages of these addresses, as far as the address tells."""
     swarm, won = (of_fabrics(addresses, [fabric]) for fabric in ("swarm", "won"))
-    short = pc.binary_slice(swarm["message"], 0, KEY_BYTES)
+    short = pc.binary_slice(swarm["message"], 0, HASH_BYTES)
     return pa.concat_tables([won.rename_columns(_KEY), pa.table([swarm["fabric"], short], names=_KEY)])

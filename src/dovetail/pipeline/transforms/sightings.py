@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 
 from dovetail.hop import Reason, Stage
 from dovetail.pipeline.schemas import BINARY, BOOLEAN, STRING, TIMESTAMP, Table
+from dovetail.swarm.content import HASH_BYTES
 
 HOLDER = StructType([StructField("since", TIMESTAMP), StructField("server", STRING)])
 REFUSAL = StructType([StructField("at", TIMESTAMP), StructField("reason", STRING), StructField("server", STRING)])
@@ -49,9 +50,6 @@ _TAKEN = (Stage.ACCEPTED.value, Stage.CREATED.value)
 _BODY = ("key", "sender", "signer", "created", "expires", "work_valid")
 _REASONS = sorted(reason.value for reason in Reason)
 _NO_REASON, _REASON_BITS = 0, 10
-
-KEY_BYTES = 8
-"""By so many bytes of its address a link names a message of a swarm."""
 
 MAX_COLUMNS = 16
 """Up to so many peers have columns of their own."""
@@ -103,7 +101,7 @@ def swarm_sightings(hops: DataFrame, messages: DataFrame, peers: Sequence[str]) 
     return listed.select(
         F.lit("swarm").alias("fabric"),
         "message",
-        F.substring("message", 1, KEY_BYTES).alias("key"),
+        F.substring("message", 1, HASH_BYTES).alias("key"),
         (F.col("bodies") > 0).alias("is_decoded"),
         F.lit(None).cast("string").alias("sender"),
         F.lit(None).cast("string").alias("signer"),
@@ -188,7 +186,7 @@ def collect_sightings(hops: DataFrame, messages: DataFrame) -> DataFrame:
 
 def key_of_address() -> Column:
     """How links name a message, from its address alone: swarm by 8 bytes, won by all of it; pcp names ids instead."""
-    return F.when(F.col("fabric") == "swarm", F.substring("message", 1, KEY_BYTES)).otherwise(F.col("message"))
+    return F.when(F.col("fabric") == "swarm", F.substring("message", 1, HASH_BYTES)).otherwise(F.col("message"))
 
 
 def swarm_of(server: Column) -> Column:
