@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ def table_names(out: Path) -> list[str]:
     )
 
 
-def open_table(out: Path, name: str) -> ds.Dataset:
-    """One table; PipelineError names those that are there."""
+def open_table(out: Path, name: str, *, repeated: Sequence[str] = ()) -> ds.Dataset:
+    """One table; PipelineError names those that are there. Columns with few values stay the dictionaries they are."""
     names = table_names(out)
     if name not in names:
         raise PipelineError(f"there is no table {name!r}; there are {', '.join(names) or 'none yet'}")
@@ -52,7 +52,7 @@ def open_table(out: Path, name: str) -> ds.Dataset:
     if not files:
         raise PipelineError(f"the table {name!r} has no files yet")
     with readable(out / name):
-        return ds.dataset(files, format="parquet")
+        return ds.dataset(files, format=ds.ParquetFileFormat(dictionary_columns=set(repeated)))
 
 
 def _counts(out: Path, path: Path) -> bool:

@@ -118,7 +118,7 @@ def _counts(out: Path, name: str, *columns: str) -> Counter[tuple[str, ...]]:
     counts: Counter[tuple[str, ...]] = Counter()
     if name in table_names(out):
         with readable(out / name):
-            for batch in open_table(out, name).to_batches(columns=list(columns)):
+            for batch in open_table(out, name, repeated=columns).to_batches(columns=list(columns)):
                 grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
                 for row in grouped.to_pylist():
                     counts[tuple(row[column] for column in columns)] += row["count_all"]

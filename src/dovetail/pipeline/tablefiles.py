@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from operator import and_
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +28,9 @@ from pyspark.sql.types import BinaryType, StructType
 
 from dovetail.pipeline.schemas import QUARANTINE, STRING, Table
 from dovetail.pipeline.session import is_one_partition
+from dovetail.pipeline.sieve import Sieve
+
+_T = TypeVar("_T")
 
 MAX_LOCAL_BYTES = 1 << 20
 """Files of up to so many bytes are read here; rows of more cost more on their way to Spark than a job does."""
@@ -58,6 +64,32 @@ def _read_small(spark: SparkSession, schema: StructType, files: list[Path], *, w
     return from_arrow(spark, pa.concat_tables(parts), schema)
 
 
+def find_here(
+    table: Table, files: Iterable[Path], wanted: pa.Table, columns: Sequence[str] | None = None
+) -> Iterator[tuple[Path, pa.Table]]:
+    """Rows of a table's files whose value in the last column of `wanted`, a binary one, stands there.
+
+    They come file by file; most files have none. By its other columns row groups are passed over, if they say of
+    themselves that they have no such value.
+    """
+    schema = to_arrow_schema(table.schema, timezone="UTC")
+    names = list(columns or schema.names)
+    *others, by = wanted.column_names
+    sieve = Sieve(wanted[by].combine_chunks())
+    where = reduce(and_, (pc.field(name).isin(wanted[name].unique()) for name in others), pc.scalar(True))
+
+    def find(file: Path) -> tuple[Path, pa.Table]:
+        found = [pa.schema([schema.field(name) for name in names]).empty_table()]
+        for fragment in ds.dataset(str(file), schema=schema, format="parquet").get_fragments():
+            for group in fragment.split_by_row_group(where, schema):
+                places = sieve.find(group.to_table(schema=schema, columns=[by])[by])
+                if len(places):
+                    found.append(group.to_table(schema=schema, columns=names).take(places))
+        return file, pa.concat_tables(found)
+
+    yield from ((file, rows) for file, rows in _each(find, files) if rows.num_rows)
+
+
 def scan_here(
     table: Table, files: Iterable[Path], where: pc.Expression, by: Sequence[str], columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
@@ -71,9 +103,13 @@ def scan_here(
             return None
         return source.to_table(columns=names, filter=where)
 
-    # a file is mostly one row group, which Arrow reads in one thread
+    yield from (rows for rows in _each(find, files) if rows is not None)
+
+
+def _each(find: Callable[[Path], _T], files: Iterable[Path]) -> Iterator[_T]:
+    """What is found in each file; a file is mostly one row group, which Arrow reads in one thread."""
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        yield from (rows for rows in threads.map(find, files) if rows is not None)
+        yield from threads.map(find, files)
 
 
 def read_here(table: Table, files: Iterable[Path], columns: Sequence[str] | None = None) -> pa.Table:

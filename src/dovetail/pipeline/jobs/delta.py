@@ -39,7 +39,6 @@ from dovetail.pipeline.jobs.touched import (
     TOUCHED_LINKS,
     TOUCHED_MESSAGES,
     Touched,
-    of_fabrics,
     state_table,
 )
 from dovetail.pipeline.schemas import Table
@@ -165,8 +164,7 @@ class Delta:
     def _stale(self, table: Table, addresses: pa.Table | None = None) -> set[str]:
         """Files with rows of touched messages, or of these; and small files once they are many."""
         touched, files = self.touched, self.touched.store.gold_files(table)
-        if addresses is None:
-            addresses = of_fabrics(touched.addresses, touched.past_fabrics)
+        addresses = touched.known if addresses is None else addresses
         wanted = addresses.select([name for name in ADDRESS if name in table.schema.names])
         small = {path.name for path in files if path.stat().st_size < _SMALL_FILE_BYTES}
         found = Search(touched.spark, touched.store, touched.rows).holding(table, files, wanted)
@@ -207,7 +205,7 @@ class Delta:
     def _fastest_legs(self, hops: DataFrame) -> list[tuple[str, str, int, int]]:
         """The fastest legs with those of touched messages changed; all anew if a fastest one is no longer there."""
         present = read_here(LEGS, self.touched.store.gold_files(LEGS))
-        past = fastest_legs(self._read(PAST_HOPS)).toArrow() if self.touched.past_fabrics else present.slice(0, 0)
+        past = fastest_legs(self._read(PAST_HOPS)).toArrow() if self.touched.known_fabrics else present.slice(0, 0)
         before, gone, now = (
             {(row["source"], row["target"]): (row["least_us"], row["legs"]) for row in legs.to_pylist()}
             for legs in (present, past, fastest_legs(hops).toArrow())
@@ -276,7 +274,7 @@ class Delta:
         counts = counts_of(
             from_arrow(self.touched.spark, peers.filter(pc.field("scope") == "peer"), schemas.COVERAGE.schema)
         )
-        gone = [peer_counts(before)] if "swarm" in self.touched.past_fabrics else []
+        gone = [peer_counts(before)] if "swarm" in self.touched.known_fabrics else []
         summed = self._sum(counts, peer_counts(own), *gone, sums=["many"])
         self._keep(MADE_PEERS, peer_coverage(summed, self.servers))
         self._keep(MADE_COVERAGE, message_coverage(own, self.servers, as_of=self.as_of))
@@ -286,7 +284,7 @@ class Delta:
     def _make_traffic(self, hops: DataFrame, messages: DataFrame, before: DataFrame) -> Change:
         """A message's hops are counted under its type, which may be known only now."""
         summed = [self._present(schemas.TRAFFIC), traffic(hops, messages)]
-        if self.touched.past_fabrics:
+        if self.touched.known_fabrics:
             summed.append(traffic(self._read(PAST_HOPS), among(messages, before.where("is_decoded"), ADDRESS)))
         return self._write(schemas.TRAFFIC, self._sum(*summed, sums=["hops", "messages", "bytes"]))
 

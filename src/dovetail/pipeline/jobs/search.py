@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dovetail.pipeline.schemas import Table
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.store import Store
-from dovetail.pipeline.tablefiles import from_arrow, read_table, scan_here
+from dovetail.pipeline.tablefiles import find_here, from_arrow, read_table
 
 MAX_HERE = 50_000_000
 """Files of up to so many rows are looked through in this process, which is quicker than to plan and compile a job."""
@@ -45,10 +45,9 @@ class Search:
             self.store.write_state(into, rows)
             tune(self.spark, self.rows)
             return self.store.read_rows(into)
-        last = wanted.column_names[-1]
-        # a row of another fabric with the same bytes is left out afterwards: few pass this, and it is quicker alone
-        found = scan_here(into, files, pc.field(last).isin(_values(wanted, last)), (last,))
+        found = [rows for _, rows in find_here(into, files, wanted)]
         empty = to_arrow_schema(into.schema, timezone="UTC").empty_table()
+        # a row of another fabric with the same bytes is left out here
         return pick(pa.concat_tables([empty, *found]), wanted)
 
     def holding(self, table: Table, files: Sequence[Path], wanted: pa.Table) -> set[str]:
@@ -62,9 +61,7 @@ class Search:
             names = {row["file"] for row in hits.select("file").distinct().collect()}
             tune(self.spark, self.rows)
             return names
-        last = wanted.column_names[-1]
-        where, values = (last,), pc.field(last).isin(_values(wanted, last))
-        return {file.name for file in files if any(True for _ in scan_here(table, [file], values, where, where))}
+        return {file.name for file, _ in find_here(table, files, wanted, wanted.column_names[-1:])}
 
 
 def count(files: Iterable[Path]) -> int:

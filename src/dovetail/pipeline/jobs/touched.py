@@ -79,8 +79,14 @@ class Touched:
     bound: pa.Table
     rows: int
     """Of hops and links that are touched, and messages near them."""
-    past_fabrics: Sequence[str]
-    """Fabrics of which touched messages were known before."""
+    known: pa.Table
+    """The addresses of those touched messages that had hops before: there can be old rows of these only."""
+
+    @property
+    def known_fabrics(self) -> list[str]:
+        """Fabrics of which touched messages were known before."""
+        fabrics: list[str] = self.known["fabric"].unique().to_pylist()
+        return fabrics
 
 
 def gather(
@@ -137,21 +143,28 @@ class _Gathering:
     def gather(self) -> Touched:
         store = self.search.store
         store.write_rows(TOUCHED, [self.touched])
-        messages = self._messages()
-        links = self._links(distinct(messages.select(_KEY), _keys_of(self.touched)))
+        past, fresh = self._past_hops(self.touched), self._fresh(schemas.HOPS)
+        store.write_rows(PAST_HOPS, [past])
+        store.write_rows(TOUCHED_HOPS, [fresh, past])
+        known = distinct(past.select(ADDRESS))
+        messages = self._messages(known)
+        links = self._links(known, distinct(messages.select(_KEY), _keys_of(self.touched)))
         near = self._near(links, messages)
         bound, others = self._chained(links, near, messages)
-        past = self._past_hops(others)
-        rows = past.num_rows + sum(count_rows(store.batch_path(schemas.HOPS, batch)) for batch in self.new)
-        rows += links.num_rows + near.num_rows
-        fabrics = past["fabric"].unique().to_pylist()
-        return Touched(self.search.spark, store, self.touched, bound, rows, fabrics)
+        others = self._past_hops(pick(others, self.touched, others=True))
+        store.write_rows(CHAINED_HOPS, [of_fabrics(hops, CHAINED) for hops in (fresh, past, others)])
+        rows = past.num_rows + fresh.num_rows + links.num_rows + near.num_rows
+        return Touched(self.search.spark, store, self.touched, bound, rows, known)
 
-    def _messages(self) -> pa.Table:
-        """What the bytes of the touched messages say."""
+    def _past_hops(self, addresses: pa.Table) -> pa.Table:
+        """The hops that these messages had before."""
+        return self.search.take(PAST_HOPS, self.search.store.batch_files(schemas.HOPS, self.old), addresses)
+
+    def _messages(self, known: pa.Table) -> pa.Table:
+        """What the bytes of the touched messages say; bytes come with a hop, those of won lie in one place."""
         store = self.search.store
         files = store.batch_files(schemas.MESSAGES, self.old, with_current=True)
-        past = self.search.take(PAST_MESSAGES, files, self.touched)
+        past = self.search.take(PAST_MESSAGES, files, distinct(known, of_fabrics(self.touched, [Fabric.WON.value])))
         messages = pa.concat_tables([self._fresh(schemas.MESSAGES), past])
         store.write_rows(TOUCHED_MESSAGES, [messages])
         return messages
@@ -159,7 +172,7 @@ class _Gathering:
     def _fresh(self, table: Table) -> pa.Table:
         return read_here(table, self.search.store.batch_files(table, self.new))
 
-    def _links(self, keys: pa.Table) -> pa.Table:
+    def _links(self, known: pa.Table, keys: pa.Table) -> pa.Table:
         """All links of every message that is touched, refers to one that is, or stands in a gap that has ended."""
         store = self.search.store
         files = store.batch_files(schemas.LINKS, self.old)
@@ -170,7 +183,7 @@ class _Gathering:
         has_ended = (pc.field("parent_expires") > before) & (pc.field("parent_expires") <= now)
         in_gaps = has_ended & pc.field("child").isin(children)
         ended = scan_here(schemas.LINKS, files, in_gaps, ("parent_expires", "child"), _CHILD)
-        children = distinct(self.touched.rename_columns(_CHILD), referring.select(_CHILD), *ended)
+        children = distinct(known.rename_columns(_CHILD), referring.select(_CHILD), *ended)
         # all links of new batches are links of touched messages
         past = self.search.take(PAST_LINKS, files, children)
         links = pa.concat_tables([past, self._fresh(schemas.LINKS)])
@@ -243,16 +256,6 @@ class _Gathering:
         is_same = is_create & pc.field("sender").isin(senders)
         files = self.search.store.batch_files(schemas.MESSAGES, [], with_current=True)
         return scan_here(schemas.MESSAGES, files, is_same, ("fabric", "type", "sender"))
-
-    def _past_hops(self, others: pa.Table) -> pa.Table:
-        """Keep the hops of touched messages and of these others; those that touched ones had before."""
-        store = self.search.store
-        found = self.search.take(PAST_HOPS, store.batch_files(schemas.HOPS, self.old), distinct(self.touched, others))
-        past, fresh = pick(found, self.touched), self._fresh(schemas.HOPS)
-        store.write_rows(PAST_HOPS, [past])
-        store.write_rows(TOUCHED_HOPS, [fresh, past])
-        store.write_rows(CHAINED_HOPS, [of_fabrics(fresh, CHAINED), of_fabrics(found, CHAINED)])
-        return past
 
 
 def of_fabrics(rows: pa.Table, fabrics: Sequence[str]) -> pa.Table:
