@@ -4,7 +4,7 @@ One swarm peer holds most of it; a broker and two nodes add their shares. Every 
 every manifest is signed, and every address and leaf is the hash it should be: to the audit it is a lake like any other.
 
 A file of the swarm is made from its own seed, so that several processes write files at once. Its messages refer to
-those of the chunk before, some to the file before; one reference in ten thousand has a parent that nobody has.
+those of the chunk before, some to the large file before; one reference in ten thousand has a parent that nobody has.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LakeWriter:
         self.lake = lake
         self.processes = processes
         self._trees: dict[str, Frontier] = {}
-        self._last: tuple[int, int] | None = None
+        self._large: tuple[int, int] | None = None
 
     def seal(self, shares: Shares) -> int:
         """Add these messages, announce them, and return how many hops they are."""
@@ -104,9 +104,13 @@ class LakeWriter:
     def _seal_swarm(self, count: int) -> None:
         first = self._size(PEER)
         ranges = aligned_ranges(first, first + count, MAX_LEVEL)
+        before = []
+        for own in ranges:
+            before.append(self._large)
+            if 1 << own[1] >= CHUNK:
+                self._large = own
         with ProcessPoolExecutor(self.processes) as pool:
-            files = list(pool.map(partial(write_swarm_file, self.lake), [self._last, *ranges[:-1]], ranges))
-        self._last = ranges[-1]
+            files = list(pool.map(partial(write_swarm_file, self.lake), before, ranges))
         self._announce(PEER, files)
 
     def _seal_hops(self, server: str, hops: list[Hop]) -> None:
@@ -164,7 +168,7 @@ def key_seed(owner: str) -> bytes:
 
 
 def write_swarm_file(lake: Path, previous: tuple[int, int] | None, own: tuple[int, int]) -> SealedFile:
-    """One file of the peer, given the range (first position and level) of the file before it and its own."""
+    """One file of the peer, given the range (first position and level) of the large file before it and its own."""
     first, end = own[0], own[0] + (1 << own[1])
     tables, leaves = [], []
     before = None if previous is None else first_keys(*previous)
