@@ -7,7 +7,6 @@ memory is bounded; what it has forgotten it finds again through the journal's in
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ from dovetail.journal.messages import MessageTuple
 from dovetail.journal.reader import JournalReader
 
 RunRow = tuple[int, int, int, int, Counterparts]
+
+_GENERATIONS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +33,25 @@ class Limits:
 
 
 class Batch:
-    """The rows that one commit adds, and the counters after it."""
+    """The rows that one commit adds, and the counters after it.
 
-    __slots__ = ("bodies", "body_bytes", "end", "first_at_us", "last_at_us", "messages", "names", "runs", "seen")
+    `seen` are the numbers of all its messages, as a catalogue keeps them; `older` those of messages of earlier commits.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = (
+        "bodies",
+        "body_bytes",
+        "end",
+        "first_at_us",
+        "last_at_us",
+        "messages",
+        "names",
+        "older",
+        "runs",
+        "seen",
+    )
+
+    def __init__(self, size: int, recalled: dict[bytes, int]) -> None:
         self.end = size
         self.first_at_us = 0
         self.last_at_us = 0
@@ -45,7 +60,8 @@ class Batch:
         self.names: dict[str, int] = {}
         self.messages: list[MessageTuple] = []
         self.bodies: dict[int, MessageTuple] = {}
-        self.seen: dict[bytes, int] = {}
+        self.older = [abs(number) for number in recalled.values()]
+        self.seen = recalled
 
     def add_body(self, message_id: int, stored: MessageTuple, next_message: int) -> None:
         """The bytes of a message that was seen without them: in this batch, or earlier."""
@@ -56,7 +72,11 @@ class Batch:
 
 
 class Catalogue:
-    """Numbers of names and messages. A message without bytes so far is kept as a negative number."""
+    """Numbers of names and messages. A message without bytes so far is kept as a negative number.
+
+    Messages are kept in generations, the newest last: new ones go into a small table that stays near the processor, and
+    the oldest table is forgotten as a whole.
+    """
 
     __slots__ = (
         "_index",
@@ -78,54 +98,56 @@ class Catalogue:
         self._is_address_hash_of_bytes = reader.identity.fabric is not Fabric.WON
         self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
-        self._messages: dict[bytes, int] = {}
+        newest: dict[bytes, int] = {}
         for block in reader.message_blocks(index.end):
             for message_id, message in enumerate(block.messages, block.first_id):
-                self._messages[message.address] = message_id if message.body_seq is not None else -message_id
+                newest[message.address] = message_id if message.body_seq is not None else -message_id
+        self._messages = [newest]
         self._names: dict[str, int] = {}
         self.has_older_names = self.next_name > 1
 
     def encode(self, observations: Sequence[Observation], size: int, last_at_us: int) -> Batch:
         """The rows of one commit behind a journal of `size` hops. Times never go backwards."""
-        batch = Batch(size)
         addresses = [observation.message for observation in observations]
         sizes = set(map(len, addresses))
         if sizes != {ADDRESS_BYTES}:
             raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {min(sizes - {ADDRESS_BYTES})}")
-        numbers = self._recall(addresses)
+        batch = Batch(size, self._recall(addresses))
         names, seen = self._names, batch.seen
         runs, messages, next_message = batch.runs, batch.messages, self.next_message
         is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
-        body_bytes = 0
+        body_bytes, end = 0, size
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
-        end = batch.end
-        for observation, message_id in zip(observations, numbers, strict=True):
-            before_us = at_us
-            if observation.at_us > at_us:
-                at_us = observation.at_us
-            address, raw, reason = observation.message, observation.raw, observation.reason
-            if message_id is None or message_id < 0:
-                message_id = seen.get(address, message_id)
-            if message_id is None and raw is not None and observation.size is None:
+        for observation in observations:
+            address = observation.message
+            message_id = seen.get(address)
+            if message_id is None and (raw := observation.raw) is not None and observation.size is None:
                 # a new message with all of its bytes, which is what most are
                 message_id = seen[address] = next_message + len(messages)
                 digest = b"" if is_hash or sha256(raw).digest() == address else sha256(raw).digest()
-                messages.append((address, end, len(raw), digest, observation.expires_us, raw))
-                body_bytes += len(raw)
+                raw_bytes = len(raw)
+                messages.append((address, end, raw_bytes, digest, observation.expires_us, raw))
+                body_bytes += raw_bytes
             elif message_id is None or message_id < 0:
                 batch.end = end
                 message_id = self._encode_message(observation, message_id, batch)
             counterparts = observation.counterparts
-            packed: Counterparts = None
-            if not counterparts:
+            packed: Counterparts
+            if len(counterparts) == 1 and (packed := names.get(counterparts[0])) is not None:
                 end += 1
-            elif len(counterparts) == 1 and counterparts[0] in names:
-                packed = names[counterparts[0]]
-                end += 1
-            else:
+            elif counterparts:
                 packed = pack_names(self._number_names(counterparts, batch))
                 end += len(counterparts)
-            runs.append((message_id, observation.stage.code, reason.code if reason else 0, at_us - before_us, packed))
+            else:
+                packed = None
+                end += 1
+            after_us = observation.at_us - at_us
+            if after_us > 0:
+                at_us += after_us
+            else:
+                after_us = 0
+            reason = observation.reason
+            runs.append((message_id, observation.stage.code, reason.code if reason else 0, after_us, packed))
         batch.end = end
         batch.body_bytes += body_bytes
         batch.last_at_us = at_us
@@ -135,7 +157,7 @@ class Catalogue:
         """The batch is committed."""
         self.next_name += len(batch.names)
         self.next_message += len(batch.messages)
-        self._messages.update(batch.seen)
+        self._messages[-1].update(batch.seen)
         if batch.names:
             self._names.update(batch.names)
             if len(self._names) > self._limits.names_kept:
@@ -144,9 +166,11 @@ class Catalogue:
 
     def shrink(self) -> None:
         """Forget what can be found through the indexes; call it only when they are up to date."""
-        if len(self._messages) > self._limits.messages_kept:
-            newer = itertools.islice(self._messages.items(), len(self._messages) // 2, None)
-            self._messages = dict(newer)
+        kept = sum(map(len, self._messages))
+        while self._messages and kept > self._limits.messages_kept:
+            kept -= len(self._messages.pop(0))
+        if not self._messages or len(self._messages[-1]) * _GENERATIONS >= self._limits.messages_kept:
+            self._messages.append({})
 
     def _encode_message(self, observation: Observation, message_id: int | None, batch: Batch) -> int:
         """The number of a message that is new, or that had no bytes so far."""
@@ -202,23 +226,35 @@ class Catalogue:
         self._names[name] = number
         return number
 
-    def _recall(self, addresses: list[Address]) -> list[int | None]:
-        """The numbers of messages, from memory or from the journal; None for those that are new."""
-        numbers: list[int | None] = [None] * len(addresses)
-        known, forgotten = self._messages, []
+    def _recall(self, addresses: list[Address]) -> dict[bytes, int]:
+        """The numbers of those messages that are not new, from memory or from the journal."""
+        recalled: dict[bytes, int] = {}
+        forgotten: list[Address] = []
         places = self._index.ask(addresses)
         for place in places:
-            number = numbers[place] = known.get(addresses[place])
-            if number is None:
-                forgotten.append(place)
+            address = addresses[place]
+            number = self._remember(address)
+            if number is not None:
+                recalled[address] = number
+            else:
+                forgotten.append(address)
         if forgotten:  # or new, and asked for twice
             asked = set(places)
             new = {address for place, address in enumerate(addresses) if place not in asked}
-            forgotten = [place for place in forgotten if addresses[place] not in new]
-        candidates = self._index.candidates([addresses[place] for place in forgotten]) if forgotten else []
+            forgotten = [address for address in forgotten if address not in new]
+        candidates = self._index.candidates(forgotten) if forgotten else []
         if candidates:
-            for row in self._reader.messages_by_id(candidates).values():
-                known[row.address] = row.id if row.body_seq is not None else -row.id
-            for place in forgotten:
-                numbers[place] = known.get(addresses[place])
-        return numbers
+            found = {row.address: row for row in self._reader.messages_by_id(candidates).values()}
+            for address in forgotten:
+                row = found.get(address)
+                if row is not None:
+                    recalled[address] = row.id if row.body_seq is not None else -row.id
+        return recalled
+
+    def _remember(self, address: Address) -> int | None:
+        """The number of a message that is kept in memory."""
+        for generation in reversed(self._messages):
+            number = generation.get(address)
+            if number is not None:
+                return number
+        return None

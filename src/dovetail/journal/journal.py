@@ -265,7 +265,7 @@ class Journal:
         self.close()
 
     def _put(self, observations: Sequence[Observation], waiter: _Waiter | None, *, wait: bool) -> None:
-        cost = sum([_HOP_COST_BYTES + len(o.raw or b"") + 4 * len(o.counterparts) for o in observations])
+        cost = sum([_HOP_COST_BYTES + 4 * len(o.counterparts) + (len(o.raw) if o.raw else 0) for o in observations])
         limit = self._options.max_queue_bytes
         with self._lock:
             # a single append larger than the bound still passes, alone

@@ -86,7 +86,10 @@ class MessageBlock:
 
 
 _decoder = msgspec.msgpack.Decoder(list[StoredMessage])
-encode_messages = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+encode_messages = _encoder.encode
+encode_messages_into = _encoder.encode_into
+"""The same into a bytearray, whose memory a writer uses again and again: it then stays near the processor."""
 
 
 def decode_block(first_id: int, count: int, first_seq: int, crc: int, blob: bytes) -> MessageBlock:

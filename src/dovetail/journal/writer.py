@@ -34,7 +34,7 @@ from dovetail.journal.database import (
     translate,
 )
 from dovetail.journal.layout import encode_runs
-from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
+from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages, encode_messages_into
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.signing import Signer
@@ -68,6 +68,7 @@ class JournalWriter:
         self._catalogue = Catalogue(self.reader, self._addresses, limits)
         self._unindexed_expiries: dict[int, int] = {}
         self._unindexed_hops: list[tuple[int, int]] = []
+        self._rows = bytearray()
         self._restore_unindexed()
 
     @classmethod
@@ -171,10 +172,10 @@ class JournalWriter:
             if batch.names:
                 self._connection.executemany("INSERT INTO names (name, id) VALUES (?, ?)", batch.names.items())
             if batch.messages:
-                rows = encode_messages(batch.messages)
+                encode_messages_into(batch.messages, self._rows)
                 self._connection.execute(
                     "INSERT INTO messages VALUES (?, ?, ?, ?, ?)",
-                    (self._catalogue.next_message, len(batch.messages), self._size, zlib.crc32(rows), rows),
+                    (self._catalogue.next_message, len(batch.messages), self._size, zlib.crc32(self._rows), self._rows),
                 )
             if batch.bodies:
                 self._replace({message_id: StoredMessage(*body) for message_id, body in batch.bodies.items()})
@@ -226,8 +227,7 @@ class JournalWriter:
             if message_id >= self._addresses.end and body[4] is not None:
                 block_id = self.reader.block_start(message_id)
                 self._unindexed_expiries[block_id] = min(self._unindexed_expiries.get(block_id, body[4]), body[4])
-        older = {run[0] for run in batch.runs if run[0] < first_id}
-        self._unindexed_hops.extend([(message_id, self._size) for message_id in older])
+        self._unindexed_hops.extend([(message_id, self._size) for message_id in batch.older])
 
     def _restore_unindexed(self) -> None:
         """What earlier openings of this file left unindexed."""
