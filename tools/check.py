@@ -1,18 +1,22 @@
-"""Run the checks of `make test` one after another; say at the end what passed, what was left out and why.
+"""Run the checks of `make test`; say at the end what passed, what was left out and why.
 
-The verdicts are read from what the tools themselves print, which is shown as it comes.
+The verdicts are read from what the tools themselves print. It is shown as it comes; but the type checker runs beside
+the tests, which often wait, and what it prints is shown after them.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parent.parent
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -28,6 +32,8 @@ class Part:
     name: str
     command: tuple[str, ...]
     result: re.Pattern[str]
+    is_beside: bool = False
+    """Whether it runs while the others do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +53,13 @@ PARTS = (
         command=("ruff", "format", "--check", "."),
         result=re.compile(r"^(\d+ files? .*)$", re.MULTILINE),
     ),
-    Part(name="types", command=("mypy",), result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)")),
-    # three workers, since the long tests wait more than they work
-    # a file of tests stays with one of them, so that what its tests share is made once
-    # and files begin in the order of tests/conftest.py
+    Part(
+        name="types",
+        command=("mypy",),
+        result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)"),
+        is_beside=True,
+    ),
+    # three workers, since the long tests wait more than they work; how files are dealt out: tests/conftest.py
     Part(
         name="tests",
         command=("pytest", "-m", "not soak", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"),
@@ -62,20 +71,29 @@ PARTS = (
 def main(names: list[str]) -> int:
     """Runs the named parts, or all; 0 if every one passed."""
     parts = [part for part in PARTS if not names or part.name in names]
-    outcomes = [run(part) for part in parts]
+    outcomes: dict[str, Outcome] = {}
+    with ThreadPoolExecutor() as pool:
+        printed = {part: io.BytesIO() for part in parts if part.is_beside}
+        beside = {part: pool.submit(run, part, shown) for part, shown in printed.items()}
+        outcomes |= {part.name: run(part, sys.stdout.buffer) for part in parts if not part.is_beside}
+        for part, future in beside.items():
+            outcomes[part.name] = future.result()
+            sys.stdout.buffer.write(printed[part].getvalue())
     print()
-    for outcome in outcomes:
+    for outcome in (outcomes[part.name] for part in parts):
         print(f"{'passed' if outcome.passed else 'FAILED'}  {outcome.name:7} {outcome.summary}")
         for line in outcome.left_out:
             print(f"        {'':7} left out: {line}")
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    return 0 if all(outcome.passed for outcome in outcomes.values()) else 1
 
 
-def run(part: Part) -> Outcome:
+def run(part: Part, shown: BinaryIO) -> Outcome:
     """Runs one part, showing what it prints."""
-    print(f"--- {' '.join(part.command)}", flush=True)
+    shown.write(f"--- {' '.join(part.command)}\n".encode())
+    shown.flush()
     started = time.monotonic()
-    environment = dict(os.environ)
+    # The tests start hundreds of programs: without bytecode on the disk each of them would compile the package anew.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     if sys.stdout.isatty():
         environment["FORCE_COLOR"] = "1"
     printed = bytearray()
@@ -88,8 +106,8 @@ def run(part: Part) -> Outcome:
     ) as process:
         assert process.stdout is not None
         while chunk := os.read(process.stdout.fileno(), _READ_BYTES):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+            shown.write(chunk)
+            shown.flush()
             printed += chunk
     passed = process.returncode == 0
     text = _ANSI.sub("", printed.decode(errors="replace"))

@@ -19,6 +19,7 @@ import pytest
 
 from dovetail.hop import Stage
 from dovetail.journal.lake import read_manifests
+from dovetail.pipeline.session import SMALL_JAVA
 from oracle.audit_answers import ask_oracle, ask_tables
 from pipeline.audit_worlds import (
     ALICE,
@@ -40,6 +41,8 @@ from pipeline.audit_worlds import (
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 SMALL = ("--master", "local[2]", "--driver-memory", "1g")
+SHORT = ("--conf", f"spark.driver.extraJavaOptions={SMALL_JAVA}")
+"""A follower cannot know that it will end soon."""
 
 
 def start(*arguments, **options) -> subprocess.Popen:
@@ -133,7 +136,7 @@ def test_following_a_quiet_lake_tells_what_time_and_hands_do_and_stops_quietly(t
     out, errors = tmp_path / "out", tmp_path / "errors"
     with listening() as (url, posted), errors.open("w") as file:
         options = ("--every", "1", "--patience", "2", "--sealing", "1", "--webhook", url, "--json")
-        process = start("follow", lake, "--out", out, *options, *SMALL, stderr=file)
+        process = start("follow", lake, "--out", out, *options, *SMALL, *SHORT, stderr=file)
         try:
             told = json.loads(process.stdout.readline())
             assert (told["check"], told["fabric"]) == ("chain.incomplete", "won")
@@ -231,7 +234,7 @@ def test_a_follower_says_nothing_about_a_compaction_beside_it(tmp_path):
     lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
     out = tmp_path / "out"
     with (tmp_path / "told").open("w") as told:
-        process = start("follow", lake, "--out", out, "--every", "0.5", *SMALL, stdout=told)
+        process = start("follow", lake, "--out", out, "--every", "0.5", *SMALL, *SHORT, stdout=told)
         try:
             wait_for((out / "_state" / "run.json").exists, process, 240)
             run("compact", lake, "--before", "2025-11-20", "--wait", "120", *SMALL)

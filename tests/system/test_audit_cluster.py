@@ -18,11 +18,14 @@ import pytest
 
 from dovetail.java import find_java
 from dovetail.pipeline import schemas
+from dovetail.pipeline.jobs.run import Audit
 from dovetail.pipeline.reading import open_table
 from dovetail.pipeline.session import SMALL_JAVA
-from pipeline.audit_worlds import pcp_world, write_lake
+from dovetail.pipeline.settings import load_settings
+from dovetail.pipeline.store import Store
+from pipeline.audit_worlds import open_test_session, pcp_world, write_lake
 
-pytestmark = [pytest.mark.system, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 SOURCE = Path(__file__).parents[2] / "src"
 BIN = Path(pyspark.__file__).parent / "bin"
@@ -106,9 +109,7 @@ def local(tmp_path_factory):
     rng = random.Random(2)
     lake = write_lake(root, *(pcp_world(rng, 6, 1 + 10 * part, 1_763_236_800_000_000 + part) for part in range(2)))
     out = root / "local"
-    log = root / "local.log"
-    command = [sys.executable, "-m", "dovetail", "audit", "run", lake, "--out", out, "--master", "local[2]"]
-    assert start(log, [*command, "--driver-memory", "1g"], PYTHONPATH=str(SOURCE)).wait() == 0, log.read_text()
+    Audit(spark=open_test_session(), lake=lake, store=Store.open(out), settings=load_settings([], [])).run()
     return lake, rows_of(out)
 
 
@@ -133,6 +134,7 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(local, tmp_path):
     assert rows_of(out) == expected
 
 
+@pytest.mark.soak
 def test_plain_spark_submit_with_the_package_in_an_archive(local, tmp_path):
     lake, expected = local
     archive = tmp_path / "dovetail.zip"

@@ -18,6 +18,7 @@ import pytest
 from dovetail.hop import Stage
 from dovetail.journal.lake import manifest_paths, read_manifest
 from dovetail.journal.reader import JournalReader
+from dovetail.keys import create_signing_key
 from system.up_site import dovetail, free_port, is_alive, json_lines, running, until
 
 pytestmark = pytest.mark.system
@@ -82,8 +83,7 @@ def site(directory):
         listen = ["127.0.0.1:{peer}"]
         """
     )
-    made = dovetail("keys", "issue", "pcp://broker/server", "--kind", "signing", cwd=directory)
-    assert made.returncode == 0, made.stderr
+    create_signing_key(directory / "keys", "pcp://broker/server")
     return Place(directory, broker, peer, metrics)
 
 

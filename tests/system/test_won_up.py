@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.keys import create_signing_key
 from dovetail.shells.won_client import AtomFile, OwnerHome
 from dovetail.won.chain import ChainState
 from dovetail.won.integrity import check_conversation, compare_copies
@@ -40,7 +41,7 @@ class Place:
         self.run("keys", "ca")
         self.run("keys", "issue", "localhost", "--kind", "peer")
         for uri in self.uris:
-            self.run("keys", "issue", uri, "--kind", "signing")
+            create_signing_key(directory / "keys", uri)
 
     def run(self, *arguments: object) -> str:
         ran = dovetail(*arguments, cwd=self.directory)

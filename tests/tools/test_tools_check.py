@@ -1,4 +1,5 @@
 import importlib.util
+import io
 import re
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ def run(check):
 
     def run_code(name: str, code: str):
         pattern = next(part.result for part in check.PARTS if part.name == name)
-        return check.run(check.Part(name=name, command=("timeit", "-n1", "-r1", code), result=pattern))
+        part = check.Part(name=name, command=("timeit", "-n1", "-r1", code), result=pattern)
+        return check.run(part, io.BytesIO())
 
     return run_code
 
@@ -56,7 +58,7 @@ def test_what_was_left_out_is_told_with_the_reason(check):
         ("tests", "209 passed in 101.87s (0:01:41)", "209 passed"),
     ],
 )
-def test_a_part_that_passed_is_told_in_the_words_of_the_tool(run, capfdbinary, name, printed, summary):
+def test_a_part_that_passed_is_told_in_the_words_of_the_tool(run, name, printed, summary):
     outcome = run(name, f"print({printed!r})")
     assert outcome.passed
     assert re.fullmatch(re.escape(summary) + r" \(\d+\.\d s\)", outcome.summary)
@@ -71,11 +73,37 @@ def test_a_part_that_passed_is_told_in_the_words_of_the_tool(run, capfdbinary, n
         ("tests", "segmentation fault", "said nothing of its result, exit 3"),
     ],
 )
-def test_a_part_that_failed(run, capfdbinary, name, printed, summary):
+def test_a_part_that_failed(run, name, printed, summary):
     outcome = run(name, f"print({printed!r}, flush=True); import os; os._exit(3)")
     assert not outcome.passed
     assert outcome.summary.startswith(summary)
 
 
-def test_a_tool_that_says_nothing_has_not_passed(run, capfdbinary):
+def test_a_tool_that_says_nothing_has_not_passed(run):
     assert not run("tests", "pass").passed
+
+
+def test_what_runs_beside_is_shown_after_the_rest_and_told_in_its_place(check, monkeypatch, capfd, tmp_path):
+    """Each of two parts waits for the other to have begun."""
+    code = """
+from pathlib import Path; from time import sleep
+Path({own!r}).touch()
+for _ in range(600):
+    if Path({other!r}).exists(): print("All checks passed!"); break
+    sleep(0.05)
+"""
+    beside, before = str(tmp_path / "beside"), str(tmp_path / "before")
+    parts = [
+        check.Part(
+            name=Path(own).name,
+            command=("timeit", "-n1", "-r1", code.format(own=own, other=other)),
+            result=check.PARTS[0].result,
+            is_beside=own == beside,
+        )
+        for own, other in ((beside, before), (before, beside))
+    ]
+    monkeypatch.setattr(check, "PARTS", parts)
+    assert check.main([]) == 0
+    said = capfd.readouterr().out
+    assert said.index(f"Path({before!r}).touch()") < said.index(f"Path({beside!r}).touch()")
+    assert [line.split()[:2] for line in said.splitlines()[-2:]] == [["passed", "beside"], ["passed", "before"]]

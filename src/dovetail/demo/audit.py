@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dovetail.pipeline.summary import Summary
 
 MASTER = "local[2]"
-_SHORT_LIFE = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A Java that lives for a minute does not earn back what its second compiler costs: a third less CPU in all."""
 
 
 def write_trust(layout: Layout) -> None:
@@ -77,14 +75,14 @@ def _stderr_to(path: Path) -> Iterator[None]:
 def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
     """The audit as anybody would run it: it knows the lake, the swarm's agreement and the servers' keys."""
     from dovetail.pipeline.jobs.run import Audit
-    from dovetail.pipeline.session import SessionOptions, open_session
+    from dovetail.pipeline.session import SMALL_JAVA, SessionOptions, open_session
     from dovetail.pipeline.settings import load_settings
     from dovetail.pipeline.store import Store
 
     screen.status("start Spark")
     # what Java says goes to a file
     with _stderr_to(layout.logs / "spark.log"):
-        spark = open_session(SessionOptions(master=MASTER, conf=_SHORT_LIFE))
+        spark = open_session(SessionOptions(master=MASTER, conf={"spark.driver.extraJavaOptions": SMALL_JAVA}))
     try:
         summary = Audit(
             spark=spark,

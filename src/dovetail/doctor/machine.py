@@ -193,13 +193,15 @@ def read_clock_state() -> tuple[bool, int] | None:
 _SPARK_SCRIPT = """
 from pyspark.sql import SparkSession
 
+from dovetail.pipeline.session import SMALL_JAVA
+
 def pass_on(batches):
     yield from batches
 
 spark = (
     SparkSession.builder.master("local[1]").appName("dovetail doctor").config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "1").config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.host", "127.0.0.1").getOrCreate()
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.extraJavaOptions", SMALL_JAVA).getOrCreate()
 )
 numbers = spark.range(1000)
 in_java = numbers.selectExpr("sum(id)").first()[0]
