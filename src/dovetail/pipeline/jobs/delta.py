@@ -39,6 +39,7 @@ from dovetail.pipeline.jobs.touched import (
     TOUCHED_LINKS,
     TOUCHED_MESSAGES,
     Touched,
+    of_fabrics,
     state_table,
 )
 from dovetail.pipeline.schemas import Table
@@ -164,8 +165,9 @@ class Delta:
     def _stale(self, table: Table, addresses: pa.Table | None = None) -> set[str]:
         """Files with rows of touched messages, or of these; and small files once they are many."""
         touched, files = self.touched, self.touched.store.gold_files(table)
-        addresses = touched.known if addresses is None else addresses
-        wanted = addresses.select([name for name in ADDRESS if name in table.schema.names])
+        wanted = touched.known if addresses is None else addresses
+        if "fabric" not in table.schema.names:
+            wanted = of_fabrics(wanted, ["swarm"]).select(["message"])
         small = {path.name for path in files if path.stat().st_size < _SMALL_FILE_BYTES}
         found = Search(touched.spark, touched.store, touched.rows).holding(table, files, wanted)
         return found | (small if len(small) > MAX_SMALL_FILES else set())
