@@ -178,12 +178,13 @@ class _Gathering:
         files = store.batch_files(schemas.LINKS, self.old)
         referring = self.search.take(REFERRING, files, keys.rename_columns(_PARENT))
         gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), [*_CHILD, "unexpired"])
-        children = gaps.filter(gaps["unexpired"])["child"].combine_chunks()
+        waiting = gaps.filter(gaps["unexpired"]).select(_CHILD)
         before, now = self.period
         has_ended = (pc.field("parent_expires") > before) & (pc.field("parent_expires") <= now)
-        in_gaps = has_ended & pc.field("child").isin(children)
-        ended = scan_here(schemas.LINKS, files, in_gaps, ("parent_expires", "child"), _CHILD)
-        children = distinct(known.rename_columns(_CHILD), referring.select(_CHILD), *ended)
+        # their parents are touched too, mostly, so that they are not many
+        ended = scan_here(schemas.LINKS, files, has_ended, ("parent_expires",), _CHILD)
+        in_gaps = [pick(rows, waiting) for rows in ended]
+        children = distinct(known.rename_columns(_CHILD), referring.select(_CHILD), *in_gaps)
         # all links of new batches are links of touched messages
         past = self.search.take(PAST_LINKS, files, children)
         links = pa.concat_tables([past, self._fresh(schemas.LINKS)])
