@@ -156,16 +156,16 @@ class AddressIndex:
         """The number after the last message that is indexed."""
         return self._runs[-1].end if self._runs else 1
 
-    def ask(self, addresses: Sequence[bytes], next_id: int) -> Collection[int]:
+    def ask(self, addresses: Sequence[bytes]) -> Collection[int]:
         """Places in `addresses` of those that may have been asked for or added before; all others never were.
 
-        What is to be added, with numbers from `next_id` on, must have been asked for before. A filter's memory is
-        seldom near the processor: asking and adding in one step fetches it once. So the second of two equal addresses
-        is named too, and what is then not added costs a needless lookup, if it is ever asked for again.
+        What is to be added must have been asked for just before. A filter's memory is seldom near the processor:
+        asking and adding in one step fetches it once. So the second of two equal addresses is named too, and what is
+        then not added costs a needless lookup, if it is ever asked for again.
         """
         if not self._runs:
             return range(len(addresses))  # a small journal does without a filter
-        filters = self._loaded_filters()
+        filters, next_id = self._loaded_filters(), self.end + len(self.waiting)
         places: set[int] = set()
         growing = range(next_id >> GENERATION_BITS, (next_id + len(addresses) - 1 >> GENERATION_BITS) + 1)
         for generation in growing:

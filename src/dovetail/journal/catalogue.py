@@ -36,30 +36,23 @@ class Batch:
     """The rows that one commit adds, and the counters after it.
 
     `seen` are the numbers of all its messages, as a catalogue keeps them; `older` those of messages of earlier commits.
-    New messages and names have numbers from `first_message` and `first_name` on. The rows are as the file has them.
     """
 
     __slots__ = (
         "bodies",
         "body_bytes",
-        "commit_row",
         "end",
         "first_at_us",
-        "first_message",
-        "first_name",
         "last_at_us",
         "messages",
-        "messages_row",
         "names",
         "older",
         "runs",
         "seen",
     )
 
-    def __init__(self, size: int, first_message: int, first_name: int, recalled: dict[bytes, int]) -> None:
+    def __init__(self, size: int, recalled: dict[bytes, int]) -> None:
         self.end = size
-        self.first_message = first_message
-        self.first_name = first_name
         self.first_at_us = 0
         self.last_at_us = 0
         self.body_bytes = 0
@@ -67,15 +60,13 @@ class Batch:
         self.names: dict[str, int] = {}
         self.messages: list[MessageTuple] = []
         self.bodies: dict[int, MessageTuple] = {}
-        self.commit_row: tuple[object, ...] = ()
-        self.messages_row: tuple[object, ...] = ()
         self.older = [abs(number) for number in recalled.values()]
         self.seen = recalled
 
-    def add_body(self, message_id: int, stored: MessageTuple) -> None:
+    def add_body(self, message_id: int, stored: MessageTuple, next_message: int) -> None:
         """The bytes of a message that was seen without them: in this batch, or earlier."""
-        if message_id >= self.first_message:
-            self.messages[message_id - self.first_message] = stored
+        if message_id >= next_message:
+            self.messages[message_id - next_message] = stored
         else:
             self.bodies[message_id] = stored
 
@@ -115,23 +106,15 @@ class Catalogue:
         self._names: dict[str, int] = {}
         self.has_older_names = self.next_name > 1
 
-    def encode(
-        self, observations: Sequence[Observation], size: int, last_at_us: int, after: Batch | None = None
-    ) -> Batch:
-        """The rows of one commit behind a journal of `size` hops. Times never go backwards.
-
-        It may come after a batch that is on its way to the disk, and is void if that one is not accepted.
-        """
+    def encode(self, observations: Sequence[Observation], size: int, last_at_us: int) -> Batch:
+        """The rows of one commit behind a journal of `size` hops. Times never go backwards."""
         addresses = [observation.message for observation in observations]
         sizes = set(map(len, addresses))
         if sizes != {ADDRESS_BYTES}:
             raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {min(sizes - {ADDRESS_BYTES})}")
-        next_message, next_name = self.next_message, self.next_name
-        if after is not None:
-            next_message, next_name = next_message + len(after.messages), next_name + len(after.names)
-        batch = Batch(size, next_message, next_name, self._recall(addresses, next_message, after))
+        batch = Batch(size, self._recall(addresses))
         names, seen = self._names, batch.seen
-        runs, messages = batch.runs, batch.messages
+        runs, messages, next_message = batch.runs, batch.messages, self.next_message
         is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
         body_bytes, end = 0, size
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
@@ -153,7 +136,7 @@ class Catalogue:
             if len(counterparts) == 1 and (packed := names.get(counterparts[0])) is not None:
                 end += 1
             elif counterparts:
-                packed = pack_names(self._number_names(counterparts, batch, after))
+                packed = pack_names(self._number_names(counterparts, batch))
                 end += len(counterparts)
             else:
                 packed = None
@@ -208,14 +191,14 @@ class Catalogue:
         batch.body_bytes += size or 0
         if message_id is not None:
             message_id = -message_id
-            batch.add_body(message_id, stored)
+            batch.add_body(message_id, stored, self.next_message)
         else:
-            message_id = batch.first_message + len(batch.messages)
+            message_id = self.next_message + len(batch.messages)
             batch.messages.append(stored)
         batch.seen[address] = message_id if has_body else -message_id
         return message_id
 
-    def _number_names(self, counterparts: tuple[str, ...], batch: Batch, after: Batch | None) -> list[int]:
+    def _number_names(self, counterparts: tuple[str, ...], batch: Batch) -> list[int]:
         """Numbers of counterparts; new ones get theirs."""
         names = self._names
         try:
@@ -225,11 +208,10 @@ class Catalogue:
         if len(counterparts) > MAX_COUNTERPARTS:
             raise JournalError(f"{len(counterparts)} counterparts, expected at most {MAX_COUNTERPARTS}")
         ids = []
-        coming = after.names if after is not None else {}
         for name in counterparts:
-            number = names.get(name) or batch.names.get(name) or coming.get(name) or self._recall_name(name)
+            number = names.get(name) or batch.names.get(name) or self._recall_name(name)
             if number is None:
-                number = batch.names[name] = batch.first_name + len(batch.names)
+                number = batch.names[name] = self.next_name + len(batch.names)
             ids.append(number)
         return ids
 
@@ -244,15 +226,14 @@ class Catalogue:
         self._names[name] = number
         return number
 
-    def _recall(self, addresses: list[Address], next_message: int, after: Batch | None) -> dict[bytes, int]:
+    def _recall(self, addresses: list[Address]) -> dict[bytes, int]:
         """The numbers of those messages that are not new, from memory or from the journal."""
         recalled: dict[bytes, int] = {}
         forgotten: list[Address] = []
-        coming = after.seen if after is not None else {}
-        places = self._index.ask(addresses, next_message)
+        places = self._index.ask(addresses)
         for place in places:
             address = addresses[place]
-            number = coming.get(address) or self._remember(address)
+            number = self._remember(address)
             if number is not None:
                 recalled[address] = number
             else:

@@ -78,10 +78,6 @@ SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """What reading a file may raise: the second where SQLite's own message quotes a damaged schema that is no text."""
 
 
-IS_SHARED = sqlite3.threadsafety == 3
-"""Whether two threads may use one connection at the same time: SQLite lets one wait for the other."""
-
-
 def connect_writer(path: Path) -> Connection:
     """A connection that may write; transactions are begun and ended by hand."""
     return sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)

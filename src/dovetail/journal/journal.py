@@ -4,8 +4,6 @@ Theory of operation. Callers put observations on a bounded queue and wait. A sin
 is queued, up to a bound, commits it as one transaction with one fsync, and wakes all callers whose hops were in it;
 while it waits for the disk the next group gathers. So a slow disk costs each caller one or two fsyncs, however many
 callers there are. A commit is the unit in which a journal is read and proven: the bound keeps both quick after a rush.
-Where a group waits already when the one before it goes to the disk, a helper waits for the disk, and the group is
-encoded meanwhile. It is stored only when the one before it is durable, and encoded anew if that one fails.
 
 A second thread hashes what was committed and hands the writer a signed checkpoint every few seconds. It reads through a
 connection of its own, so hashing never holds up a commit.
@@ -29,7 +27,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,12 +35,9 @@ import msgspec
 
 from dovetail.errors import DovetailError, JournalBusy, JournalError, JournalFull
 from dovetail.hop import Address, Hop, Observation
-from dovetail.journal.catalogue import Batch
 from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.checkpointer import Checkpointer
-from dovetail.journal.database import IS_SHARED
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.waiting import Item, Waiter, observations_of, tell
 from dovetail.journal.writer import Durability, JournalWriter
 from dovetail.signing import Signer
 
@@ -64,6 +58,42 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     relaxed_sync_s: float = 1.0
 
 
+class _Waiter:
+    """Somebody who is told when hops are durable, or why they are not."""
+
+    __slots__ = ("_error", "_event", "_future", "_size", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self._future: asyncio.Future[int] | None = loop.create_future() if loop else None
+        self._event = None if loop else threading.Event()
+        self._size = 0
+        self._error: DovetailError | None = None
+
+    def finish(self, size: int, error: DovetailError | None) -> None:
+        self._size, self._error = size, error
+        if self._event is not None:
+            self._event.set()
+        elif self._future is not None and not self._future.done():
+            if error is None:
+                self._future.set_result(size)
+            else:
+                self._future.set_exception(error)
+
+    def wait(self) -> int:
+        assert self._event is not None
+        self._event.wait()
+        if self._error is not None:
+            raise self._error
+        return self._size
+
+    async def wait_async(self) -> int:
+        assert self._future is not None
+        # a caller that is cancelled no longer hears of it; its hops are committed all the same
+        return await self._future
+
+
+_Item = tuple[Sequence[Observation], "_Waiter | None", int]
 _Job = Callable[[JournalWriter], None]
 
 
@@ -78,7 +108,7 @@ class Journal:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
-        self._items: list[Item] = []
+        self._items: list[_Item] = []
         self._waiting = 0
         self._queue_bytes = 0
         self._queued = 0
@@ -87,9 +117,6 @@ class Journal:
         self._is_closing = False
         self._reader_of_thread = threading.local()
         self._readers: list[JournalReader] = []
-        # where no commit waits for the disk there is nothing to win
-        self._is_ahead = IS_SHARED and options.durability == "full"
-        self._disk = ThreadPoolExecutor(1, f"journal {self.path.name} disk")
         self._checkpointer = Checkpointer(self)
         self._writing = threading.Thread(target=self._write_loop, name=f"journal {self.path.name}", daemon=True)
         self._writing.start()
@@ -114,7 +141,7 @@ class Journal:
 
         Raises JournalFull where there is no room: nothing was appended, and the call can be repeated.
         """
-        waiter = Waiter(None)
+        waiter = _Waiter(None)
         self._put(observations, waiter, wait=True)
         return waiter.wait()
 
@@ -124,7 +151,7 @@ class Journal:
         At the queue's bound it raises JournalBusy instead of waiting. Safe to cancel: the hops are appended all the
         same.
         """
-        waiter = Waiter(asyncio.get_running_loop())
+        waiter = _Waiter(asyncio.get_running_loop())
         self._put(observations, waiter, wait=False)
         return await waiter.wait_async()
 
@@ -152,7 +179,7 @@ class Journal:
 
     def call(self, job: Callable[[JournalWriter], object]) -> None:
         """Run `job` between two commits, with the writer to itself; waits for it. For checkpoints and purging."""
-        waiter = Waiter(None)
+        waiter = _Waiter(None)
 
         def run(writer: JournalWriter) -> None:
             try:
@@ -237,7 +264,7 @@ class Journal:
     ) -> None:
         self.close()
 
-    def _put(self, observations: Sequence[Observation], waiter: Waiter | None, *, wait: bool) -> None:
+    def _put(self, observations: Sequence[Observation], waiter: _Waiter | None, *, wait: bool) -> None:
         cost = sum([_HOP_COST_BYTES + 4 * len(o.counterparts) + (len(o.raw) if o.raw else 0) for o in observations])
         limit = self._options.max_queue_bytes
         with self._lock:
@@ -264,15 +291,16 @@ class Journal:
         is_relaxed = self._options.durability == "relaxed"
         while True:
             items, jobs, is_closing = self._take()
-            unwritten = self._commit_groups(items) if items else []
+            unwritten = self._commit(items) if items else []
             if is_closing and unwritten:
                 log.error("journal %s: %d appends could not be written at closing", self.path, len(unwritten))
-                self._forget(unwritten)
                 unwritten = []
             with self._lock:
                 self._items[:0] = unwritten
+                self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in unwritten)
                 self._is_stalled = bool(unwritten)
                 is_last = is_closing and not self._items
+                self._room.notify_all()
             for job in jobs:
                 job(self._writer)
             self._index_if_due()
@@ -280,82 +308,11 @@ class Journal:
                 self._sync()
                 synced_at = time.monotonic()
             if is_last:
-                self._disk.shutdown()
                 return
             if unwritten:
                 time.sleep(_RETRY_S)
 
-    def _commit_groups(self, items: list[Item]) -> list[Item]:
-        """Commit a group, and then those that wait when it goes to the disk. Returns items that can be tried again."""
-        batch: Batch | None = None
-        while True:
-            more: list[Item] = []
-            try:
-                batch = batch or self._writer.encode(observations_of(items))
-                self._writer.store(batch)
-                more = self._take_more()
-                batch = self._finish_batch(batch, more)
-            except Exception as failure:
-                self._writer.roll_back()
-                self._put_back(more)
-                return self._fail(items, failure)
-            self._succeed(items)
-            if not more:
-                return []
-            items = more
-
-    def _finish_batch(self, batch: Batch, more: list[Item]) -> Batch | None:
-        """Make a stored batch durable. Returns the batch of `more`, or None if that is still to be encoded."""
-        following = None
-        if more:
-            finishing = self._disk.submit(self._writer.finish)
-            # one that cannot be encoded is told so when its turn comes
-            with contextlib.suppress(Exception):
-                following = self._writer.encode(observations_of(more), batch)
-            finishing.result()
-        else:
-            self._writer.finish()
-        self._writer.accept(batch)
-        return following
-
-    def _commit_each(self, items: list[Item]) -> list[Item]:
-        """Commit items one by one. Returns those that can be tried again."""
-        unwritten = []
-        for item in items:
-            try:
-                self._writer.commit(item[0])
-            except Exception as failure:
-                unwritten += self._fail([item], failure)
-            else:
-                self._succeed([item])
-        return unwritten
-
-    def _succeed(self, items: list[Item]) -> None:
-        tell(items, self._writer.size, None)
-        self._forget(items)
-
-    def _fail(self, items: list[Item], failure: Exception) -> list[Item]:
-        """Tell those who wait why their hops are not durable. Returns items that can be tried again."""
-        if not isinstance(failure, JournalError):
-            log.error("journal %s: append failed", self.path, exc_info=failure)
-            failure = JournalError(f"{self.path}: append failed: {failure}")
-        if len(items) > 1 and not failure.retriable and self.failure is None:
-            return self._commit_each(items)  # one of them is at fault: the others must not suffer
-        tell(items, self._writer.size, failure)
-        unwaited = [item for item in items if item[1] is None]
-        if unwaited and not self._is_stalled:  # once for a full disk, however often it is tried
-            log.error("journal %s: %d appends not written: %s", self.path, len(unwaited), failure)
-        kept = unwaited if failure.retriable else []
-        self._forget(items, kept)
-        return kept
-
-    def _forget(self, items: list[Item], kept: Sequence[Item] = ()) -> None:
-        """These items, but for those that are kept, no longer take room in the queue."""
-        with self._lock:
-            self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in kept)
-            self._room.notify_all()
-
-    def _take(self) -> tuple[list[Item], list[_Job], bool]:
+    def _take(self) -> tuple[list[_Item], list[_Job], bool]:
         """Wait for work and take a group of it. Where nobody waits for the disk, let the group gather first."""
         is_relaxed = self._options.durability == "relaxed"
 
@@ -369,7 +326,7 @@ class Journal:
                 self._work.wait_for(is_urgent, self._options.relaxed_flush_ms / 1000)
             return self._take_group(), self._take_jobs(), self._is_closing
 
-    def _take_group(self) -> list[Item]:
+    def _take_group(self) -> list[_Item]:
         """The first items of the queue, as many as fit into one commit; a larger one goes alone."""
         taken, size = 0, 0
         for _, waiter, cost in self._items:
@@ -382,24 +339,33 @@ class Journal:
         del self._items[:taken]
         return items
 
-    def _take_more(self) -> list[Item]:
-        """A group to be encoded while the disk is busy; none where something else is to be done first."""
-        with self._lock:
-            is_due = self._jobs or self._is_closing or self._writer.is_index_due
-            return [] if is_due or not self._is_ahead else self._take_group()
-
-    def _put_back(self, items: list[Item]) -> None:
-        """Queue items again, before all others."""
-        with self._lock:
-            self._items[:0] = items
-            self._waiting += sum(waiter is not None for _, waiter, _ in items)
-
     def _take_jobs(self) -> list[_Job]:
         """Those with nothing left before them in the queue; all while the disk takes nothing, so that none hangs."""
         passed = self._queued - len(self._items)
         ready = [job for queued, job in self._jobs if queued <= passed or self._is_stalled]
         del self._jobs[: len(ready)]
         return ready
+
+    def _commit(self, items: list[_Item]) -> list[_Item]:
+        """Commit a group and tell those who wait. Returns items that nobody waits for and that can be tried again."""
+        error: JournalError | None = None
+        try:
+            self._writer.commit([o for observations, _, _ in items for o in observations])
+        except Exception as failure:
+            if not isinstance(failure, JournalError):
+                log.exception("journal %s: append failed", self.path)
+                failure = JournalError(f"{self.path}: append failed: {failure}")
+            error = failure
+            if len(items) > 1 and not error.retriable and self.failure is None:
+                # one of them is at fault: the others must not suffer
+                return [item for single in items for item in self._commit([single])]
+        _finish([waiter for _, waiter, _ in items if waiter is not None], self._writer.size, error)
+        if error is None:
+            return []
+        unwaited = [item for item in items if item[1] is None]
+        if unwaited and not self._is_stalled:  # once for a full disk, however often it is tried
+            log.error("journal %s: %d appends not written: %s", self.path, len(unwaited), error)
+        return unwaited if error.retriable else []
 
     def _index_if_due(self) -> None:
         try:
@@ -415,3 +381,22 @@ class Journal:
         except JournalError as error:
             if self.failure is None:
                 log.error("journal %s: cannot be synced: %s", self.path, error)
+
+
+def _finish(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:
+    """Tell all who wait; those in an event loop by one call for each loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
+    for waiter in waiters:
+        if waiter.loop is None:
+            waiter.finish(size, error)
+        else:
+            loops.setdefault(waiter.loop, []).append(waiter)
+    for loop, members in loops.items():
+        # the loop may be gone by now; nobody is left to be told then
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_finish_in_loop, members, size, error)
+
+
+def _finish_in_loop(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:
+    for waiter in waiters:
+        waiter.finish(size, error)

@@ -4,9 +4,6 @@ One call of `append` is one SQLite transaction: new names, new messages with the
 of the call. What is needed only for looking things up (address and hop indexes) or for proofs (the tree) is written
 later, in bulk, by `index` and `checkpoint`, so that the commit touches few pages. Counters in memory move only after
 the transaction has committed: an append that fails leaves nothing behind and can be repeated.
-
-A commit can also be made in steps: `encode`, `store`, `finish`, `accept`. The next one can be encoded as soon as this
-one is stored.
 """
 
 from __future__ import annotations
@@ -167,61 +164,28 @@ class JournalWriter:
         return self._size
 
     def _commit(self, observations: Sequence[Observation], purged: Sequence[MessageRow] = ()) -> None:
-        batch = self.encode(observations)
+        batch = self._catalogue.encode(observations, self._size, self._last_at_us)
+        blob = encode_runs(batch.runs)
+        count = batch.end - self._size
+        row = (self._size, count, batch.first_at_us, batch.last_at_us, batch.body_bytes, zlib.crc32(blob), blob)
         with _Transaction(self):
-            self._insert(batch)
+            if batch.names:
+                self._connection.executemany("INSERT INTO names (name, id) VALUES (?, ?)", batch.names.items())
+            if batch.messages:
+                encode_messages_into(batch.messages, self._rows)
+                self._connection.execute(
+                    "INSERT INTO messages VALUES (?, ?, ?, ?, ?)",
+                    (self._catalogue.next_message, len(batch.messages), self._size, zlib.crc32(self._rows), self._rows),
+                )
+            if batch.bodies:
+                self._replace({message_id: StoredMessage(*body) for message_id, body in batch.bodies.items()})
             if purged:
                 self._replace({row.id: _without_bytes(row) for row in purged})
-        self.accept(batch)
-
-    # a commit in steps, for callers that prepare the next one while the disk is busy with this
-
-    def encode(self, observations: Sequence[Observation], after: Batch | None = None) -> Batch:
-        """What a commit of these observations writes, behind all hops or behind a batch that has just been stored.
-
-        Of encoded batches only the last one can be stored: they share the memory of their messages' bytes.
-        """
-        size, last_at_us = (self._size, self._last_at_us) if after is None else (after.end, after.last_at_us)
-        batch = self._catalogue.encode(observations, size, last_at_us, after)
-        blob = encode_runs(batch.runs)
-        count = batch.end - size
-        batch.commit_row = (size, count, batch.first_at_us, batch.last_at_us, batch.body_bytes, zlib.crc32(blob), blob)
-        if batch.messages:
-            encode_messages_into(batch.messages, self._rows)
-            crc = zlib.crc32(self._rows)
-            batch.messages_row = (batch.first_message, len(batch.messages), size, crc, self._rows)
-        return batch
-
-    def store(self, batch: Batch) -> None:
-        """Write a batch in a transaction; `finish` ends it, and then the batch is to be accepted."""
-        try:
-            self.begin()
-            self._insert(batch)
-        except sqlite3.Error as error:
-            raise self.fail(error) from error
-
-    def finish(self) -> None:
-        """End the transaction of `store`, durably if that is asked for. Another thread may do it."""
-        try:
-            self.end()
-        except sqlite3.Error as error:
-            raise self.fail(error) from error
-
-    def accept(self, batch: Batch) -> None:
-        """The transaction of this batch has ended well: the counters move."""
+            self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._note_unindexed(batch)
         self._catalogue.accept(batch)
         self._size = batch.end
         self._last_at_us = batch.last_at_us
-
-    def _insert(self, batch: Batch) -> None:
-        if batch.names:
-            self._connection.executemany("INSERT INTO names (name, id) VALUES (?, ?)", batch.names.items())
-        if batch.messages:
-            self._connection.execute("INSERT INTO messages VALUES (?, ?, ?, ?, ?)", batch.messages_row)
-        if batch.bodies:
-            self._replace({message_id: StoredMessage(*body) for message_id, body in batch.bodies.items()})
-        self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", batch.commit_row)
 
     def _replace(self, changes: dict[int, StoredMessage]) -> None:
         """Write rows of messages anew with some of them changed."""
@@ -253,11 +217,12 @@ class JournalWriter:
 
     def _note_unindexed(self, batch: Batch) -> None:
         """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
+        first_id = self._catalogue.next_message
         if batch.messages:
             self._addresses.add([message[0] for message in batch.messages])
             expiries = [expires_us for message in batch.messages if (expires_us := message[4]) is not None]
             if expiries:
-                self._unindexed_expiries[batch.first_message] = min(expiries)
+                self._unindexed_expiries[first_id] = min(expiries)
         for message_id, body in batch.bodies.items():
             if message_id >= self._addresses.end and body[4] is not None:
                 block_id = self.reader.block_start(message_id)
@@ -349,15 +314,11 @@ class JournalWriter:
     def fail(self, error: sqlite3.Error) -> JournalError:
         """Undo the transaction; the error to raise. A full disk is survived, other failures end this writer."""
         failure = translate(error, self.path)
-        self.roll_back()
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
         if not failure.retriable and not isinstance(failure, JournalLocked):
             self.broken = failure
         return failure
-
-    def roll_back(self) -> None:
-        """Undo the transaction, if there is one."""
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("ROLLBACK")
 
     def _set_progress(self, name: str, value: int) -> None:
         self._connection.execute("UPDATE progress SET value = ? WHERE name = ?", (value, name))
@@ -388,7 +349,6 @@ class _Transaction:
             error = failure
         if isinstance(error, sqlite3.Error):
             raise self._writer.fail(error) from error
-        self._writer.roll_back()
 
 
 def _without_bytes(row: MessageRow) -> StoredMessage:
