@@ -4,7 +4,7 @@ import random
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.errors import JournalError, JournalFull, JournalLocked
+from dovetail.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
 from dovetail.hop import Address, Observation, Reason, Stage, address_of
 from dovetail.journal import reader as reader_module
 from dovetail.journal import writer
@@ -252,6 +252,17 @@ def test_what_memory_forgot_is_found_in_the_file(tmp_path):
         journal.checkpoint()
         assert list(journal.hops()) == model.hops
     assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_a_damaged_row_fails_the_append_that_needs_it_and_no_other(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"late", raw=None)])
+        other = connect_writer(journal.path)
+        other.execute("UPDATE messages SET crc = crc + 1")
+        other.close()
+        with pytest.raises(JournalDamaged, match="checksum"):
+            journal.append([observe(b"late")])
+        assert journal.append([observe(b"other")]) == 2
 
 
 def test_checkpoints_are_made_only_when_something_is_new(tmp_path):

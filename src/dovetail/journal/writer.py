@@ -314,11 +314,15 @@ class JournalWriter:
     def fail(self, error: sqlite3.Error) -> JournalError:
         """Undo the transaction; the error to raise. A full disk is survived, other failures end this writer."""
         failure = translate(error, self.path)
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("ROLLBACK")
+        self.roll_back()
         if not failure.retriable and not isinstance(failure, JournalLocked):
             self.broken = failure
         return failure
+
+    def roll_back(self) -> None:
+        """Undo the transaction."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
 
     def _set_progress(self, name: str, value: int) -> None:
         self._connection.execute("UPDATE progress SET value = ? WHERE name = ?", (value, name))
@@ -349,6 +353,7 @@ class _Transaction:
             error = failure
         if isinstance(error, sqlite3.Error):
             raise self._writer.fail(error) from error
+        self._writer.roll_back()
 
 
 def _without_bytes(row: MessageRow) -> StoredMessage:
