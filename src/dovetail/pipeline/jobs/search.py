@@ -22,8 +22,8 @@ from dovetail.pipeline.session import tune
 from dovetail.pipeline.store import Store
 from dovetail.pipeline.tablefiles import find_here, from_arrow, read_table
 
-MAX_HERE = 50_000_000
-"""Files of up to so many rows are looked through in this process, which is quicker than to plan and compile a job."""
+MAX_HERE = 1_000_000_000
+"""Files of up to so many rows are looked through in this process. It reads one column of them; Spark would read all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Search:
         """Rows of these files with the columns of `into`, where they stay for a while if Spark has to look."""
         if not wanted.num_rows:
             files = []
-        if count(files) > MAX_HERE:
-            tune(self.spark, MAX_HERE)
+        if (many := count(files)) > MAX_HERE:
+            tune(self.spark, many)
             rows = among(read_table(self.spark, into, files), from_arrow(self.spark, wanted), wanted.column_names)
             self.store.write_state(into, rows)
             tune(self.spark, self.rows)
@@ -54,8 +54,8 @@ class Search:
         """The names of those files that hold such a row."""
         if not wanted.num_rows:
             return set()
-        if count(files) > MAX_HERE:
-            tune(self.spark, MAX_HERE)
+        if (many := count(files)) > MAX_HERE:
+            tune(self.spark, many)
             present = read_table(self.spark, table, files, with_file=True)
             hits = among(present, from_arrow(self.spark, wanted), wanted.column_names)
             names = {row["file"] for row in hits.select("file").distinct().collect()}
