@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -70,6 +71,8 @@ PARTS = (
 
 def main(names: list[str]) -> int:
     """Runs the named parts, or all; 0 if every one passed."""
+    # A shell that starts this in the background has SIGINT ignored, and programs inherit that: tests send it to some.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parts = [part for part in PARTS if not names or part.name in names]
     outcomes: dict[str, Outcome] = {}
     with ThreadPoolExecutor() as pool:

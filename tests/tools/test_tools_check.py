@@ -1,6 +1,7 @@
 import importlib.util
 import io
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -107,3 +108,15 @@ for _ in range(600):
     said = capfd.readouterr().out
     assert said.index(f"Path({before!r}).touch()") < said.index(f"Path({beside!r}).touch()")
     assert [line.split()[:2] for line in said.splitlines()[-2:]] == [["passed", "beside"], ["passed", "before"]]
+
+
+def test_what_it_starts_can_be_interrupted_also_if_it_was_started_in_the_background(check, monkeypatch, capfdbinary):
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, 'in 1.00s')"
+    part = check.Part(name="tests", command=("timeit", "-n1", "-r1", code), result=re.compile(r"(True|False) in"))
+    monkeypatch.setattr(check, "PARTS", (part,))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert check.main([]) == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert b"passed  tests   True" in capfdbinary.readouterr().out
