@@ -23,6 +23,7 @@ from pipeline.audit_worlds import (
     ALICE,
     ALICE_CHAT,
     BROKER,
+    EPOCH_MS,
     KEYS,
     NODE_A,
     NODE_B,
@@ -202,6 +203,54 @@ def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path,
     assert not open_table(out, "gaps").to_table().filter(pc.field("fabric") == "swarm").num_rows
     lost = open_table(out, "deliveries").to_table().filter(pc.field("outcome") == "lost")
     assert lost["type"].to_pylist() == ["ConnectionMessage"], "patience was over with the third step"
+
+
+@pytest.mark.timeout(900)
+def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
+    """Nothing new is said of messages whose lifetime ends between two runs: what they reached stays."""
+    rng = random.Random(6)
+    elsewhere = "swarm://elsewhere/" + "0" * 40
+    brief, lasting = (swarm_message(rng, T0_US, [], ttl=ttl) for ttl in (1, 600))
+    referring = swarm_message(rng, T0_US + SECOND, [bytes(address_of(brief))], ttl=600)
+    silent = [pcp_frame(number, [B], expires_us=T0_US + LATER // 2) for number in (1, 2)]
+    write_lake(
+        tmp_path,
+        {
+            BROKER: [
+                *(see(T0_US, Stage.ACCEPTED, raw, A) for raw in silent),
+                see(T0_US + 1, Stage.DELIVERED, silent[1], B, keep=False),
+            ],
+            PEERS[0]: [see(T0_US, Stage.CREATED, raw) for raw in (brief, lasting)],
+            PEERS[1]: [see(T0_US + 1, Stage.PULLED, brief, keep=False)],
+            elsewhere: [see(T0_US + SECOND, Stage.CREATED, referring)],
+        },
+    )
+    out = run(spark, tmp_path, "out", whole_below=0)
+    assert outcomes_of(out) == [("pcp", "delivered"), ("pcp", "in_flight"), *IN_SWARM, *[("swarm", "in_flight")] * 2]
+    assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [True]
+
+    write_lake(tmp_path, {BROKER: [see(T0_US + EPOCH_MS * 2000, Stage.ACCEPTED, pcp_frame(3, [B]), A)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
+        run(spark, tmp_path, "out", whole_below=0)
+    ended = [("pcp", "delivered"), ("pcp", "expired"), ("pcp", "in_flight")]
+    assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "expired"), ("swarm", "in_flight")]
+    assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [False]
+    touched = pq.read_table(out / "_state" / "next" / "_state" / "touched")
+    assert sorted(touched["message"].to_pylist()) == sorted(
+        address_of(raw) for raw in (silent[0], brief, pcp_frame(3, [B]))
+    ), "what arrived is left alone"
+    whole = run(spark, tmp_path, "whole")
+    for table in schemas.TABLES:
+        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+
+
+IN_SWARM = [("swarm", "delivered")] * 3
+
+
+def outcomes_of(out: Path) -> list[tuple[str, str]]:
+    rows = open_table(out, "deliveries").to_table().to_pylist()
+    return sorted((row["fabric"], row["outcome"]) for row in rows)
 
 
 def test_a_column_for_each_peer_gives_what_collecting_gives(spark):

@@ -293,7 +293,7 @@ COVERAGE = Table(
             column("peers", LONG, "peers of the swarm in the lake"),
             column("holders", LONG, "how many of them hold it; for a peer: how many messages it holds"),
             column("lacking", LONG, "how many do not; for a peer: messages of the swarm that it never held"),
-            column("expired", BOOLEAN, "its lifetime is over as of the audit"),
+            column("expires", TIMESTAMP, "when its lifetime ends, or ended; null where its bytes are not known"),
             column("first_seen", TIMESTAMP, "when the first peer had it"),
             column("half_us", LONG, "microseconds until 50 % of the peers had it"),
             column("most_us", LONG, "microseconds until 95 % had it"),

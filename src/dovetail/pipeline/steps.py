@@ -74,7 +74,7 @@ def gold_steps(
         Step("edges", ("links", "sightings", "servers"), edges, EDGES),
         Step("gaps", ("edges", "sightings"), gaps, schemas.GAPS, is_dated=True),
         Step("forks", ("edges", "sightings", "messages", "links"), partial(forks, fabrics=fabrics), schemas.FORKS),
-        Step("coverage", ("sightings", "servers"), coverage, schemas.COVERAGE, is_dated=True),
+        Step("coverage", ("sightings", "servers"), coverage, schemas.COVERAGE),
         Step("traffic", ("hops", "messages"), traffic, schemas.TRAFFIC),
     )
     absent = set()

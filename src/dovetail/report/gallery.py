@@ -107,7 +107,7 @@ def _name_ends(chain: dict[str, Any]) -> list[str]:
 
 def draw_routes(tables: Tables, peers: Collection[str]) -> list[Picture]:
     """The broadcast that most peers lack, the slowest one that reached all, and the pcp message with most targets."""
-    coverage = tables.read("coverage", ("swarm", "scope", "message", "peer", "lacking", "expired", "all_us"))
+    coverage = tables.read("coverage", ("swarm", "scope", "message", "peer", "lacking", "all_us"))
     spread = coverage.filter(pc.equal(coverage["scope"], "message"))
     chosen: dict[bytes, str] = {}
     lacking = spread.filter(pc.greater(spread["lacking"], 0)).sort_by(

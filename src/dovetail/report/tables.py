@@ -126,7 +126,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("peers", LONG),
             ("holders", LONG),
             ("lacking", LONG),
-            ("expired", BOOLEAN),
+            ("expires", TIME),
             ("first_seen", TIME),
             ("half_us", LONG),
             ("most_us", LONG),

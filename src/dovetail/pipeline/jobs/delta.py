@@ -279,7 +279,7 @@ class Delta:
         gone = [peer_counts(before)] if "swarm" in self.touched.known_fabrics else []
         summed = self._sum(counts, peer_counts(own), *gone, sums=["many"])
         self._keep(MADE_PEERS, peer_coverage(summed, self.servers))
-        self._keep(MADE_COVERAGE, message_coverage(own, self.servers, as_of=self.as_of))
+        self._keep(MADE_COVERAGE, message_coverage(own, self.servers))
         stale = self._stale(schemas.COVERAGE) | {path.name for path in of_peers}
         return self._replace(schemas.COVERAGE, [MADE_COVERAGE, MADE_PEERS], stale)
 

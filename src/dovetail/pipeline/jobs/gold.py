@@ -35,7 +35,7 @@ from dovetail.pipeline.transforms.edges import EDGES
 from dovetail.pipeline.transforms.hops import SERVERS_SCHEMA
 from dovetail.pipeline.transforms.messages import signed_messages
 
-FORM = 3
+FORM = 4
 """Of the tables: when a transform gives other rows than before, gold made before is made anew."""
 
 SIGNED = state_table("signed", DECODED_TABLE)

@@ -1,7 +1,8 @@
 """What new batches touch: the addresses, and all that silver has about them, gathered from everything before.
 
-Touched are the messages that new batches speak about, those whose lifetime ended since the run before, and messages of
-won that were forwarded so long ago that patience is over since then.
+Touched are the messages that new batches speak about. Time alone touches messages whose lifetime ended since the run
+before, if they were still under way or stood in a gap, and messages of won that were forwarded so long ago that
+patience is over since then.
 
 A chain is told from several messages, and so are contradictions of a signer. Of the fabrics that have such
 (`CHAINED`) the touched messages, what they answer and what answers them are `bound`: rows about those may change. What
@@ -27,8 +28,9 @@ from dovetail.pipeline.jobs.search import Search, distinct, pick
 from dovetail.pipeline.schemas import BINARY, STRING, Table
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.store import RunRecord, Store
-from dovetail.pipeline.tablefiles import count_rows, read_here, scan_here
+from dovetail.pipeline.tablefiles import count_rows, read_here, scan_here, to_arrow
 from dovetail.pipeline.transforms.chains import FABRICS as CHAINED
+from dovetail.pipeline.transforms.deliveries import IN_FLIGHT
 from dovetail.pipeline.transforms.sightings import SIGHTINGS
 from dovetail.swarm.content import HASH_BYTES
 from dovetail.won.vocabulary import MessageType
@@ -112,9 +114,7 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
         decoded.filter(pc.is_null(decoded["reject"])).select(ADDRESS),
     ]
     if record.as_of_us > previous.as_of_us:
-        before, now = (_time(us) for us in (previous.as_of_us, record.as_of_us))
-        ended = (pc.field("expires") > before) & (pc.field("expires") <= now)
-        parts += scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), ended, ("expires",), ADDRESS)
+        parts += _ended(store, previous, record)
         before, now = (_time(us - patience_us) for us in (previous.as_of_us, record.as_of_us))
         waited = (
             (pc.field("at") >= before)
@@ -125,6 +125,23 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
         hops = store.batch_files(schemas.HOPS, previous.batches)
         parts += scan_here(schemas.HOPS, hops, waited, ("at", "fabric", "stage"), ADDRESS)
     return distinct(*parts)
+
+
+def _ended(store: Store, previous: RunRecord, record: RunRecord) -> Iterator[pa.Table]:
+    """Messages whose lifetime ended between two runs, of those about which a row said that it had not."""
+    is_open = pc.field("outcome") == IN_FLIGHT
+    files = store.gold_files(schemas.DELIVERIES)
+    under_way = distinct(
+        to_arrow([], TOUCHED.schema), *scan_here(schemas.DELIVERIES, files, is_open, ("outcome",), ADDRESS)
+    )
+    gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), [*_PARENT, "unexpired"])
+    waiting = gaps.filter(gaps["unexpired"]).select(_PARENT).rename_columns(_KEY)
+    if not under_way.num_rows and not waiting.num_rows:
+        return
+    before, now = (_time(us) for us in (previous.as_of_us, record.as_of_us))
+    is_ended = (pc.field("expires") > before) & (pc.field("expires") <= now)
+    for ended in scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), is_ended, ("expires",), [*ADDRESS, "key"]):
+        yield from (pick(ended, wanted).select(ADDRESS) for wanted in (under_way, waiting))
 
 
 def _time(us: int) -> pa.Scalar:

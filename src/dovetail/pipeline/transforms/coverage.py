@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.pipeline.transforms.sightings import swarm_of, swarm_peers
 
 
-def coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+def coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
     """One row per message and one per peer. Times are those of the peers' own clocks."""
-    return message_coverage(sightings, servers, as_of=as_of).unionByName(peer_coverage(peer_counts(sightings), servers))
+    return message_coverage(sightings, servers).unionByName(peer_coverage(peer_counts(sightings), servers))
 
 
-def message_coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+def message_coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
     """How many peers of its swarm hold each message, and when they had it."""
     spread = (
         _held(sightings)
@@ -30,7 +28,7 @@ def message_coverage(sightings: DataFrame, servers: DataFrame, *, as_of: dt.date
         "peers",
         F.size("times").cast("bigint").alias("holders"),
         (F.col("peers") - F.size("times")).alias("lacking"),
-        (F.col("expires") <= F.lit(as_of)).alias("expired"),
+        "expires",
         F.get("times", F.lit(0)).alias("first_seen"),
         *(_until(share).alias(name) for name, share in (("half_us", 50), ("most_us", 95), ("all_us", 100))),
     )
@@ -75,7 +73,7 @@ def peer_coverage(counts: DataFrame, servers: DataFrame) -> DataFrame:
         "peers",
         "holders",
         (F.col("total") - F.col("holders")).alias("lacking"),
-        F.lit(None).cast("boolean").alias("expired"),
+        F.lit(None).cast("timestamp").alias("expires"),
         F.col("first_at").alias("first_seen"),
         *(F.lit(None).cast("bigint").alias(name) for name in ("half_us", "most_us", "all_us")),
     )
