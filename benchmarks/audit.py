@@ -1,6 +1,7 @@
 """How fast the audit is: end to end and per step, beside DuckDB doing the core of the work on the same lake.
 
-    python -m benchmarks.audit [--messages N ...] [--won N] [--cold] [--no-core|--only-core] [--json FILE]
+    python -m benchmarks.audit [--messages N ...] [--won N] [--cold] [--no-core|--only-core] [--driver-memory 4g]
+                               [--json FILE]
 
 For each size a lake is written (`audit_lake`): N swarm messages of about 200 bytes with up to four references, and
 shares of pcp and won. Then, in one session that has done all of it once over a small lake (`--cold` leaves that out):
@@ -30,7 +31,7 @@ from benchmarks.audit_lake import POW_TARGET, SETTINGS, LakeWriter, Shares
 from benchmarks.audit_spark import run_audit, run_core, signature_floor
 
 DEFAULT_SIZES = (1_000_000, 10_000_000)
-WARM_MESSAGES = 250_000
+WARM_MESSAGES, WARM_MORE = 250_000, 50_000
 
 
 def measure_size(
@@ -96,13 +97,13 @@ def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str
 
 
 def warm_up(spark: Any, root: Path, threads: int, *, is_core_only: bool) -> None:
-    """Everything once over a small lake, so that what is measured is compiled already."""
+    """Everything once over a small lake, and once more after more has come, so that what is measured is compiled."""
     writer = LakeWriter(root / "lake", threads)
     writer.seal(Shares.of(WARM_MESSAGES))
     run_core(spark, root / "lake", root / "core")
     if not is_core_only:
         say_run("warm", run_audit(spark, root / "lake", root / "out"))
-        writer.seal(Shares.of(WARM_MESSAGES // 100))
+        writer.seal(Shares.of(WARM_MORE))
         say_run("again", run_audit(spark, root / "lake", root / "out"))
 
 
@@ -142,11 +143,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cold", action="store_true", help="measure in a session that has done nothing before")
     parser.add_argument("--no-core", action="store_true", help="leave out DuckDB, which keeps all in memory")
     parser.add_argument("--only-core", action="store_true", help="nothing but the core and DuckDB")
+    parser.add_argument("--driver-memory", help="the size of Java's heap, instead of a share of the machine's memory")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args(argv)
     from dovetail.pipeline.session import SessionOptions, open_session
 
-    spark = open_session(SessionOptions(master=f"local[{arguments.threads}]"))
+    spark = open_session(SessionOptions(master=f"local[{arguments.threads}]", driver_memory=arguments.driver_memory))
     spark.range(10).count()
     results: dict[str, Any] = {"threads": arguments.threads, "sizes": []}
     if not arguments.cold:

@@ -25,7 +25,6 @@ from dovetail.pipeline.transforms.messages import links, undecoded, widen_swarm
 from dovetail.pipeline.transforms.swarm_messages import swarm_fields
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stopwatch:
@@ -44,7 +43,7 @@ class Stopwatch:
 
 
 class MemoryWatch:
-    """The largest sum of resident memory of this process's children: the JVM and Python's workers."""
+    """The most memory that this process, the JVM and Python's workers had together; shared pages count once."""
 
     def __init__(self) -> None:
         self.peak_mb = 0
@@ -60,9 +59,14 @@ class MemoryWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            resident = sum(int(_read(f"/proc/{pid}/statm", "0 0").split()[1]) for pid in descendants()) * _PAGE
-            self.peak_mb = max(self.peak_mb, resident >> 20)
+        while not self._stop.wait(2):
+            self.peak_mb = max(self.peak_mb, sum(map(_share_kb, [os.getpid(), *descendants()])) >> 10)
+
+
+def _share_kb(pid: int) -> int:
+    """A process's memory, with its share of what it has in common with others."""
+    lines = _read(f"/proc/{pid}/smaps_rollup", "").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def descendants() -> list[int]:
