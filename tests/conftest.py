@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +34,20 @@ def allowed_s(item: pytest.Item) -> float:
     """How long a test may take, as far as it says so; one of real processes takes longer than one that says nothing."""
     timeout = item.get_closest_marker("timeout")
     return timeout.args[0] if timeout is not None else float(item.get_closest_marker("system") is not None)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """A worker tells the process that started it, which counts only what is run."""
+    told: dict[str, int] = getattr(items[0].config, "workeroutput", {})
+    told["deselected"] = told.get("deselected", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    """Every worker leaves out the same tests; the closing line tells how many."""
+    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+    many = getattr(node, "workeroutput", {}).get("deselected", 0)
+    reporter.stats["deselected"] = [SimpleNamespace()] * many
 
 
 @pytest.hookimpl(optionalhook=True)
