@@ -257,6 +257,7 @@ GAPS = Table(
             column("scope", STRING, "`nobody` or `server`"),
             column("holders", LONG, "how many servers have it"),
             column("since", TIMESTAMP, "when the referring message was first seen (there)"),
+            column("expires", TIMESTAMP, "when the parent's lifetime ends, or ended, at the latest; null is unknown"),
             column("unexpired", BOOLEAN, "the parent may still be live as of the audit; null where that is unknown"),
         ]
     ),

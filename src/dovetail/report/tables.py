@@ -104,6 +104,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("scope", STRING),
             ("holders", LONG),
             ("since", TIME),
+            ("expires", TIME),
             ("unexpired", BOOLEAN),
         ]
     ),

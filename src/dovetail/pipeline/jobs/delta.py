@@ -6,12 +6,14 @@ whole. Sums are not made again from all rows: what the touched messages gave bef
 give now is added.
 
 What is touched is mostly as little as what is new, so that the session is tuned to it, whatever the size of the lake.
+As long as that stays so, two threads make tables side by side: most of the time of a small query is not its tasks'.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -52,7 +54,7 @@ from dovetail.pipeline.transforms.coverage import counts_of, message_coverage, p
 from dovetail.pipeline.transforms.deliveries import FABRICS, deliveries, latency
 from dovetail.pipeline.transforms.edges import EDGES, edges
 from dovetail.pipeline.transforms.forks import circular_replies, edge_forks, shared_keys, signer_forks
-from dovetail.pipeline.transforms.gaps import gaps
+from dovetail.pipeline.transforms.gaps import dated, gaps
 from dovetail.pipeline.transforms.sightings import SIGHTINGS, collect_sightings, sightings
 from dovetail.pipeline.transforms.skew import LEGS, fastest_legs, skew
 from dovetail.pipeline.transforms.traffic import traffic
@@ -89,6 +91,7 @@ class Delta:
     fabrics: Sequence[str]
     peers: Sequence[str]
     reads: dict[str, DataFrame] = field(default_factory=dict)
+    stale: dict[str, set[str]] = field(default_factory=dict)
 
     def make(self, say: Callable[[str], None]) -> Iterator[tuple[str, Change]]:
         """The changes, table by table; whoever asks for them keeps each one before the next is made."""
@@ -96,18 +99,31 @@ class Delta:
         hops, messages = self._read(TOUCHED_HOPS), self._read(TOUCHED_MESSAGES)
         say("sightings")
         own = self._keep(OWN, sightings(hops, messages, peers=self.peers))
-        before, near = self._read(BEFORE), self._read(NEAR).unionByName(own)
         yield "sightings", self._replace(SIGHTINGS, [OWN], self._stale(SIGHTINGS))
         say("skew")
         yield from self._make_skew(hops)
-        say("deliveries")
-        yield from self._make_deliveries(hops, messages, own)
+        made = self._make_deliveries(hops, messages, own)
+        if self._is_tuned_to_more():
+            say("deliveries")
+            yield from made
+            yield from self._make_others(say)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            beside = thread.submit(list, made)
+            yield from self._make_others(say)
+            say("deliveries")
+            yield from beside.result()
+
+    def _make_others(self, say: Callable[[str], None]) -> Iterator[tuple[str, Change]]:
+        """What does not depend on deliveries, nor they on it."""
+        hops, messages, links = self._read(TOUCHED_HOPS), self._read(TOUCHED_MESSAGES), self._read(TOUCHED_LINKS)
+        own, before = self._read(OWN), self._read(BEFORE)
+        near = self._read(NEAR).unionByName(own)
         say("gaps")
-        links = self._read(TOUCHED_LINKS)
         odd = self._keep(EDGES, edges(links, near, self.servers))
         children = links.select("fabric", "child").distinct()
         kept = among(self._present(schemas.GAPS), children, ("fabric", "child"), "left_anti")
-        yield "gaps", self._write(schemas.GAPS, kept, gaps(odd, near, as_of=self.as_of))
+        yield "gaps", self._write(schemas.GAPS, dated(kept, as_of=self.as_of), gaps(odd, near, as_of=self.as_of))
         if "swarm" in self.fabrics:
             say("coverage")
             yield "coverage", self._make_coverage(own, before)
@@ -126,11 +142,24 @@ class Delta:
 
     # rows of touched messages
 
+    def _is_tuned_to_more(self) -> bool:
+        """Whether the session is tuned to more than what is touched for a while: to a whole table, or large files."""
+        if not self._has_same_clocks():
+            return True
+        replaced = [
+            self._stale_files(schemas.DELIVERIES, self._stale(schemas.DELIVERIES)),
+            self._stale_files(schemas.CHAINS, self._stale(schemas.CHAINS, self.touched.bound)),
+        ]
+        if "swarm" in self.fabrics:
+            replaced.append(self._stale_files(schemas.COVERAGE, self._stale(schemas.COVERAGE)))
+        return self._rows() <= SMALL_ROWS and any(map(_are_large, replaced))
+
     def _fit(self, files: Iterable[Path] = (), rows: int = 0) -> None:
         """Tune the session to what is touched, and to these files or rows of whole tables if they are large."""
-        is_large = sum(path.stat().st_size for path in files) > _SMALL_FILE_BYTES
-        touched = max(self.touched.rows, self.touched.rows * len(self.peers) // MANY_PEERS)
-        tune(self.touched.spark, SMALL_ROWS + 1 if is_large else max(rows, touched))
+        tune(self.touched.spark, SMALL_ROWS + 1 if _are_large(files) else max(rows, self._rows()))
+
+    def _rows(self) -> int:
+        return max(self.touched.rows, self.touched.rows * len(self.peers) // MANY_PEERS)
 
     def _read(self, table: Table) -> DataFrame:
         if table.name not in self.reads:
@@ -164,13 +193,20 @@ class Delta:
 
     def _stale(self, table: Table, addresses: pa.Table | None = None) -> set[str]:
         """Files with rows of touched messages, or of these; and small files once they are many."""
+        if table.name not in self.stale:
+            self.stale[table.name] = self._look_for_stale(table, self.touched.known if addresses is None else addresses)
+        return self.stale[table.name]
+
+    def _look_for_stale(self, table: Table, wanted: pa.Table) -> set[str]:
         touched, files = self.touched, self.touched.store.gold_files(table)
-        wanted = touched.known if addresses is None else addresses
         if "fabric" not in table.schema.names:
             wanted = of_fabrics(wanted, ["swarm"]).select(["message"])
         small = {path.name for path in files if path.stat().st_size < _SMALL_FILE_BYTES}
         found = Search(touched.spark, touched.store, touched.rows).holding(table, files, wanted)
         return found | (small if len(small) > MAX_SMALL_FILES else set())
+
+    def _stale_files(self, table: Table, stale: Collection[str]) -> list[Path]:
+        return [path for path in self.touched.store.gold_files(table) if path.name in stale]
 
     def _stale_rows(
         self, table: Table, stale: Iterable[str], how: str, addresses: DataFrame | None = None
@@ -189,7 +225,7 @@ class Delta:
         store = self.touched.store
         if not stale:
             return store.write_files(table, None, made, ())
-        self._fit(path for path in store.gold_files(table) if path.name in stale)
+        self._fit(self._stale_files(table, stale))
         kept = self._stale_rows(table, stale, "left_anti", addresses).select(*table.schema.names)
         change = store.write_files(table, kept, made, stale)
         self._fit()
@@ -241,7 +277,7 @@ class Delta:
         stale = self._stale(schemas.DELIVERIES)
         summed = [self._present(schemas.LATENCY), latency(made)]
         if stale:
-            self._fit(path for path in self.touched.store.gold_files(schemas.DELIVERIES) if path.name in stale)
+            self._fit(self._stale_files(schemas.DELIVERIES, stale))
             gone = self._stale_rows(schemas.DELIVERIES, stale, "left_semi")
             summed.append(self._keep(GONE_LATENCY, latency(gone)))
         yield "deliveries", self._replace(schemas.DELIVERIES, [MADE_DELIVERIES], stale)
@@ -316,3 +352,7 @@ class Delta:
         """Fabrics with chains of which a message is touched."""
         touched = set(self.touched.bound["fabric"].unique().to_pylist())
         return [fabric for fabric in CHAINED if fabric in touched]
+
+
+def _are_large(files: Iterable[Path]) -> bool:
+    return sum(path.stat().st_size for path in files) > _SMALL_FILE_BYTES

@@ -1,8 +1,8 @@
 """What new batches touch: the addresses, and all that silver has about them, gathered from everything before.
 
 Touched are the messages that new batches speak about. Time alone touches messages whose lifetime ended since the run
-before, if they were still under way or stood in a gap, and messages of won that were forwarded so long ago that
-patience is over since then.
+before, if they were still under way, and messages of won that were forwarded so long ago that patience is over since
+then.
 
 A chain is told from several messages, and so are contradictions of a signer. Of the fabrics that have such
 (`CHAINED`) the touched messages, what they answer and what answers them are `bound`: rows about those may change. What
@@ -28,7 +28,7 @@ from dovetail.pipeline.jobs.search import Search, distinct, pick
 from dovetail.pipeline.schemas import BINARY, STRING, Table
 from dovetail.pipeline.session import tune
 from dovetail.pipeline.store import RunRecord, Store
-from dovetail.pipeline.tablefiles import count_rows, read_here, scan_here, to_arrow
+from dovetail.pipeline.tablefiles import count_rows, read_here, scan_here
 from dovetail.pipeline.transforms.chains import FABRICS as CHAINED
 from dovetail.pipeline.transforms.deliveries import IN_FLIGHT
 from dovetail.pipeline.transforms.sightings import SIGHTINGS
@@ -103,8 +103,7 @@ def gather(
     touched = _addresses(store, previous, record, new, patience_us)
     if touched.num_rows > MAX_TOUCHED:
         return None
-    period = (_time(previous.as_of_us), _time(record.as_of_us))
-    return _Gathering(Search(spark, store, fresh), old, new, touched, period).gather()
+    return _Gathering(Search(spark, store, fresh), old, new, touched).gather()
 
 
 def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequence[int], patience_us: int) -> pa.Table:
@@ -128,20 +127,18 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
 
 
 def _ended(store: Store, previous: RunRecord, record: RunRecord) -> Iterator[pa.Table]:
-    """Messages whose lifetime ended between two runs, of those about which a row said that it had not."""
+    """Messages whose lifetime ended between two runs, of those that were still under way."""
     is_open = pc.field("outcome") == IN_FLIGHT
-    files = store.gold_files(schemas.DELIVERIES)
-    under_way = distinct(
-        to_arrow([], TOUCHED.schema), *scan_here(schemas.DELIVERIES, files, is_open, ("outcome",), ADDRESS)
+    under_way = list(
+        scan_here(schemas.DELIVERIES, store.gold_files(schemas.DELIVERIES), is_open, ("outcome",), ADDRESS)
     )
-    gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), [*_PARENT, "unexpired"])
-    waiting = gaps.filter(gaps["unexpired"]).select(_PARENT).rename_columns(_KEY)
-    if not under_way.num_rows and not waiting.num_rows:
+    if not under_way:
         return
+    wanted = distinct(*under_way)
     before, now = (_time(us) for us in (previous.as_of_us, record.as_of_us))
     is_ended = (pc.field("expires") > before) & (pc.field("expires") <= now)
-    for ended in scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), is_ended, ("expires",), [*ADDRESS, "key"]):
-        yield from (pick(ended, wanted).select(ADDRESS) for wanted in (under_way, waiting))
+    for ended in scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), is_ended, ("expires",), ADDRESS):
+        yield pick(ended, wanted)
 
 
 def _time(us: int) -> pa.Scalar:
@@ -154,8 +151,6 @@ class _Gathering:
     old: Sequence[int]
     new: Sequence[int]
     touched: pa.Table
-    period: tuple[pa.Scalar, pa.Scalar]
-    """The moment of the run before, and that of this one."""
 
     def gather(self) -> Touched:
         store = self.search.store
@@ -190,18 +185,11 @@ class _Gathering:
         return read_here(table, self.search.store.batch_files(table, self.new))
 
     def _links(self, known: pa.Table, keys: pa.Table) -> pa.Table:
-        """All links of every message that is touched, refers to one that is, or stands in a gap that has ended."""
+        """All links of every message that is touched, or refers to one that is."""
         store = self.search.store
         files = store.batch_files(schemas.LINKS, self.old)
         referring = self.search.take(REFERRING, files, keys.rename_columns(_PARENT))
-        gaps = read_here(schemas.GAPS, store.gold_files(schemas.GAPS), [*_CHILD, "unexpired"])
-        waiting = gaps.filter(gaps["unexpired"]).select(_CHILD)
-        before, now = self.period
-        has_ended = (pc.field("parent_expires") > before) & (pc.field("parent_expires") <= now)
-        # their parents are touched too, mostly, so that they are not many
-        ended = scan_here(schemas.LINKS, files, has_ended, ("parent_expires",), _CHILD)
-        in_gaps = [pick(rows, waiting) for rows in ended]
-        children = distinct(known.rename_columns(_CHILD), referring.select(_CHILD), *in_gaps)
+        children = distinct(known.rename_columns(_CHILD), referring.select(_CHILD))
         # all links of new batches are links of touched messages
         past = self.search.take(PAST_LINKS, files, children)
         links = pa.concat_tables([past, self._fresh(schemas.LINKS)])

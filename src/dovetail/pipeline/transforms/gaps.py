@@ -27,7 +27,7 @@ def gaps(edges: DataFrame, sightings: DataFrame, *, as_of: dt.datetime) -> DataF
     lacking = F.filter("holders", lambda one: ~F.array_contains(knowing, one["server"]))
     each = ends.select("*", F.explode(F.when(is_nobody, nobody).otherwise(lacking)).alias("one"))
     until = F.when(is_nobody, F.col("parent_expires")).otherwise(F.coalesce("expires", "parent_expires"))
-    return each.select(
+    told = each.select(
         "fabric",
         "child",
         "parent",
@@ -36,5 +36,11 @@ def gaps(edges: DataFrame, sightings: DataFrame, *, as_of: dt.datetime) -> DataF
         F.when(is_nobody, NOBODY).otherwise(SERVER).alias("scope"),
         F.when(is_nobody, 0).otherwise(F.size("holding")).cast("bigint").alias("holders"),
         F.col("one.since").alias("since"),
-        (until > F.lit(as_of)).alias("unexpired"),
+        until.alias("expires"),
     )
+    return dated(told, as_of=as_of)
+
+
+def dated(told: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+    """Gaps with whether their parents may still be live: all that the moment of the audit changes about them."""
+    return told.withColumn("unexpired", F.col("expires") > F.lit(as_of))
