@@ -49,7 +49,7 @@ MAX_LEVEL = 18
 CHUNK = 8192
 PAYLOAD_BYTES = 160
 TTL_EPOCHS = 60
-"""An hour: of larger lakes than 4 million messages as many expire between two runs as come."""
+"""An hour: in lakes of more than 4 million messages as many expire between two runs as come."""
 _GAP_SHARE = 1e-4
 _FAR_SHARE = 0.2
 _ENTRY_HEAD = b"\x00\x01"

@@ -46,8 +46,8 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 def pytest_testnodedown(node) -> None:
     """Every worker leaves out the same tests; the closing line tells how many."""
     reporter = node.config.pluginmanager.get_plugin("terminalreporter")
-    many = getattr(node, "workeroutput", {}).get("deselected", 0)
-    reporter.stats["deselected"] = [SimpleNamespace()] * many
+    if many := getattr(node, "workeroutput", {}).get("deselected", 0):
+        reporter.stats["deselected"] = [SimpleNamespace()] * many
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,7 @@ from dovetail.journal.journal import MAX_GROUP_BYTES, Journal, JournalOptions
 from dovetail.journal.layout import decode_runs
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
+from dovetail.journal.writer import JournalWriter
 from journal.fault_vfs import Disk
 from journal.worlds import SERVER, SIGNER, observe, open_writer
 
@@ -229,6 +230,40 @@ def test_after_a_failure_of_the_disk_everybody_is_refused_and_the_loss_is_told_o
     assert len([record for record in caplog.records if "1 appends not written" in record.getMessage()]) == 1
     with open_journal(tmp_path / "a.journal") as journal:
         assert [hop.raw for hop in journal.hops()][:1] == [b"kept"]
+
+
+def test_what_was_queued_while_the_disk_failed_is_told_with_the_rest(tmp_path, caplog, monkeypatch):
+    disk = Disk()
+    disk.failure = apsw.SQLITE_IOERR_WRITE
+    writer = open_writer(tmp_path / "a.journal", connect=disk.connect)
+    journal = Journal(writer, JournalOptions(durability="relaxed", relaxed_flush_ms=1, checkpoint_interval_s=3600))
+    commit, began, may_fail, errors = JournalWriter.commit, threading.Event(), threading.Event(), []
+
+    def commit_later(self, observations):
+        began.set()
+        assert may_fail.wait(5)
+        return commit(self, observations)
+
+    def wait():
+        with pytest.raises(JournalError) as caught:
+            journal.append([observe(b"waits for it")])
+        errors.append(caught.value)
+
+    late = threading.Thread(target=wait)
+    with journal:
+        assert journal.append([observe(b"kept")]) == 1
+        monkeypatch.setattr(JournalWriter, "commit", commit_later)
+        disk.fail_at = len(disk.log)
+        journal.write([observe(b"lost")])
+        assert began.wait(5)
+        journal.write([observe(b"meanwhile")])
+        late.start()
+        may_fail.set()
+        late.join(5)
+    assert errors == [writer.broken]
+    told = [record.getMessage() for record in caplog.records if "appends not written" in record.getMessage()]
+    assert len(told) == 1
+    assert "2 appends not written" in told[0]
 
 
 def test_closing_on_a_full_disk_ends_and_says_what_was_not_written(tmp_path, caplog):

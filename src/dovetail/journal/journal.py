@@ -339,6 +339,15 @@ class Journal:
         del self._items[:taken]
         return items
 
+    def _take_rest(self) -> list[_Item]:
+        """Everything in the queue, when the disk has failed for good; from then on nothing more comes into it."""
+        rest: list[_Item] = []
+        with self._lock:
+            while self._items:
+                rest += self._take_group()
+            self._queue_bytes -= sum(cost for _, _, cost in rest)
+        return rest
+
     def _take_jobs(self) -> list[_Job]:
         """Those with nothing left before them in the queue; all while the disk takes nothing, so that none hangs."""
         passed = self._queued - len(self._items)
@@ -359,6 +368,8 @@ class Journal:
             if len(items) > 1 and not error.retriable and self.failure is None:
                 # one of them is at fault: the others must not suffer
                 return [item for single in items for item in self._commit([single])]
+        if error is not None and self.failure is not None:
+            items = [*items, *self._take_rest()]  # so that all that is lost is told at once
         _finish([waiter for _, waiter, _ in items if waiter is not None], self._writer.size, error)
         if error is None:
             return []
