@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
+from py4j.java_gateway import JavaClass
+from pyspark.sql.functions import col, lit
 from pyspark.sql.types import ArrayType, StructType
 
 from dovetail.pipeline import schemas
@@ -18,6 +23,7 @@ from dovetail.pipeline.session import (
     machine_memory_mb,
     partitions_for,
     settings_of,
+    tune,
     use_this_python,
 )
 from dovetail.pipeline.transforms.sightings import SIGHTINGS
@@ -71,6 +77,45 @@ def test_only_a_small_lake_goes_without_the_optimising_compiler():
     assert "spark.driver.extraJavaOptions" not in settings_of(SessionOptions(master="spark://there:7077", rows=1))
     own = {"spark.driver.extraJavaOptions": "-Xss4m"}
     assert settings_of(SessionOptions(rows=1, conf=own))["spark.driver.extraJavaOptions"] == "-Xss4m"
+
+
+def test_java_is_asked_for_a_function_once(spark, monkeypatch):
+    col("first")
+    asked = []
+    ask = JavaClass.__getattr__
+    monkeypatch.setattr(JavaClass, "__getattr__", lambda self, name: (asked.append(name), ask(self, name))[1])
+    rows = spark.range(2).select((col("id") + lit(1)).alias("next")).filter(col("next") > lit(1)).collect()
+    assert [row["next"] for row in rows] == [2]
+    assert "col" not in asked
+
+
+@pytest.mark.parametrize("rows", [0, SMALL_ROWS + 1])
+def test_many_files_are_listed_by_few_tasks(spark, tmp_path, rows):
+    """A task for each of them would cost more than the files: only a small lake does without a job at all."""
+    paths = [tmp_path / f"{number}.parquet" for number in range(100)]
+    for path in paths:
+        pq.write_table(pa.table({"id": [1]}), path)
+    tune(spark, rows)
+    try:
+        with jobs_of(spark) as tasks:
+            source = spark.read.schema("id long").parquet(*map(str, paths))
+        assert sum(tasks) <= (4 * (os.cpu_count() or 2) if rows else 0)
+        assert source.count() == 100
+    finally:
+        tune(spark, 0)
+
+
+@contextlib.contextmanager
+def jobs_of(spark):
+    """Yields a list, which at the end has the number of tasks of each job that was run within."""
+    group, tasks = "what is asked about", []
+    spark.sparkContext.setJobGroup(group, "")
+    tracker = spark.sparkContext.statusTracker()
+    yield tasks
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    for job in tracker.getJobIdsForGroup(group):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getJobInfo(job).stageIds]
+        tasks.append(sum(stage.numTasks for stage in stages))
 
 
 def test_what_one_task_holds_does_not_grow_with_the_lake():

@@ -16,41 +16,49 @@ from pyspark.sql.utils import get_active_spark_context
 SHA256_BYTES = 32
 LONG_BYTES = 8
 
+_EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
+_INVOKE = "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke$"
+_BINARY = "org.apache.spark.sql.types.BinaryType$"
+_LONG = "org.apache.spark.sql.types.LongType$"
+_CLASS = "java.lang.Class"
+_NONE = "scala.None$"
+NATIVE_CLASSES = (_EXPRESSIONS, _INVOKE, _BINARY, _LONG, _CLASS, _NONE)
+"""What is asked of Java for every such column."""
+
 
 def sha256(data: Column) -> Column:
     """SHA-256 of binary, as binary."""
-    return _call("org.apache.commons.codec.digest.DigestUtils", "sha256", "BinaryType", data)
+    return _call("org.apache.commons.codec.digest.DigestUtils", "sha256", _BINARY, data)
 
 
 def big_endian(data: Column) -> Column:
     """The first eight bytes as a bigint; bytes that are not there count as zeros at the end."""
-    return _call("org.apache.spark.unsafe.types.ByteArray", "getPrefix", "LongType", data)
+    return _call("org.apache.spark.unsafe.types.ByteArray", "getPrefix", _LONG, data)
 
 
 def little_endian(data: Column) -> Column:
     """Up to eight bytes as a bigint, the first of them the lowest."""
-    return _call("java.lang.Long", "reverseBytes", "LongType", big_endian(data))
+    return _call("java.lang.Long", "reverseBytes", _LONG, big_endian(data))
 
 
 def _call(java_class: str, method: str, kind: str, *arguments: Column) -> Column:
     """A static method of these columns; null where one of them is null."""
     jvm: Any = get_active_spark_context()._jvm
-    expressions = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    invoke = getattr(jvm.org.apache.spark.sql.catalyst.expressions.objects, "StaticInvoke$")
+    expressions = getattr(jvm, _EXPRESSIONS)
     given = jvm.PythonUtils.toSeq([expressions.expression(column._jc) for column in arguments])
-    called = _singleton(invoke).apply(
-        jvm.java.lang.Class.forName(java_class),
-        _singleton(getattr(jvm.org.apache.spark.sql.types, f"{kind}$")),
+    called = _singleton(jvm, _INVOKE).apply(
+        getattr(jvm, _CLASS).forName(java_class),
+        _singleton(jvm, kind),
         method,
         given,
         jvm.PythonUtils.toSeq([]),
         True,
         True,
         True,
-        _singleton(getattr(jvm.scala, "None$")),
+        _singleton(jvm, _NONE),
     )
     return ClassicColumn(expressions.column(called))
 
 
-def _singleton(scala_object: Any) -> Any:
-    return getattr(scala_object, "MODULE$")
+def _singleton(jvm: Any, scala_object: str) -> Any:
+    return getattr(getattr(jvm, scala_object), "MODULE$")

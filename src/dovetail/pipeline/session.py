@@ -12,11 +12,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from dovetail.errors import PipelineError
 from dovetail.pipeline.chatter import own_interrupt, without_chatter
+from dovetail.pipeline.native import NATIVE_CLASSES
 
 DEFAULT_MASTER = "local[*]"
 _MEMORY_SHARE = 0.4
@@ -81,6 +83,8 @@ _BY_SIZE = (
     # where all is one partition nothing has to be sent round: a broadcast would be a job of its own
     ("spark.sql.autoBroadcastJoinThreshold", "-1", str(10 << 20)),
     ("spark.sql.optimizer.disableHints", "true", "false"),
+    # from how many files on a job looks whether they are there, instead of this process itself
+    ("spark.sql.sources.parallelPartitionDiscovery.threshold", "100000", "32"),
 )
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """For a process that ends before the optimising compiler has earned what it costs."""
@@ -94,6 +98,7 @@ _CLASSES = (
     "PythonUtils",
     "PythonSQLUtils",
     "org.apache.spark.sql.classic.SparkSession",
+    *NATIVE_CLASSES,
 )
 
 _given: set[str] = set()
@@ -129,7 +134,7 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
         line = str(error).strip().splitlines()
         raise PipelineError(f"spark does not start: {line[0] if line else type(error).__name__}") from error
     spark.sparkContext.setLogLevel("ERROR")
-    _remember_classes(spark)
+    _spare_questions(spark)
     _given.clear()
     _given.update(options.conf)
     return spark
@@ -147,6 +152,8 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
             settings["spark.driver.memory"] = f"{machine_memory_mb()}m"
             is_small = options.rows is not None and options.rows <= SMALL_ROWS
             settings["spark.driver.extraJavaOptions"] = SMALL_JAVA if is_small else LARGE_JAVA
+            # a task for each file would read Hadoop's settings more often than files
+            settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = str(_tasks_at_once())
             settings["spark.driver.host"] = "127.0.0.1"
             settings["spark.driver.bindAddress"] = "127.0.0.1"
     if options.master is not None:
@@ -174,13 +181,38 @@ def partitions_for(rows: int) -> int:
     """
     if rows <= SMALL_ROWS:
         return 1
-    return max(_PARTITIONS_PER_CORE * (os.cpu_count() or 2), min(-(-rows // _ROWS_PER_PARTITION), _MAX_PARTITIONS))
+    return max(_tasks_at_once(), min(-(-rows // _ROWS_PER_PARTITION), _MAX_PARTITIONS))
 
 
-def _remember_classes(spark: SparkSession) -> None:
-    """Every use of a function asks Java for its class, which looks through all archives for the shorter names."""
+def _tasks_at_once() -> int:
+    """Enough for all processors to end at about the same time."""
+    return _PARTITIONS_PER_CORE * (os.cpu_count() or 2)
+
+
+class _Remembered:
+    """A Java class that is asked for each of its static members once."""
+
+    def __init__(self, java_class: Any) -> None:
+        self._java_class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._java_class, name)
+        setattr(self, name, member)
+        return member
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._java_class(*arguments)
+
+
+def _spare_questions(spark: SparkSession) -> None:
+    """Every use of a function asks Java for its class, which looks through all archives for the shorter names, and then
+    for the method; and Java reads its whole stack to tell where in the code a job was started.
+    """
     for name in _CLASSES:
-        setattr(spark._jvm, name, getattr(spark._jvm, name))
+        known = getattr(spark._jvm, name)
+        if not isinstance(known, _Remembered):
+            setattr(spark._jvm, name, _Remembered(known))
+    spark.sparkContext.setLocalProperty("callSite.long", "")
 
 
 def is_one_partition(spark: SparkSession) -> bool:
