@@ -6,6 +6,7 @@ Commands and events are JSON texts that end with a zero byte; Chromium reads the
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -135,11 +136,10 @@ def start_browser(program: str, profile: Path) -> Iterator[Browser]:
     read_events, write_events = os.pipe()
 
     def place_pipes() -> None:
-        # away from 3 and 4 first, so that placing one cannot overwrite the other
-        commands, events = os.dup(read_commands), os.dup(write_events)
-        high_commands, high_events = os.dup2(commands, 33), os.dup2(events, 34)
-        os.dup2(high_commands, 3, inheritable=True)
-        os.dup2(high_events, 4, inheritable=True)
+        # to free numbers above 3 and 4 first, so that placing one cannot overwrite the other
+        commands, events = (fcntl.fcntl(pipe, fcntl.F_DUPFD, 5) for pipe in (read_commands, write_events))
+        os.dup2(commands, 3, inheritable=True)
+        os.dup2(events, 4, inheritable=True)
 
     process = subprocess.Popen(
         [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
