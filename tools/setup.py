@@ -81,8 +81,11 @@ class Environment:
         if self._record["packages"] != packages:
             say(f"installing the {count_pins(LOCKS / 'all.lock')} packages of requirements/all.lock, Spark among them")
             self._pip("--require-hashes", "-r", str(LOCKS / "build.lock"))
-            # The back ends were installed just now, pinned: building pyspark's sdist must not fetch others.
-            self._pip("--require-hashes", "--no-build-isolation", "-r", str(LOCKS / "all.lock"))
+            # The back ends were installed just now, pinned: building pyspark's sdist must not fetch others. Its wheel is
+            # unpacked at once, and nearly all of it is archives: compressing them again would take longest of all.
+            build = ("--no-build-isolation", "--use-pep517", "--config-settings=--build-option=--compression=stored")
+            self._pip("--require-hashes", "--no-compile", *build, "-r", str(LOCKS / "all.lock"))
+            self._compile()
             self._save(packages=packages)
             worked = True
         project = digest(ROOT / "pyproject.toml")
@@ -122,6 +125,11 @@ class Environment:
         say(f"Spark will use Java {java.version_text} in {show(java.home)} ({java.source})")
         self._save(java={"key": key, "home": str(java.home)})
         return True
+
+    def _compile(self) -> None:
+        """What pip does, on all processors. Some packages have files for other versions of Python, which fail."""
+        command = [str(self.python), "-m", "compileall", "-q", "-q", "-j", "0", str(self.path / "lib")]
+        subprocess.run(command, check=False)
 
     def _pip(self, *arguments: str) -> None:
         command = [str(self.python), *PIP_INSTALL, *arguments]
