@@ -165,6 +165,7 @@ def node_steps() -> tuple[list[list], list[list]]:
     return at_a, [taken(one, half), made(two, second), []]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path, monkeypatch):
     rng = random.Random(5)

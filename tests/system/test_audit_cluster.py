@@ -25,7 +25,7 @@ from dovetail.pipeline.settings import load_settings
 from dovetail.pipeline.store import Store
 from pipeline.audit_worlds import open_test_session, pcp_world, write_lake
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.soak, pytest.mark.timeout(600)]
 
 SOURCE = Path(__file__).parents[2] / "src"
 BIN = Path(pyspark.__file__).parent / "bin"
@@ -134,7 +134,6 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(local, tmp_path):
     assert rows_of(out) == expected
 
 
-@pytest.mark.soak
 def test_plain_spark_submit_with_the_package_in_an_archive(local, tmp_path):
     lake, expected = local
     archive = tmp_path / "dovetail.zip"
