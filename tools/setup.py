@@ -81,8 +81,8 @@ class Environment:
         if self._record["packages"] != packages:
             say(f"installing the {count_pins(LOCKS / 'all.lock')} packages of requirements/all.lock, Spark among them")
             self._pip("--require-hashes", "-r", str(LOCKS / "build.lock"))
-            # The back ends were installed just now, pinned: building pyspark's sdist must not fetch others. Its wheel is
-            # unpacked at once, and nearly all of it is archives: compressing them again would take longest of all.
+            # The back ends were installed just now, pinned: building pyspark's sdist must not fetch others. Its
+            # wheel is unpacked at once, and nearly all archives: compressing them again would take longest of all.
             build = ("--no-build-isolation", "--use-pep517", "--config-settings=--build-option=--compression=stored")
             self._pip("--require-hashes", "--no-compile", *build, "-r", str(LOCKS / "all.lock"))
             self._compile()

@@ -171,9 +171,10 @@ def test_a_ready_environment_is_left_alone(environment, tmp_path):
 
 def test_a_changed_lock_is_installed_with_hashes_and_remembered(environment, tmp_path, capsys):
     assert environment(packages="old").prepare_packages()
-    build, everything = asked(tmp_path)
+    build, everything, compilation = asked(tmp_path)
     assert "--require-hashes -r " in build
-    assert "--require-hashes --no-build-isolation -r " in everything
+    assert {"--require-hashes", "--no-build-isolation", "--no-compile"} <= set(everything.split())
+    assert "-m compileall" in compilation
     assert not environment_again(tmp_path).prepare_packages()
 
 
