@@ -139,8 +139,8 @@ def test_sighup_makes_the_broker_read_its_rules_again_and_keeps_them_where_the_f
     file = site.directory / "site.toml"
     allowing = file.read_text()
     with running(site.directory, "site.toml") as up:
-        up.await_line(" pcp/broker: running: ")
-        up.await_line(" swarm/test/peer: running: ")
+        for name in ("pcp/broker", "swarm/test/peer", "seal"):
+            up.await_line(f" {name}: running: ")
         file.write_text(allowing.replace("allow = true", "allow = maybe"))
         up.process.send_signal(signal.SIGHUP)
         up.await_line("rules not read, the old ones stay")
