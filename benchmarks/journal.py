@@ -2,11 +2,15 @@
 
     python -m benchmarks.journal [--seconds S] [--rounds N] [--dir DIR] [--json]
 
-Floor and journal take turns within every round, so that a noisy machine is noisy for both; medians over the rounds are
-printed. `singly`: one hop with its message in each append. `groups of 100`: a hundred. `fan-out`: one message, accepted
-once and delivered to 1,000 recipients, in one append. Every append is fsynced before the next begins. `groups of 100,
-8 callers`: through the shared journal, as a server uses it; every caller waits for the fsync of its hundred before the
-next hundred, and those that wait at the same time share a commit. The floor stays one fsync for each hundred.
+Both get new messages for each append, made while no clock runs, and both fsync before the next: the journal what its
+callers get from it, the floor one write of the very same bytes to a plain file. They take turns, a tenth of a second
+each, so that a noisy machine is noisy for both; medians over the rounds are printed. `back to back` is the floor with
+nothing between: one prepared buffer, written again and again.
+
+`singly`: one hop with its message in each append. `groups of 100`: a hundred. `fan-out`: one message, accepted once and
+delivered to 1,000 recipients, in one append. `groups of 100, 8 callers`: through the shared journal, as a server uses
+it; every caller waits for the fsync of its hundred before the next hundred, and those that wait at the same time share
+a commit. The floor stays one fsync for each hundred.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,18 +40,50 @@ MESSAGE_BYTES = 480
 RECIPIENTS = tuple(f"pcp://host{i:05d}.example.com/agent" for i in range(1000))
 CALLERS = 8
 _HOT_FAN_OUTS = 300
-_PREPARED_GROUPS = 1000
-_HOP_BYTES = len(encode_runs([(1, 2, 0, 100, 1)]))
+_TURN_S = 0.1
+_TURN_GROUPS = 200
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Appends of one shape: what is appended each time, how many hops that is, and the plain bytes of it."""
+    """Appends of one shape: what is appended each time, how many hops that is, and the bytes of its runs."""
 
     name: str
     hops: int
-    plain_bytes: int
+    runs: bytes
     make: Callable[[], list[Observation]]
+
+    def plain(self, batch: list[Observation]) -> bytes:
+        """The bytes that say the same: addresses, messages, hops."""
+        return b"".join([each.message + each.raw for each in batch if each.raw is not None]) + self.runs
+
+
+@dataclass(slots=True)
+class Meter:
+    """What appends took: by the clock, and of the processor."""
+
+    workload: Workload
+    groups: int = 0
+    spent: float = 0.0
+    cpu: float = 0.0
+
+    def add(self, call: Callable[..., object], *arguments: object, groups: int = 1) -> None:
+        """Measure one call, which appends one group or several."""
+        wall_start, cpu_start = time.perf_counter(), time.process_time()
+        call(*arguments)
+        self.spent += time.perf_counter() - wall_start
+        self.cpu += time.process_time() - cpu_start
+        self.groups += groups
+
+    @property
+    def rate(self) -> float:
+        """Hops a second."""
+        return self.groups * self.workload.hops / self.spent
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of the processor for a hop."""
+        return self.cpu / (self.groups * self.workload.hops) * 1e6
 
 
 def message() -> bytes:
@@ -74,49 +111,37 @@ def fan_out() -> list[Observation]:
     return [accepted, delivered]
 
 
-GROUPS = Workload("groups of 100", 100, 100 * (MESSAGE_BYTES + 32 + _HOP_BYTES), lambda: group(100))
+GROUPS = Workload("groups of 100", 100, encode_runs([(1, 2, 0, 100, 1)] * 100), lambda: group(100))
 WORKLOADS = (
-    Workload("singly", 1, MESSAGE_BYTES + 32 + _HOP_BYTES, lambda: group(1)),
+    Workload("singly", 1, encode_runs([(1, 2, 0, 100, 1)]), lambda: group(1)),
     GROUPS,
-    Workload(
-        "fan-out 1:1000",
-        1001,
-        MESSAGE_BYTES + 32 + len(encode_runs([(1, 4, 0, 0, pack_names(list(range(1000))))])),
-        fan_out,
-    ),
+    Workload("fan-out 1:1000", 1001, encode_runs([(1, 4, 0, 0, pack_names(list(range(1000))))]), fan_out),
 )
 
 
-def measure_floor(workload: Workload, directory: Path, seconds: float) -> float:
-    """Hops a second when the same bytes are appended to a plain file and fsynced in the same groups."""
-    data = os.urandom(workload.plain_bytes)
-    path = directory / "floor"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        groups, start = 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - start) < seconds:
-            os.write(descriptor, data)
-            os.fsync(descriptor)
-            groups += 1
-        return groups * workload.hops / elapsed
-    finally:
-        os.close(descriptor)
-        path.unlink()
+def write_plainly(descriptor: int, data: bytes) -> None:
+    """What the floor does: one write and its fsync."""
+    os.write(descriptor, data)
+    os.fsync(descriptor)
 
 
-def measure_journal(workload: Workload, directory: Path, seconds: float, signer: Signer) -> dict[str, float]:
-    """Hops a second and CPU per hop of a journal that is fsynced at each append, hashing left for later and timed."""
+def measure_in_turns(workload: Workload, directory: Path, seconds: float, signer: Signer) -> dict[str, float]:
+    """The journal and the floor, each for `seconds`; hashing is left for later and timed."""
     path = directory / "bench.journal"
-    with JournalWriter.open(path, server=SERVER, signer=signer) as writer:
+    floor, journal, back_to_back = Meter(workload), Meter(workload), Meter(workload)
+    data = workload.plain(workload.make())
+    with _plain_file(directory) as descriptor:
+        while back_to_back.spent < seconds:
+            back_to_back.add(write_plainly, descriptor, data)
+    with _plain_file(directory) as descriptor, JournalWriter.open(path, server=SERVER, signer=signer) as writer:
         writer.append(workload.make())
-        hops, spent, cpu = 0, 0.0, 0.0
-        while spent < seconds:
-            batch = workload.make()
-            wall_start, cpu_start = time.perf_counter(), time.process_time()
-            writer.append(batch)
-            spent += time.perf_counter() - wall_start
-            cpu += time.process_time() - cpu_start
-            hops += workload.hops
+        while min(floor.spent, journal.spent) < seconds:
+            end = floor.spent + _TURN_S
+            while floor.spent < end:
+                floor.add(write_plainly, descriptor, workload.plain(workload.make()))
+            end = journal.spent + _TURN_S
+            while journal.spent < end:
+                journal.add(writer.append, workload.make())
         hashed = min(writer.size, 200_000)
         start = time.process_time()
         for _ in JournalTree(writer.reader).leaf_hashes(0, hashed):
@@ -124,33 +149,39 @@ def measure_journal(workload: Workload, directory: Path, seconds: float, signer:
         hashing = time.process_time() - start
     for leftover in directory.glob("bench.journal*"):
         leftover.unlink()
-    return {"rate": hops / spent, "cpu_us": cpu / hops * 1e6, "hash_us": hashing / hashed * 1e6}
+    return {
+        "rate": journal.rate,
+        "floor": floor.rate,
+        "back to back": back_to_back.rate,
+        "cpu_us": journal.cpu_us,
+        "hash_us": hashing / hashed * 1e6,
+    }
 
 
 def measure_callers(directory: Path, seconds: float, signer: Signer) -> dict[str, float]:
-    """Hops a second of callers that share one journal, each with a hundred hops under way."""
+    """Hops a second of callers that share one journal, each with a hundred hops under way, and the floor beside."""
     path = directory / "shared.journal"
     options = JournalOptions(checkpoint_interval_s=3600)
-    hops, spent, cpu = 0, 0.0, 0.0
+    floor, journal = Meter(GROUPS), Meter(GROUPS)
 
-    async def call(journal: Journal, groups: Iterator[list[Observation]]) -> None:
+    async def call(shared: Journal, groups: Iterator[list[Observation]]) -> None:
         for observations in groups:
-            await journal.append_async(observations)
+            await shared.append_async(observations)
 
-    async def share(journal: Journal, groups: Iterator[list[Observation]]) -> None:
-        await asyncio.gather(*[call(journal, groups) for _ in range(CALLERS)])
+    async def call_all(shared: Journal, groups: Iterator[list[Observation]]) -> None:
+        await asyncio.gather(*[call(shared, groups) for _ in range(CALLERS)])
 
-    with Journal.open(path, server=SERVER, signer=signer, options=options) as journal:
-        while spent < seconds:
-            prepared = [group(100) for _ in range(_PREPARED_GROUPS)]
-            wall_start, cpu_start = time.perf_counter(), time.process_time()
-            asyncio.run(share(journal, iter(prepared)))
-            spent += time.perf_counter() - wall_start
-            cpu += time.process_time() - cpu_start
-            hops += 100 * len(prepared)
+    def share(shared: Journal, groups: list[list[Observation]]) -> None:
+        asyncio.run(call_all(shared, iter(groups)))
+
+    with _plain_file(directory) as descriptor, Journal.open(path, server=SERVER, signer=signer, options=options) as it:
+        while min(floor.spent, journal.spent) < seconds:
+            for _ in range(_TURN_GROUPS):
+                floor.add(write_plainly, descriptor, GROUPS.plain(GROUPS.make()))
+            journal.add(share, it, [GROUPS.make() for _ in range(_TURN_GROUPS)], groups=_TURN_GROUPS)
     for leftover in directory.glob("shared.journal*"):
         leftover.unlink()
-    return {"rate": hops / spent, "cpu_us": cpu / hops * 1e6}
+    return {"rate": journal.rate, "floor": floor.rate, "cpu_us": journal.cpu_us}
 
 
 def measure_hot_path(directory: Path, signer: Signer) -> float:
@@ -172,34 +203,40 @@ def measure_hot_path(directory: Path, signer: Signer) -> float:
     return cpu / hops * 1e6
 
 
-def compare(name: str, floors: list[float], journals: list[dict[str, float]]) -> dict[str, object]:
+@contextmanager
+def _plain_file(directory: Path) -> Iterator[int]:
+    path = directory / "floor"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def compare(name: str, measured: list[dict[str, float]]) -> dict[str, object]:
     """One line of the result: medians over the rounds."""
-    medians = {key: statistics.median(each[key] for each in journals) for key in journals[0]}
-    floor = statistics.median(floors)
+    medians = {key: statistics.median(each[key] for each in measured) for key in measured[0]}
     row: dict[str, object] = {
         "workload": name,
         "hops/s": round(medians["rate"]),
-        "floor hops/s": round(floor),
-        "of the floor": round(medians["rate"] / floor, 2),
+        "floor hops/s": round(medians["floor"]),
+        "of the floor": round(statistics.median(each["rate"] / each["floor"] for each in measured), 2),
         "CPU us/hop": round(medians["cpu_us"], 3),
     }
     if "hash_us" in medians:
         row["hashing us/hop, off the hot path"] = round(medians["hash_us"], 2)
+        row["floor back to back hops/s"] = round(medians["back to back"])
     return row
 
 
 def run(seconds: float, rounds: int, directory: Path) -> Iterator[dict[str, object]]:
     signer = Signer(SERVER, Ed25519PrivateKey.generate())
     for workload in WORKLOADS:
-        floors, journals, shared = [], [], []
-        for _ in range(rounds):
-            floors.append(measure_floor(workload, directory, seconds))
-            journals.append(measure_journal(workload, directory, seconds, signer))
-            if workload is GROUPS:
-                shared.append(measure_callers(directory, seconds, signer))
-        yield compare(workload.name, floors, journals)
-        if shared:
-            yield compare(f"{workload.name}, {CALLERS} callers", floors, shared)
+        yield compare(workload.name, [measure_in_turns(workload, directory, seconds, signer) for _ in range(rounds)])
+    yield compare(
+        f"{GROUPS.name}, {CALLERS} callers", [measure_callers(directory, seconds, signer) for _ in range(rounds)]
+    )
     yield {
         "workload": "fan-out, caller's thread",
         "CPU us/hop": round(statistics.median(measure_hot_path(directory, signer) for _ in range(rounds)), 4),
