@@ -1,6 +1,6 @@
 """How many hops a second the journal keeps, beside the floor: the same bytes written plainly to the same disk.
 
-    python -m benchmarks.journal [--seconds S] [--rounds N] [--dir DIR] [--json]
+    python -m benchmarks.journal [--seconds S] [--rounds N] [--floors] [--dir DIR] [--json]
 
 Both get new messages for each append, made while no clock runs, and both fsync before the next: the journal what its
 callers get from it, the floor one write of the very same bytes to a plain file. They take turns, a tenth of a second
@@ -10,11 +10,12 @@ nothing between: one prepared buffer, written again and again.
 `singly`: one hop with its message in each append. `groups of 100`: a hundred. `fan-out`: one message, accepted once and
 delivered to 1,000 recipients, in one append. `groups of 100, 8 callers`: through the shared journal, as a server uses
 it; every caller waits for the fsync of its hundred before the next hundred, and those that wait at the same time share
-a commit. The floor stays one fsync for each hundred.
+a commit. The floor stays one fsync for each hundred. `--floors` tells instead what the floor of such groups depends on.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import statistics
@@ -184,6 +185,33 @@ def measure_callers(directory: Path, seconds: float, signer: Signer) -> dict[str
     return {"rate": journal.rate, "floor": floor.rate, "cpu_us": journal.cpu_us}
 
 
+def measure_floors(directory: Path, seconds: float, signer: Signer) -> Iterator[dict[str, object]]:
+    """What the work between two groups, their bytes, and a journal's turn before it do to the floor: medians."""
+    prepared = GROUPS.plain(GROUPS.make())
+    floors: dict[str, tuple[Callable[[], bytes], list[float]]] = {
+        "new bytes, after the journal's turn": (lambda: GROUPS.plain(GROUPS.make()), []),
+        "new bytes, later": (lambda: GROUPS.plain(GROUPS.make()), []),
+        "one buffer, messages made between": (lambda: GROUPS.plain(GROUPS.make()) and prepared, []),
+        "one buffer, back to back": (lambda: prepared, []),
+    }
+    path = directory / "bench.journal"
+    with _plain_file(directory) as descriptor, JournalWriter.open(path, server=SERVER, signer=signer) as writer:
+        end = time.perf_counter() + seconds * (len(floors) + 1)
+        while time.perf_counter() < end:
+            turn = time.perf_counter() + _TURN_S
+            while time.perf_counter() < turn:
+                writer.append(GROUPS.make())
+            for make, took in floors.values():
+                turn = time.perf_counter() + _TURN_S
+                while time.perf_counter() < turn:
+                    data = make()
+                    start = time.perf_counter()
+                    write_plainly(descriptor, data)
+                    took.append(time.perf_counter() - start)
+    for name, (_, took) in floors.items():
+        yield {"floor": name, "us": round(statistics.median(took) * 1e6), "groups": len(took)}
+
+
 def measure_hot_path(directory: Path, signer: Signer) -> float:
     """CPU microseconds per hop that the caller's own thread pays for a fan-out with relaxed durability."""
     path = directory / "hot.journal"
@@ -230,8 +258,7 @@ def compare(name: str, measured: list[dict[str, float]]) -> dict[str, object]:
     return row
 
 
-def run(seconds: float, rounds: int, directory: Path) -> Iterator[dict[str, object]]:
-    signer = Signer(SERVER, Ed25519PrivateKey.generate())
+def run(seconds: float, rounds: int, directory: Path, signer: Signer) -> Iterator[dict[str, object]]:
     for workload in WORKLOADS:
         yield compare(workload.name, [measure_in_turns(workload, directory, seconds, signer) for _ in range(rounds)])
     yield compare(
@@ -247,7 +274,15 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each measurement takes")
     parser.add_argument("--rounds", type=int, default=5)
-    return print_rows(parser, lambda arguments, directory: run(arguments.seconds, arguments.rounds, directory))
+    parser.add_argument("--floors", action="store_true", help="only what the floor depends on")
+
+    def measure(arguments: argparse.Namespace, directory: Path) -> Iterator[dict[str, object]]:
+        signer = Signer(SERVER, Ed25519PrivateKey.generate())
+        if arguments.floors:
+            return measure_floors(directory, arguments.seconds, signer)
+        return run(arguments.seconds, arguments.rounds, directory, signer)
+
+    return print_rows(parser, measure)
 
 
 if __name__ == "__main__":
