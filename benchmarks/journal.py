@@ -2,10 +2,10 @@
 
     python -m benchmarks.journal [--seconds S] [--rounds N] [--floors] [--dir DIR] [--json]
 
-Both get new messages for each append, made while no clock runs, and both fsync before the next: the journal what its
-callers get from it, the floor one write of the very same bytes to a plain file. They take turns, a tenth of a second
-each, so that a noisy machine is noisy for both; medians over the rounds are printed. `back to back` is the floor with
-nothing between: one prepared buffer, written again and again.
+Both get new messages for each append, made while no clock runs, and both fsync before the next. The floor is one write
+to a plain file of what the append says: addresses, messages, hops. They take turns, a tenth of a second each, so that a
+noisy machine is noisy for both; medians over the rounds are printed. `back to back` is the floor with nothing between:
+one prepared buffer, written again and again.
 
 `singly`: one hop with its message in each append. `groups of 100`: a hundred. `fan-out`: one message, accepted once and
 delivered to 1,000 recipients, in one append. `groups of 100, 8 callers`: through the shared journal, as a server uses
