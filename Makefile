@@ -16,7 +16,7 @@ test: setup ## everything that must be green: lint, types and all tests but the 
 	@$(VENV)/bin/python tools/check.py
 
 unit: setup ## the quick tests: under 30 s
-	@$(PYTEST) -n auto -m "not system and not soak and not spark and not exhaustive"
+	@$(PYTEST) -n auto --dist worksteal -m "not system and not soak and not spark and not exhaustive"
 
 lint: setup ## style and likely mistakes
 	@$(VENV)/bin/python tools/check.py lint format

@@ -6,11 +6,14 @@ import random
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.pipeline import sieve
 from dovetail.pipeline.sieve import Sieve
+
+pytestmark = pytest.mark.exhaustive
 
 # few different bytes, so that values share tails, begin alike and are found; lengths around the eight bytes looked at
 values = st.one_of(st.none(), st.binary(max_size=3), st.lists(st.sampled_from(b"ab"), max_size=18).map(bytes))

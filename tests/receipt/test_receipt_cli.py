@@ -20,6 +20,8 @@ from receipt.conversation_samples import NODE_KEYS, TRUSTED, forge, speak
 from receipt.exchange_samples import exchange
 from receipt.receipt_samples import create
 
+pytestmark = pytest.mark.exhaustive  # each seals a world of its own
+
 
 @dataclass(frozen=True)
 class Ran:

@@ -10,6 +10,8 @@ from dovetail.swarm.content import POW_TARGET, Content, check_work, decode_conte
 from dovetail.swarm.pow import NONCES, HashlibSearch, best_search, expected_hashes, solve
 from swarm.vectors import of_layer
 
+pytestmark = pytest.mark.exhaustive  # the kernels are compiled first
+
 SOLVED = [vector for vector in of_layer("uep12") if "nonce_search_start" in vector]
 EASY = (1 << 256) // 50
 
@@ -19,7 +21,6 @@ def vector_searches():
     return [pow_llvm.VectorSearch(lanes) for lanes in {4, 8, pow_llvm.host_lanes()}]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("vector", SOLVED, ids=lambda vector: vector["name"])
 def test_the_search_increases_from_its_start_and_finds_the_nonce_of_the_vector(vector):
     message = bytes.fromhex(vector["hex"])
@@ -31,7 +32,6 @@ def test_the_search_increases_from_its_start_and_finds_the_nonce_of_the_vector(v
         assert HashlibSearch().find(blank, POW_TARGET, start, 1 << 20) == nonce
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [20, 55, 56, 63, 64, 65, 119, 120, 128, 500, 1400, 11_256])
 def test_hashlib_and_vectors_agree_at_every_padding(size):
     message = encode_content(Content(timestamp_ms=1_700_000_000_123, ttl_epochs=7, payload=b"x" * (size - 20)))
