@@ -174,6 +174,7 @@ def test_a_changed_lock_is_installed_with_hashes_and_remembered(environment, tmp
     build, everything, compilation = asked(tmp_path)
     assert "--require-hashes -r " in build
     assert {"--require-hashes", "--no-build-isolation", "--no-compile"} <= set(everything.split())
+    assert everything.endswith(f"-r {ROOT / 'requirements' / 'all.lock'}")
     assert "-m compileall" in compilation
     assert not environment_again(tmp_path).prepare_packages()
 
