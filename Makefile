@@ -50,7 +50,7 @@ soak: setup ## the long runs
 
 docs: setup ## write docs/reference anew from the code
 	@$(VENV)/bin/python tools/reference.py
-	@$(VENV)/bin/python -m dovetail.pipeline.reference docs
+	@$(VENV)/bin/python -m dovetail.audit.reference docs
 
 lock: ## resolve requirements/*.lock anew (UPGRADE=1 for newer versions)
 	@tools/lock.sh

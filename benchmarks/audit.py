@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--driver-memory", help="the size of Java's heap, instead of a share of the machine's memory")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
     arguments = parser.parse_args(argv)
-    from dovetail.pipeline.session import SessionOptions, open_session
+    from dovetail.audit.session import SessionOptions, open_session
 
     spark = open_session(SessionOptions(master=f"local[{arguments.threads}]", driver_memory=arguments.driver_memory))
     spark.range(10).count()

@@ -25,18 +25,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Address, Hop, Stage, address_of, fabric_of
-from dovetail.journal.checkpoint import Checkpoint, sign_checkpoint
-from dovetail.journal.lake import MANIFEST_FORMAT, Manifest, SealedFile, manifest_directory, range_name, server_slug
-from dovetail.journal.layout import NO_DIGEST, encode_entry
-from dovetail.journal.merkle import Frontier, aligned_ranges, fold_perfect, hash_leaf
-from dovetail.journal.seal import LAKE_SCHEMA
+from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, manifest_directory, range_name, server_slug
+from dovetail.lake.seal import LAKE_SCHEMA
+from dovetail.model.address import Address, address_of
+from dovetail.model.hop import Hop, Stage, fabric_of
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.timestamps import encode_timestamp
-from dovetail.pipeline.settings import AuditSettings, SwarmRules
-from dovetail.signing import Signer
 from dovetail.swarm import content as c
+from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
+from dovetail.tlog.keys import Signer
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry
+from dovetail.tlog.tree import Frontier, aligned_ranges, fold_perfect, hash_leaf
 from dovetail.won import compose
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import Direction, MessageType

@@ -15,14 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from benchmarks.audit_duckdb import DECODED, LINKS
 from benchmarks.audit_lake import SETTINGS
-from dovetail.pipeline.jobs.run import Audit
-from dovetail.pipeline.native import sha256
-from dovetail.pipeline.session import SMALL_ROWS, tune
-from dovetail.pipeline.sources import read_rows
-from dovetail.pipeline.store import Store
-from dovetail.pipeline.tablefiles import plain_columns
-from dovetail.pipeline.transforms.messages import links, undecoded, widen_swarm
-from dovetail.pipeline.transforms.swarm_messages import swarm_fields
+from dovetail.audit.jobs.run import Audit
+from dovetail.audit.native import sha256
+from dovetail.audit.session import SMALL_ROWS, tune
+from dovetail.audit.sources import read_rows
+from dovetail.audit.store import Store
+from dovetail.audit.tablefiles import plain_columns
+from dovetail.audit.transforms.messages import links, undecoded, widen_swarm
+from dovetail.audit.transforms.swarm_messages import swarm_fields
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -29,12 +29,13 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.scratch import make_parser, print_rows
-from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.layout import encode_runs, pack_names
-from dovetail.journal.tree import JournalTree
+from dovetail.journal.stored_tree import JournalTree
 from dovetail.journal.writer import JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Stage
+from dovetail.tlog.keys import Signer
 
 SERVER = "pcp://broker.example/server"
 MESSAGE_BYTES = 480

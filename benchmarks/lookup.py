@@ -20,14 +20,15 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.scratch import Row, make_parser, print_rows
-from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.index import INDEXES
-from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
+from dovetail.lake.index import INDEXES
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.lake_source import open_lake
-from dovetail.receipt.search import find_address, parse_beginning
-from dovetail.signing import Signer
+from dovetail.receipt.search import find_address, parse_prefix
+from dovetail.tlog.keys import Signer
 
 T0 = 1_763_236_800_000_000
 BROKER = "pcp://broker.example/server"
@@ -75,7 +76,7 @@ def measure(lake: Path, numbers: list[int]) -> dict[str, float]:
         address = address_of(body(number))
         start = time.perf_counter()
         sources = open_lake(lake)
-        find_address(sources, parse_beginning(address.hex()))
+        find_address(sources, parse_prefix(address.hex()))
         middle = time.perf_counter()
         build_receipt(sources, address)
         built.append(time.perf_counter() - start)

@@ -24,13 +24,14 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.scratch import Row, make_parser, print_rows
-from dovetail.hop import Address, Observation, Stage, address_of
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.address import Address, address_of
+from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.journal_source import JournalSource
-from dovetail.receipt.note import check_signatures
 from dovetail.receipt.verify import verify_receipt
-from dovetail.signing import Signer, Verifier
+from dovetail.tlog.keys import Signer, Verifier
+from dovetail.tlog.note import check_signatures
 from dovetail.won import compose
 from dovetail.won.canonical import digest_of, read_lines
 from dovetail.won.message import Message

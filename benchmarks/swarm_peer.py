@@ -9,7 +9,7 @@ every link, so nothing is lost unseen. The work target is the easiest, since che
 the target; solving 40,000 messages at the real one would only make the preparation longer.
 
 The neighbours send and receive as Dovetail's own peers do: many datagrams of one size by one system call
-(`shells/swarm_batches.py`). With `--one-by-one` they do not. Messages of one size are the best case for that. With
+(`runtime/swarm_batches.py`). With `--one-by-one` they do not. Messages of one size are the best case for that. With
 `--mixed` the sizes are spread evenly from 100 bytes to as far above `--size`, and few neighbouring messages are of
 one size.
 
@@ -32,12 +32,12 @@ import time
 from pathlib import Path
 
 from dovetail.journal.journal import JournalOptions
-from dovetail.shells.swarm_batches import UDP_GRO, BatchReceiver, BatchSender
-from dovetail.shells.swarm_node import SwarmNode
-from dovetail.shells.swarm_udp import MAX_DATAGRAM_BYTES, SOCKET_BUFFER_BYTES
+from dovetail.runtime.swarm_batches import UDP_GRO, BatchReceiver, BatchSender
+from dovetail.runtime.swarm_node import SwarmNode
+from dovetail.runtime.swarm_udp import MAX_DATAGRAM_BYTES, SOCKET_BUFFER_BYTES
 from dovetail.swarm.content import Content, Reference, encode_content, message_address
-from dovetail.swarm.exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.packet import SwarmSigner, encode_packet
+from dovetail.swarm.peer_exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 SETTINGS = SwarmSettings(name="bench", work=1)

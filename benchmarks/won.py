@@ -26,10 +26,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Address, Observation
 from dovetail.keys import CertificateKind, Names, create_authority
-from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
-from dovetail.shells.won_server import NodeOptions, NodeServer
+from dovetail.model.address import Address
+from dovetail.model.hop import Observation
+from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.runtime.won_server import NodeOptions, NodeServer
 from dovetail.won.archive import RecentArchive
 from dovetail.won.chain import ChainState
 from dovetail.won.events import KeyWanted, OpenLink, SendFrame

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import sys
 
-from dovetail.shells.pcp_client import PcpClient
-from dovetail.shells.pcp_tls import client_context
+from dovetail.runtime.pcp_client import PcpClient
+from dovetail.runtime.pcp_tls import client_context
 
 
 async def run(url: str, uri: str, *files: str) -> None:

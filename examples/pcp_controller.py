@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from dovetail.shells.pcp_client import PcpClient, PcpRequestError
-from dovetail.shells.pcp_tls import client_context
+from dovetail.runtime.pcp_client import PcpClient, PcpRequestError
+from dovetail.runtime.pcp_tls import client_context
 
 
 async def run(url: str, uri: str, *files: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from dovetail.shells.swarm_node import Message, SwarmNode
+from dovetail.runtime.swarm_node import Message, SwarmNode
 from dovetail.swarm.settings import SwarmSettings
 
 SETTINGS = SwarmSettings(name="chat", work=10_000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 
-from dovetail.hop import Observation
+from dovetail.model.hop import Observation
 from dovetail.won.events import KeyWanted, OpenLink, SendFrame
 from dovetail.won.integrity import check_conversation
 from dovetail.won.links import LinkKind

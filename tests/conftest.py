@@ -13,7 +13,7 @@ import pytest
 EXHAUSTIVE = [Path(__file__).parent / name for name in ("dashboard", "demo", "docs", "properties", "report")]
 """Many cases, and whole pages."""
 
-SPARK = ("tests/pipeline/", "tests/properties/test_audit_")
+SPARK = ("tests/audit/", "tests/properties/test_audit_")
 """Tests that use a Spark session of their own process."""
 
 

@@ -13,11 +13,11 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
-from dovetail import errors
 from dovetail.cli import main as cli
-from dovetail.config import Config
-from dovetail.config.schema import allowed_text, keys_of, sections_of, toml_value, variable_of
-from dovetail.hop import Reason, Stage
+from dovetail.model import errors
+from dovetail.model.hop import Reason, Stage
+from dovetail.site.config import Config
+from dovetail.site.config.schema import allowed_text, keys_of, sections_of, toml_value, variable_of
 
 if TYPE_CHECKING:
     from typer._click import Command, Context

@@ -178,8 +178,8 @@ class Environment:
 
 
 def load_java_module() -> ModuleType:
-    """`dovetail.java`, loaded from its file: this Python has none of the project's dependencies."""
-    spec = importlib.util.spec_from_file_location("dovetail_java", ROOT / "src" / "dovetail" / "java.py")
+    """`dovetail.audit.java`, loaded from its file: this Python has none of the project's dependencies."""
+    spec = importlib.util.spec_from_file_location("dovetail_java", ROOT / "src" / "dovetail" / "audit" / "java.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

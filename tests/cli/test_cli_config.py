@@ -4,8 +4,8 @@ import tomllib
 import pytest
 from msgspec import NODEFAULT
 
-from dovetail.config import Config
-from dovetail.config.schema import example_of, keys_of, sections_of, toml_value
+from dovetail.site.config import Config
+from dovetail.site.config.schema import example_of, keys_of, sections_of, toml_value
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import zlib
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.hop import Stage, address_of
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
-from dovetail.signing import Signer
+from dovetail.model.address import address_of
+from dovetail.model.hop import Stage
+from dovetail.tlog.keys import Signer
 from journal.worlds import START_US, observe
 
 SERVER = "pcp://broker.example/server"

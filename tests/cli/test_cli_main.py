@@ -9,7 +9,7 @@ import typer
 from dovetail import __version__
 from dovetail.cli import main as main_module
 from dovetail.cli.main import NOUNS, Noun, load_noun, main
-from dovetail.errors import JournalFull, UsageError
+from dovetail.model.errors import JournalFull, UsageError
 
 HEAVY = ("pyspark", "pyarrow", "pyoxigraph", "picows", "cryptography", "rich", "pandas", "numpy")
 MAX_HELP_SECONDS = 0.5

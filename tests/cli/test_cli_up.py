@@ -4,7 +4,7 @@ import json
 import pytest
 
 from dovetail.cli.transcript import Transcript
-from dovetail.shells.supervisor import State
+from dovetail.site.supervisor import State
 
 SITE = """
 [[pcp]]

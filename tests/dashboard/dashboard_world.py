@@ -7,9 +7,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Observation, Reason, Stage, address_of
 from dovetail.journal.writer import JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.tlog.keys import Signer
 from pcp.pcp_frames import frame_v1
 from receipt import receipt_samples
 

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from dovetail.dashboard.gauges import Endpoint, ask, parse_endpoint
-from dovetail.errors import UsageError
-from dovetail.shells.metrics import Health, MetricsServer
+from dovetail.model.errors import UsageError
+from dovetail.runtime.metrics import Health, MetricsServer
 
 
 def test_reads_what_a_server_tells():

@@ -6,8 +6,8 @@ import sqlite3
 
 from dashboard import dashboard_world as world
 from dovetail.dashboard import live
-from dovetail.dashboard.places import Site
-from dovetail.hop import Reason, Stage
+from dovetail.dashboard.hop_source import Site
+from dovetail.model.hop import Reason, Stage
 
 
 def broker_in(snapshot):
@@ -70,7 +70,7 @@ def test_journals_of_peers_are_found_by_their_folder_and_too_many_are_told(tmp_p
     watch = live.Live(site)
     assert [each["file"] for each in watch.look()["servers"]] == [f"peer-{n}/journal.db" for n in range(3)]
     watch.close()
-    monkeypatch.setattr("dovetail.dashboard.places.MAX_PLACES", 2)
+    monkeypatch.setattr("dovetail.dashboard.hop_source.MAX_PLACES", 2)
     with site.open() as (places, damages):
         assert len(places) == 2
         assert [damage.text for damage in damages] == ["there are 3; only 2 are shown"]

@@ -7,8 +7,9 @@ import pytest
 from dashboard import dashboard_world as world
 from dovetail.dashboard import message
 from dovetail.dashboard.decode import decode
-from dovetail.dashboard.places import Site
-from dovetail.hop import Fabric, Relation, Stage, address_of
+from dovetail.dashboard.hop_source import Site
+from dovetail.model.address import address_of
+from dovetail.model.hop import Fabric, Relation, Stage
 from dovetail.swarm.content import Content, MsgHash, Reference, encode_content
 
 PEER = "swarm://harbour/amber"

@@ -12,15 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from dashboard import dashboard_world as world
+from dovetail.dashboard.hop_source import Site
 from dovetail.dashboard.message import tell
-from dovetail.dashboard.places import Site
 from dovetail.dashboard.query import parse_query
 from dovetail.dashboard.search import MAX_RESULTS, search
-from dovetail.errors import UsageError
-from dovetail.hop import Address, Observation, Stage, address_of, won_uri
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.seal import seal_journal
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import Address, address_of, won_uri
+from dovetail.model.errors import UsageError
+from dovetail.model.hop import Observation, Stage
 from journal import worlds
 
 REQUEST, REPLY, HOSTILE = (address_of(raw) for raw in (world.REQUEST, world.REPLY, world.HOSTILE))

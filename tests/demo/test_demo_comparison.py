@@ -4,8 +4,8 @@ import pytest
 
 from demo.demo_tables import address, fault, write_tables
 from dovetail.demo.comparison import MAY_TRIP, compare
+from dovetail.demo.evidence import FINDERS, Tables
 from dovetail.demo.faults import Kind, Ledger, Sent
-from dovetail.demo.sightings import FINDERS, Tables
 
 LATE = address("late")
 

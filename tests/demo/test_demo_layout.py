@@ -4,7 +4,7 @@ from collections import namedtuple
 import pytest
 
 from dovetail.demo.layout import MIN_FREE_BYTES, Layout
-from dovetail.errors import DovetailError, UsageError
+from dovetail.model.errors import DovetailError, UsageError
 
 
 def test_only_what_an_earlier_demo_made_is_removed(tmp_path):

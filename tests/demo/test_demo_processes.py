@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dovetail.demo.processes import ServerProcess
-from dovetail.errors import DovetailError
+from dovetail.model.errors import DovetailError
 
 pytestmark = pytest.mark.system
 SERVE = ["pcp", "serve", "--insecure-plain", "--allow-all", "--port", "0", "--json"]

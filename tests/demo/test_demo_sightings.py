@@ -3,8 +3,8 @@
 import pytest
 
 from demo.demo_tables import address, fault, write_tables
+from dovetail.demo.evidence import FINDERS, Tables
 from dovetail.demo.faults import Kind
-from dovetail.demo.sightings import FINDERS, Tables
 
 A, B = address("a"), address("b")
 NODE = "https://n/won/resource"

@@ -8,11 +8,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.demo.faults import Kind
 from dovetail.demo.tampering import Tamperer
-from dovetail.errors import DovetailError
-from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal
-from dovetail.journal.seal import seal_journal
-from dovetail.signing import Signer
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Observation, Stage
+from dovetail.tlog.keys import Signer
 
 SERVER = "pcp://broker/server"
 SPARED = b"message 3"

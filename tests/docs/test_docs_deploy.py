@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.cli.main import main
-from dovetail.config.sections import SupervisorSection
-from dovetail.shells.site import Wave
+from dovetail.site.config.sections import SupervisorSection
+from dovetail.site.servers import Wave
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "dovetail.service"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.config import load_config
-from dovetail.shells.site import Site
+from dovetail.site.config import load_config
+from dovetail.site.servers import Site
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 FILES = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -26,8 +26,8 @@ def test_each_is_valid(number, tmp_path):
 
 
 def test_the_short_file_runs_the_same_as_the_example(tmp_path):
-    from dovetail.config import Config
-    from dovetail.config.schema import example_text
+    from dovetail.site.config import Config
+    from dovetail.site.config.schema import example_text
 
     short, example = load(FILES[0], tmp_path), load(example_text(Config), tmp_path)
     assert short.members() == example.members()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), ROOT / "tests" / "README.md"])

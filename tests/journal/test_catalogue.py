@@ -6,9 +6,10 @@ import sqlite3
 
 import pytest
 
-from dovetail.hop import Stage, address_of
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.database import connect_writer
+from dovetail.model.address import address_of
+from dovetail.model.hop import Stage
 from journal.worlds import observe, open_writer
 
 LIMITS = Limits(messages_kept=64, names_kept=8, index_after_messages=4, index_after_runs=1000)

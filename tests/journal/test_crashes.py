@@ -5,10 +5,10 @@ import random
 import apsw
 import pytest
 
-from dovetail.errors import JournalError, JournalFull
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.purge import purge_step
 from dovetail.journal.verify import verify_journal
+from dovetail.model.errors import JournalError, JournalFull
 from journal.fault_vfs import Disk
 from journal.worlds import START_US, Model, open_writer, random_observations
 

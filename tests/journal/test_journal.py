@@ -8,8 +8,6 @@ import time
 import apsw
 import pytest
 
-from dovetail.errors import JournalBusy, JournalError, JournalFull
-from dovetail.hop import Address, Observation, Stage, address_of
 from dovetail.journal.checkpointer import HOPS_A_SLICE
 from dovetail.journal.database import connect_writer
 from dovetail.journal.journal import MAX_GROUP_BYTES, Journal, JournalOptions
@@ -17,6 +15,9 @@ from dovetail.journal.layout import decode_runs
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.address import Address, address_of
+from dovetail.model.errors import JournalBusy, JournalError, JournalFull
+from dovetail.model.hop import Observation, Stage
 from journal.fault_vfs import Disk
 from journal.worlds import SERVER, SIGNER, observe, open_writer
 

@@ -5,19 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.errors import JournalDamaged
-from dovetail.hop import Fabric, Hop, Reason, Stage, address_of
-from dovetail.journal.layout import (
-    NO_DIGEST,
-    decode_runs,
-    encode_entry,
-    encode_runs,
-    encode_tail,
-    hash_run,
-    pack_names,
-    unpack_names,
-)
-from dovetail.journal.merkle import hash_leaf
+from dovetail.journal.layout import decode_runs, encode_runs, pack_names, unpack_names
+from dovetail.model.address import address_of
+from dovetail.model.errors import JournalDamaged
+from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry, encode_tail, hash_run
+from dovetail.tlog.tree import hash_leaf
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "journal-format.md"
 HOP = Hop(

@@ -10,14 +10,15 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.errors import DovetailError, JournalDamaged
-from dovetail.hop import Stage, address_of
 from dovetail.journal.messages import StoredMessage, encode_messages
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.address import address_of
+from dovetail.model.errors import DovetailError, JournalDamaged
+from dovetail.model.hop import Stage
+from dovetail.tlog.keys import Signer
 from journal.worlds import SERVER, START_US, observe, open_writer, random_observations
 
 TABLES = (

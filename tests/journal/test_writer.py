@@ -4,18 +4,19 @@ import random
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
-from dovetail.hop import Address, Observation, Reason, Stage, address_of
 from dovetail.journal import reader as reader_module
 from dovetail.journal import writer
 from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.database import connect_writer
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.tree import JournalTree
+from dovetail.journal.stored_tree import JournalTree
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.address import Address, address_of
+from dovetail.model.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
+from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.tlog.keys import Signer
 from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
 
 

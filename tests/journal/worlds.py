@@ -7,9 +7,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Fabric, Hop, Observation, Reason, Stage, address_of
 from dovetail.journal.writer import JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.address import address_of
+from dovetail.model.hop import Fabric, Hop, Observation, Reason, Stage
+from dovetail.tlog.keys import Signer
 
 SERVER = "pcp://broker.example/server"
 SIGNER = Signer(SERVER, Ed25519PrivateKey.from_private_bytes(bytes(range(32))))

@@ -5,9 +5,9 @@ import stat
 import pytest
 from cryptography import x509
 
-from dovetail.errors import KeyFileError
 from dovetail.keys import CertificateKind, Names, create_authority, load_authority
 from dovetail.keys.authority import load_certificate, load_revocation_list
+from dovetail.model.errors import KeyFileError
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)

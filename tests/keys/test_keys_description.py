@@ -2,9 +2,9 @@ import datetime
 
 import pytest
 
-from dovetail.errors import KeyFileError
 from dovetail.keys import CertificateKind, Names, create_authority, create_signing_key, describe
 from dovetail.keys.authority import load_certificate
+from dovetail.model.errors import KeyFileError
 
 NOW = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
 

@@ -3,8 +3,8 @@ import stat
 
 import pytest
 
-from dovetail.errors import KeyFileError
 from dovetail.keys.files import MAX_FILE_BYTES, read_file, write_private, write_public
+from dovetail.model.errors import KeyFileError
 
 
 @pytest.fixture(autouse=True)

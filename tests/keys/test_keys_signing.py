@@ -5,13 +5,13 @@ import stat
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from dovetail.errors import CheckpointError, KeyFileError
 from dovetail.keys import (
     create_signing_key,
     load_signing_key,
     load_verifier_keys,
 )
-from dovetail.signing import Signer, Verifier, parse_verifier
+from dovetail.model.errors import CheckpointError, KeyFileError
+from dovetail.tlog.keys import Signer, Verifier, parse_verifier
 
 NAME = "pcp://broker.example/server"
 

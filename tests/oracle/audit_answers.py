@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from audit.audit_worlds import EPOCH_MS, NODE_A, NODE_B, SETTINGS
+from dovetail.audit.reading import open_table
 from dovetail.journal.reader import JournalReader
-from dovetail.pipeline.reading import open_table
 from oracle.audit_oracle import Oracle
-from pipeline.audit_worlds import EPOCH_MS, NODE_A, NODE_B, SETTINGS
 from won.won_samples import KEYS
 
 COLUMNS = {

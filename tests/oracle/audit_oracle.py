@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
-from dovetail.errors import DovetailError
-from dovetail.hop import Fabric, Hop, Stage
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Fabric, Hop, Stage
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message as decode_v2
 from dovetail.swarm.content import decode_content, expiration_ms, latest_referee_expiration_ms

@@ -6,7 +6,8 @@ import json
 import uuid
 from collections import defaultdict
 
-from dovetail.hop import Observation, Reason, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import CloseDecided, Event
 from dovetail.pcp.session import ConnectionId

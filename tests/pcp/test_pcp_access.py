@@ -2,9 +2,10 @@
 
 import shlex
 
-from dovetail.hop import Address, Reason
+from dovetail.model.address import Address
+from dovetail.model.hop import Reason
 from dovetail.pcp.events import MessageHandled
-from dovetail.shells.pcp_access import format_message
+from dovetail.runtime.pcp_access import format_message
 
 
 def line(**changes: object) -> str:

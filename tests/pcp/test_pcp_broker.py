@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dovetail.errors import LocalProtocolError
-from dovetail.hop import Reason, Stage
+from dovetail.model.errors import LocalProtocolError
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.events import MessageHandled
 from dovetail.pcp.settings import ALLOW_ALL, BodyRule, Rule
 from pcp.pcp_frames import ID, NOW, frame_v1, raw_v1, read_v1

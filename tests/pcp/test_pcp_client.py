@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dovetail.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import (
     Associated,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.pcp.codec_v1 import append_debug, decode_frame, encode_frame, salvage_frame
 from pcp.pcp_frames import ID, NOW, chunk, compact, envelope, frame_v1, raw_v1
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from msgspec import UNSET
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.envelope import salvage
 from pcp.pcp_frames import ID, SENDER, TARGET, frame_v2

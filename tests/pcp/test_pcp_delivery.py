@@ -2,7 +2,7 @@
 
 import json
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.events import SlowConsumerFound
 from pcp.pcp_frames import NOW, read_v1
 from pcp.pcp_world import World

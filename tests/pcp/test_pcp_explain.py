@@ -5,7 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from dovetail.cli.pcp import app
-from dovetail.hop import address_of
+from dovetail.model.address import address_of
 from dovetail.pcp.explain import explain_frame
 from pcp.pcp_frames import EXPIRES, ID, NOW, SENDER, TARGET, frame_v1, frame_v2
 

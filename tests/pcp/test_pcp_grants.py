@@ -2,7 +2,7 @@
 
 import json
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from pcp.pcp_frames import BROKER, SENDER, TARGET, read_v1
 from pcp.pcp_world import INVENTORY, World

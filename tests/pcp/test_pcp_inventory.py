@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from pcp.pcp_frames import compact, read_v1
 from pcp.pcp_world import INVENTORY, World
 

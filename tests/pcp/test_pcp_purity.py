@@ -21,6 +21,6 @@ def test_core_module_is_pure_and_of_readable_size(path):
             imported |= {name.name.split(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported.add(node.module.split(".")[0])
-            assert not node.module.startswith(("dovetail.shells", "dovetail.journal", "dovetail.cli"))
+            assert not node.module.startswith(("dovetail.runtime", "dovetail.journal", "dovetail.cli"))
     assert not imported & FORBIDDEN
     assert len(source.splitlines()) <= 500

@@ -1,6 +1,6 @@
 """After a restart the broker still owes what it accepted and could not hand over."""
 
-from dovetail.hop import Fabric, Hop, Reason, Stage
+from dovetail.model.hop import Fabric, Hop, Reason, Stage
 from pcp.pcp_frames import NOW
 from pcp.pcp_world import World
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.events import SessionEnded, SessionOpened
 from dovetail.pcp.session import Mount, parse_mount
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule

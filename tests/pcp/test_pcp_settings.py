@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from dovetail.errors import ConfigError
+from dovetail.model.errors import ConfigError
 from dovetail.pcp.settings import PcpSettings, Rule
 
 

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import decode_frame
+from dovetail.pcp.frame_template import Template, make_template, match_template
 from dovetail.pcp.session import ConnectionId, Mount, Session
 from dovetail.pcp.settings import ALLOW_ALL, Rule
-from dovetail.pcp.template import Template, make_template, match_template
 from pcp.pcp_frames import EXPIRES, ID, NOW, SENDER, TARGET, chunk, compact, envelope, frame_v1, raw_v1
 from pcp.pcp_world import World
 

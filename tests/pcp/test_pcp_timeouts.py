@@ -1,7 +1,7 @@
 """Two time limits: to associate, and to say anything at all."""
 
+from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.session import ConnectionId, Mount, Session
-from dovetail.pcp.timeouts import Timeouts
 
 
 def session(number: int, version: int, now: int) -> Session:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dovetail.errors import ConfigError, KeyFileError
 from dovetail.keys.authority import CertificateKind, Names, create_authority, load_certificate
-from dovetail.shells.pcp_tls import RevocationList, common_name, serial_number, server_context
+from dovetail.model.errors import ConfigError, KeyFileError
+from dovetail.runtime.pcp_tls import RevocationList, common_name, serial_number, server_context
 
 
 def certificate(*parts: tuple[tuple[str, str], ...]) -> dict[str, object]:

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from dovetail.shells.websocket import MAX_FRAGMENTS, Assembler, encode_close, encode_frames
+from dovetail.runtime.websocket import MAX_FRAGMENTS, Assembler, encode_close, encode_frames
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.journal.lake import manifest_paths
-from dovetail.pipeline import schemas
-from dovetail.pipeline.jobs.run import Audit
-from dovetail.pipeline.reading import open_table
-from dovetail.pipeline.session import SMALL_WORK
-from dovetail.pipeline.store import Store
+from audit.audit_worlds import SECOND, SETTINGS, T0_US, open_test_session, whole_world, write_lake
+from dovetail.audit import schemas
+from dovetail.audit.jobs.run import Audit
+from dovetail.audit.reading import open_table
+from dovetail.audit.session import SMALL_WORK
+from dovetail.audit.store import Store
+from dovetail.lake.manifest import manifest_paths
 from oracle.audit_answers import ask_oracle, ask_tables
-from pipeline.audit_worlds import SECOND, SETTINGS, T0_US, open_test_session, whole_world, write_lake
 
 LARGE = {
     SMALL_WORK: "false",
@@ -39,7 +39,7 @@ def fix(spark, monkeypatch, settings: dict[str, str]) -> None:
     for key, value in settings.items():
         spark.conf.set(key, value)
     for job in ("run", "gold", "search", "touched", "delta"):
-        monkeypatch.setattr(f"dovetail.pipeline.jobs.{job}.tune", lambda spark, rows: None)
+        monkeypatch.setattr(f"dovetail.audit.jobs.{job}.tune", lambda spark, rows: None)
 
 
 def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -> None:

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Hop, Observation
+from audit.audit_worlds import open_test_session
+from dovetail.audit.jobs.run import Audit
+from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.audit.store import Store
 from dovetail.journal.journal import Journal, JournalOptions
-from dovetail.journal.lake import server_slug
-from dovetail.journal.seal import seal_journal
-from dovetail.pipeline.jobs.run import Audit
-from dovetail.pipeline.settings import AuditSettings, SwarmRules
-from dovetail.pipeline.store import Store
-from dovetail.signing import Signer
+from dovetail.lake.manifest import server_slug
+from dovetail.lake.seal import seal_journal
+from dovetail.model.hop import Hop, Observation
 from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.faults import apply_faults
 from dovetail.sim.scenario import Setting, draw_schedule
-from dovetail.sim.won_play import build as build_won
+from dovetail.sim.won_scenario import build as build_won
+from dovetail.tlog.keys import Signer
 from dovetail.won.signing import SigningKey
 from oracle.audit_answers import ask_oracle, ask_tables
-from pipeline.audit_worlds import open_test_session
 from properties.test_pcp_sim import run_world as run_pcp
 from swarm.swarm_world import SETTINGS as SWARM
 from swarm.swarm_world import SwarmWorld

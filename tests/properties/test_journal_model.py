@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dovetail.hop import Stage
 from dovetail.journal.catalogue import Limits
 from dovetail.journal.purge import purge_step
-from dovetail.journal.seal import seal_journal
 from dovetail.journal.verify import verify_journal
+from dovetail.lake.seal import seal_journal
+from dovetail.model.hop import Stage
 from journal.worlds import START_US, Model, observe, open_writer, random_observations
 
 LIMITS = Limits(messages_kept=6, names_kept=6, index_after_messages=9, index_after_runs=25)

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dovetail.hop import Stage
+from dovetail.model.hop import Stage
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from dovetail.pcp.timestamps import encode_timestamp
 from pcp.pcp_frames import compact, read_v1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import RemoteProtocolError
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.pcp.codec_v1 import decode_frame, encode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.envelope import salvage

@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
-from dovetail.hop import Stage
+from dovetail.model.hop import Stage
 from dovetail.sim.core import CrashPoint
 from dovetail.sim.faults import AnyFault, AppendCrash, Crash, apply_faults
-from dovetail.sim.pcp_play import BROKER, PcpPlay
+from dovetail.sim.pcp_scenario import BROKER, PcpPlay
 from dovetail.sim.scenario import Setting, run_scenario
 from dovetail.sim.world import SECOND_US, World
 

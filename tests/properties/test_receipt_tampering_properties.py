@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.checkpoint import Checkpoint
+from dovetail.model.address import address_of
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Observation, Stage
+from dovetail.receipt.build_evidence import build_fork, build_split_view, root_of_first
 from dovetail.receipt.completeness import build_completeness
-from dovetail.receipt.evidence import build_fork, build_split_view, root_of_first
-from dovetail.receipt.exchange import build_exchange
 from dovetail.receipt.journal_source import JournalSource
+from dovetail.receipt.request_reply import build_exchange
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, merge_notes
-from dovetail.signing import Verifier
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.keys import Verifier
 from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples

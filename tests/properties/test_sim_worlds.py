@@ -6,7 +6,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.hop import Observation, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Stage
 from dovetail.sim import SECOND_US, CloseStream, CrashPoint, Frame, Link, MemoryDisks, MemoryJournal, OpenStream, World
 from dovetail.sim.clock import Clock
 from dovetail.sim.disk import JournalFolder

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dovetail.hop import Stage
+from dovetail.model.hop import Stage
 from dovetail.swarm.content import decode_content, expiration_ms, message_address
 from dovetail.swarm.queries import Content, encode_pull_hashes, encode_pull_range
 from dovetail.swarm.settings import SwarmSettings

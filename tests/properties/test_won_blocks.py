@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import RemoteProtocolError
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
-from dovetail.won.blocks import HEADER, decode_blocks, encode_block
 from dovetail.won.canonical import MAX_DATASET_QUADS, read_quads
+from dovetail.won.readers.blocks import HEADER, decode_blocks, encode_block
 from dovetail.won.trig import encode_bundle, encode_position
 from dovetail.won.vocabulary import MessageType
 from won.won_samples import ALICE, build, success

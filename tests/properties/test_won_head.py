@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dovetail.won import compose
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import encode_lines, join_lines
-from dovetail.won.head import MAX_PREVIOUS, read_head
+from dovetail.won.readers.head import MAX_PREVIOUS, read_head
 from dovetail.won.vocabulary import Direction, MessageType
 from properties.test_won_lines import EDITS, decode_slowly
 from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, KEYS, NODE_A, build, success

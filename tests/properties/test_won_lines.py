@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import RemoteProtocolError
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import MAX_DATASET_QUADS, encode_lines, join_lines, read_lines, read_quads, rename
-from dovetail.won.lines import decode_lines, rename_text
 from dovetail.won.message import Message, compute_address, decode_message
+from dovetail.won.readers.lines import decode_lines, rename_text
 from dovetail.won.vocabulary import MessageType
 from properties.test_won_blocks import PIECES, iris, statements_of, typed
 from won.won_samples import build, success

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import RemoteProtocolError
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.won.canonical import canonical_lines, join_lines, read_quads
 from dovetail.won.message import decode_bundle, decode_message, verify_address
 from dovetail.won.signing import verify_signature

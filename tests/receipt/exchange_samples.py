@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.hop import Address, Observation, Stage, address_of
+from dovetail.model.address import Address, address_of
+from dovetail.model.hop import Observation, Stage
 from receipt import receipt_samples as samples
 
 AGENTS = tuple(f"pcp://agent{number}.example/agent" for number in range(4))

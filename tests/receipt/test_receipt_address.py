@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.hop import Fabric, Relation, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Fabric, Relation
 from dovetail.receipt.address import READERS
 from dovetail.won.canonical import read_quads
 from receipt import receipt_samples as samples

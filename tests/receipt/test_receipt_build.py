@@ -4,11 +4,12 @@ import sqlite3
 
 import pytest
 
-from dovetail.errors import DovetailError, ReceiptError
-from dovetail.hop import Observation, Stage, address_of
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.purge import purge_step
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.address import address_of
+from dovetail.model.errors import DovetailError, ReceiptError
+from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import BuildOptions, build_receipt
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric, Hop, Reason, Relation, Stage
 from dovetail.receipt.claims import describe_hop, describe_message, name_messages, quote, tell_limits, time_text
 from receipt import receipt_samples as samples
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from dovetail.cli.main import Noun, load_noun, report
-from dovetail.hop import Fabric, Observation, Stage, address_of, address_text, won_uri
-from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of, won_uri
+from dovetail.model.hop import Fabric, Observation, Stage, address_text
 from dovetail.receipt.format import MAX_RECEIPT_BYTES
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
 from dovetail.won.message import decode_message
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples

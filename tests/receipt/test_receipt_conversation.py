@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dovetail.errors import ReceiptError
+from dovetail.model.errors import ReceiptError
 from dovetail.receipt.format import MAX_CONVERSATION
 from dovetail.receipt.verify import verify_receipt
 from dovetail.won.message import decode_message

@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.seal import seal_journal
-from dovetail.receipt.exchange import build_exchange
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
+from dovetail.receipt.request_reply import build_exchange
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 from receipt.exchange_samples import exchange, frame

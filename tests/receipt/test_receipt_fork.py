@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Observation, Stage, address_of
-from dovetail.receipt.evidence import build_fork
+from dovetail.model.address import address_of
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Observation, Stage
+from dovetail.receipt.build_evidence import build_fork
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
 from dovetail.won import compose
 from dovetail.won.signing import SigningKey
 from receipt import receipt_samples as samples

@@ -7,20 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.errors import ReceiptError
+from dovetail.model.errors import ReceiptError
 from dovetail.receipt.format import (
     MessageRecord,
     bytes_of,
-    decode_base64,
     decode_hashes,
     decode_receipt,
-    encode_base64,
     encode_hashes,
     encode_receipt,
     notes_of,
     record_message,
 )
 from dovetail.receipt.schema import SCHEMA_FILE, encode_schema, receipt_schema
+from dovetail.tlog.note import decode_base64, encode_base64
 
 
 def test_decoding_and_encoding_give_the_same_bytes(receipts):

@@ -4,17 +4,17 @@ import shutil
 
 import pytest
 
-from dovetail.beginning import parse_beginning
-from dovetail.errors import DovetailError, JournalDamaged
-from dovetail.hop import Observation, Stage, address_of
-from dovetail.journal.merkle import prove_consistency, prove_inclusion
-from dovetail.journal.seal import seal_journal
 from dovetail.journal.writer import JournalWriter
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of, parse_prefix
+from dovetail.model.errors import DovetailError, JournalDamaged
+from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.search import find_address
 from dovetail.receipt.verify import verify_receipt
+from dovetail.tlog.tree import prove_consistency, prove_inclusion
 from receipt import receipt_samples as samples
 
 pytestmark = pytest.mark.exhaustive  # whole worlds are sealed
@@ -29,7 +29,7 @@ def test_the_lake_gives_the_same_receipt_as_the_journals(tmp_path, fabric, targe
     for path in case.journals:
         seal_journal(path, tmp_path / "lake", target_bytes=target_bytes)
     sources = open_lake(tmp_path / "lake")
-    assert find_address(sources, parse_beginning(case.address.hex()[:10])) == case.address
+    assert find_address(sources, parse_prefix(case.address.hex()[:10])) == case.address
     assert build_receipt(sources, case.address).data == case.build()
 
 

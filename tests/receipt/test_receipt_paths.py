@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.hop import address_of
-from dovetail.journal.checkpoint import Checkpoint
-from dovetail.journal.merkle import fold_perfect, prove_inclusion, root_of, verify_inclusion
+from dovetail.model.address import address_of
+from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.receipt.format import HopRecord, JournalRecord, encode_hashes
 from dovetail.receipt.paths import PathWalker, read_hashes
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.tree import fold_perfect, prove_inclusion, root_of, verify_inclusion
 
 
 def hop(seq: int, path: list[int]) -> HopRecord:

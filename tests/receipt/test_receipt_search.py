@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.beginning import Beginning, parse_beginning
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Observation, Stage, address_of, won_uri
-from dovetail.journal.seal import seal_journal
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import Address, AddressPrefix, address_of, parse_prefix, won_uri
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.search import MAX_CANDIDATES, find_address
@@ -36,7 +36,7 @@ class Held:
 @given(addresses, st.integers(0, 46), st.integers(0, 64))
 def test_an_address_lies_in_every_beginning_of_it(address, won_digits, hex_digits):
     for text in (won_uri(address)[: 4 + won_digits], address.hex()[:hex_digits], address.hex()[:hex_digits].upper()):
-        beginning = parse_beginning(text)
+        beginning = parse_prefix(text)
         assert beginning.matches(address)
         assert address.startswith(beginning.coarse)
         assert sum(address.startswith(prefix) for prefix in beginning.fine) == 1
@@ -48,7 +48,7 @@ def test_an_address_lies_in_every_beginning_of_it(address, won_digits, hex_digit
 @given(addresses, addresses, st.integers(3, 46))
 def test_what_does_not_begin_so_does_not_match(address, other, digits):
     text = won_uri(address)[: 4 + digits]
-    assert parse_beginning(text).matches(other) == won_uri(other).startswith(text)
+    assert parse_prefix(text).matches(other) == won_uri(other).startswith(text)
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_what_does_not_begin_so_does_not_match(address, other, digits):
 )
 def test_what_is_no_beginning_is_refused(text, match):
     with pytest.raises(ValueError, match=match):
-        parse_beginning(text)
+        parse_prefix(text)
 
 
 def test_more_than_a_source_tells_is_looked_for_in_parts():
-    beginning = parse_beginning("wm:/QmZZZ")
+    beginning = parse_prefix("wm:/QmZZZ")
     inside = Address(beginning.fine[1].ljust(32, b"\0"))
     outside = [beginning.coarse + bytes([number]) for number in range(256)]
     others = [Address(prefix.ljust(32, b"\0")) for prefix in outside if prefix not in beginning.fine]
@@ -84,7 +84,7 @@ def spread(number: int) -> Address:
 
 def test_where_even_the_parts_hold_too_much_more_is_asked_for():
     text = "wm:/QmZZZ"
-    beginning = parse_beginning(text)
+    beginning = parse_prefix(text)
     edge = int.from_bytes(beginning.fine[0].ljust(32, b"\0"))
     outside = [Address((edge + number).to_bytes(32)) for number in range(MAX_MATCHES)]
     assert not any(map(beginning.matches, outside))
@@ -98,16 +98,16 @@ def test_several_candidates_are_named_apart(is_won):
     near = [Address(b"\x11" * 15 + bytes([number]) + bytes(16)) for number in range(6)]
     text = write(near[0])[:9]
     with pytest.raises(ReceiptError, match=f"^several messages begin with {text}: ") as caught:
-        find_address([Held(*near[:2]), Held(*near)], parse_beginning(text))
+        find_address([Held(*near[:2]), Held(*near)], parse_prefix(text))
     names = str(caught.value).partition(": ")[2].removesuffix(", ...").split(", ")
     assert len(names) == len(set(names)) == MAX_CANDIDATES
     for name in names:
-        assert find_address([Held(*near)], parse_beginning(name)) in near
+        assert find_address([Held(*near)], parse_prefix(name)) in near
 
 
-def beginnings_of(address: Address) -> list[Beginning]:
+def beginnings_of(address: Address) -> list[AddressPrefix]:
     texts = (won_uri(address)[:12], won_uri(address)[:13], won_uri(address), address.hex()[:11], address.hex()[:12])
-    return [parse_beginning(text) for text in texts]
+    return [parse_prefix(text) for text in texts]
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,6 @@ def test_journal_and_lake_know_what_begins_alike(sources):
     uris = sorted(won_uri(spread(number)) for number in range(2000))
     for text in ("", "wm:/", "wm:/Qm", uris[1000][:7], uris[1999][:7]):
         with pytest.raises(ReceiptError, match=f"^several messages begin with {text or 'nothing'}: "):
-            find_address(sources, parse_beginning(text))
+            find_address(sources, parse_prefix(text))
     with pytest.raises(ReceiptError, match=f"no journal here knows a message {'00' * 32}"):
-        find_address(sources, parse_beginning("00" * 32))
+        find_address(sources, parse_prefix("00" * 32))

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dovetail.hop import Address, Fabric, Hop, Observation
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
-from dovetail.journal.layout import NO_DIGEST, encode_entry
-from dovetail.journal.merkle import hash_children, hash_leaf
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric, Hop, Observation
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.evidence import root_of_first
+from dovetail.receipt.build_evidence import root_of_first
 from dovetail.receipt.source import KeptHop
 from dovetail.receipt.verify import verify_receipt
+from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry
+from dovetail.tlog.tree import hash_children, hash_leaf
 from receipt import receipt_samples as samples
 
 HOPS = 10_000_000

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from dovetail.errors import ReceiptError
-from dovetail.journal.checkpoint import Checkpoint, sign_checkpoint
-from dovetail.receipt.evidence import build_split_view, root_of_first
+from dovetail.model.errors import ReceiptError
+from dovetail.receipt.build_evidence import build_split_view, root_of_first
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
+from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
 from receipt import receipt_samples as samples
 from receipt.tampering import alterations, encode
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dovetail.keys import load_verifier_keys
-from dovetail.receipt.exchange import build_exchange
 from dovetail.receipt.journal_source import JournalSource
+from dovetail.receipt.request_reply import build_exchange
 from dovetail.receipt.verify import verify_receipt
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
 from receipt import receipt_samples as samples
 from receipt.conversation_samples import TRUSTED, speak
 from receipt.exchange_samples import exchange

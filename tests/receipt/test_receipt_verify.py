@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Fabric, Relation, Stage
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Fabric, Relation, Stage
 from dovetail.receipt.format import MAX_RECEIPT_BYTES
 from dovetail.receipt.proof import Policy
 from dovetail.receipt.verify import verify_receipt

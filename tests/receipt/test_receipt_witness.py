@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from dovetail.errors import ReceiptError
-from dovetail.journal.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint
-from dovetail.journal.merkle import prove_consistency
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.errors import ReceiptError
 from dovetail.receipt.journal_source import JournalSource
-from dovetail.receipt.memory import remember, remembered_checkpoints
 from dovetail.receipt.proof import Policy
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, decode_request, encode_request, merge_notes
+from dovetail.receipt.witness_memory import remember, remembered_checkpoints
+from dovetail.tlog.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint
+from dovetail.tlog.tree import prove_consistency
 from receipt import receipt_samples as samples
 from receipt.independent_checker import check
 from receipt.tampering import alterations, encode
@@ -130,7 +130,8 @@ def test_a_witness_refuses_strangers_itself_and_shrinking(case):
 
 def test_a_server_is_no_witness_of_itself(case):
     """Even where somebody makes such a signature line by other means."""
-    from dovetail.receipt.note import carry_note, cosign
+    from dovetail.receipt.format import carry_note
+    from dovetail.tlog.note import cosign
 
     own = samples.signer_of(samples.BROKER)
     note = request_of(case).note

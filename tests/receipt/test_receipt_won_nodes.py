@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.hop import Stage
+from dovetail.model.hop import Stage
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 from receipt.independent_checker import check

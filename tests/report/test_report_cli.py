@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.report import app
-from dovetail.errors import DovetailError, PipelineError
-from dovetail.journal.seal import seal_journal
+from dovetail.lake.seal import seal_journal
+from dovetail.model.errors import DovetailError, PipelineError
 from dovetail.report.numbers import Numbers
 from dovetail.report.tables import Tables
 from receipt import receipt_samples as samples

@@ -7,7 +7,7 @@ from dovetail.report.guide import GUIDES, count_checks, guide_to
 
 
 def test_every_check_of_the_audit_is_explained_in_its_own_words() -> None:
-    checks = pytest.importorskip("dovetail.pipeline.checks", reason="the audit's checks need pyspark")
+    checks = pytest.importorskip("dovetail.audit.checks", reason="the audit's checks need pyspark")
     assert set(GUIDES) == set(checks.BY_ID)
     for check in checks.CHECKS:
         guide = GUIDES[check.id]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.hop import address_of
-from dovetail.journal.seal import seal_journal
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of
 from dovetail.receipt.verify import verify_receipt
 from dovetail.report.page import gather_content
 from dovetail.report.receipts import Origins, Shelf, build_shelf

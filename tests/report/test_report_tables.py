@@ -6,13 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail.errors import PipelineError
+from dovetail.model.errors import PipelineError
 from dovetail.report.tables import SCHEMAS, SILVER, Tables
 from report.sample_tables import small_world
 
 
 def test_columns_are_those_that_the_audit_documents() -> None:
-    schemas = pytest.importorskip("dovetail.pipeline.schemas", reason="the audit's schemas need pyspark")
+    schemas = pytest.importorskip("dovetail.audit.schemas", reason="the audit's schemas need pyspark")
     pandas_types = pytest.importorskip("pyspark.sql.pandas.types")
     for name, schema in SCHEMAS.items():
         table = schemas.BY_NAME[name]

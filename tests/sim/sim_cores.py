@@ -1,6 +1,7 @@
 """Tiny cores that do as they are told and remember what they were fed."""
 
-from dovetail.hop import Observation, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Stage
 
 
 def note(text, now, stage=Stage.ACCEPTED):

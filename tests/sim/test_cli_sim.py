@@ -5,8 +5,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.sim import app
-from dovetail.errors import UsageError
 from dovetail.journal.verify import verify_journal
+from dovetail.model.errors import UsageError
 from dovetail.sim.scenario import Setting, run_scenario
 
 SMALL = ["--places", "2", "--duration", "0.5"]

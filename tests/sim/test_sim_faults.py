@@ -3,7 +3,7 @@
 import pytest
 from sim_cores import Mailbox, add, note, send
 
-from dovetail.errors import UsageError
+from dovetail.model.errors import UsageError
 from dovetail.sim import SECOND_US, CrashPoint, Link, Randomness, World
 from dovetail.sim.faults import (
     KINDS,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dovetail.hop import Fabric, Hop, Reason, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Fabric, Hop, Reason, Stage
 from dovetail.sim.invariants import (
     GENERAL,
     check_bytes_once,

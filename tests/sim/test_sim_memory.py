@@ -2,8 +2,9 @@
 
 import pytest
 
-from dovetail.errors import JournalError
-from dovetail.hop import Address, Fabric, Observation, Reason, Stage, address_of
+from dovetail.model.address import Address, address_of
+from dovetail.model.errors import JournalError
+from dovetail.model.hop import Fabric, Observation, Reason, Stage
 from dovetail.sim.memory import MemoryDisks, MemoryJournal, digest_hops
 
 RAW = b"message"

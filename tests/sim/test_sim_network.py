@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from sim_cores import add, send
 
-from dovetail.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError
 from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.network import MAX_DATAGRAM_BYTES
 

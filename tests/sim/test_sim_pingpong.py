@@ -2,7 +2,8 @@
 
 import pytest
 
-from dovetail.hop import Observation, Reason, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.sim import Boot, Link, MemoryJournal, World
 from dovetail.sim.pingpong import (
     RETRY_US,

@@ -3,9 +3,9 @@
 import pytest
 from sim_cores import Mailbox, add, note, send
 
-from dovetail.errors import JournalFull, LocalProtocolError
+from dovetail.model.errors import JournalFull, LocalProtocolError
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryJournal, World
-from dovetail.sim.place import DISK_RETRY_US, MAX_WAITING_DATAGRAMS
+from dovetail.sim.process import DISK_RETRY_US, MAX_WAITING_DATAGRAMS
 
 LINK = Link(latency_us=(1000, 1000))
 

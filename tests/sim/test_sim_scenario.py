@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 import dovetail
-from dovetail.errors import UsageError
-from dovetail.hop import Observation, Stage
+from dovetail.model.errors import UsageError
+from dovetail.model.hop import Observation, Stage
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryDisks, Randomness, World
 from dovetail.sim.faults import KINDS, AppendCrash, Crash, encode_faults
 from dovetail.sim.pingpong import PingPong, PingPongPlay

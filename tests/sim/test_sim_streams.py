@@ -3,7 +3,7 @@
 import pytest
 from sim_cores import Line, Mailbox, add, note, send
 
-from dovetail.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError
 from dovetail.sim import SECOND_US, CloseStream, Frame, Link, OpenStream, World
 from dovetail.sim.network import RETRANSMIT_US
 

@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.sim.faults import ClockJump, Crash, Partition
 from dovetail.sim.scenario import Setting, run_scenario
-from dovetail.sim.swarm_play import SwarmPlay
+from dovetail.sim.swarm_scenario import SwarmPlay
 from dovetail.sim.world import SECOND_US, World
 
 MISFORTUNE = "all=1"

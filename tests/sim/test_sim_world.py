@@ -3,8 +3,8 @@
 import pytest
 from sim_cores import Mailbox, add, note, send
 
-from dovetail.errors import LocalProtocolError
-from dovetail.hop import Fabric
+from dovetail.model.errors import LocalProtocolError
+from dovetail.model.hop import Fabric
 from dovetail.sim import SECOND_US, CrashPoint, MemoryJournal, World
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from dovetail.hop import Observation, Reason, Stage
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.swarm.content import Content, Reference, encode_content, message_address
-from dovetail.swarm.exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.fragments import Assembler
 from dovetail.swarm.packet import SwarmSigner, decode_packet, encode_packet
 from dovetail.swarm.peer import Peer
+from dovetail.swarm.peer_exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.pow import HashlibSearch, solve
 from dovetail.swarm.queries import decode_message
 from dovetail.swarm.settings import SwarmSettings

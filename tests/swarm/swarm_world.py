@@ -7,11 +7,12 @@ import random
 from collections import defaultdict
 from collections.abc import Callable
 
-from dovetail.hop import Address, Fabric
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric
 from dovetail.sim import SECOND_US, Boot, Link, World
 from dovetail.swarm.events import MessageAccepted
-from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.peer import Peer
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.pow import HashlibSearch, solve
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 
-from dovetail.swarm.exchange import (
+from dovetail.swarm.packet import SwarmSigner, decode_packet, encode_packet
+from dovetail.swarm.peer_exchange import (
     I_RELAY_TO_YOU,
     YOU_RELAY_TO_ME,
     Answer,
@@ -15,7 +16,6 @@ from dovetail.swarm.exchange import (
     encode_answer,
     encode_hello,
 )
-from dovetail.swarm.packet import SwarmSigner, decode_packet, encode_packet
 from dovetail.swarm.queries import PullRange, decode_message, encode_range_list
 from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.settings import SwarmSettings

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.swarm import app
-from dovetail.errors import UsageError
+from dovetail.model.errors import UsageError
 from swarm.vectors import VECTORS, named, of_layer
 
 

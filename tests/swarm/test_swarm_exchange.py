@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.swarm import refusals
-from dovetail.swarm.exchange import (
+from dovetail.swarm.peer_exchange import (
     Answer,
     Hello,
     Introduction,

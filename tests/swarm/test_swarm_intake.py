@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from dovetail.hop import Observation, Stage
+from dovetail.model.hop import Observation, Stage
 from dovetail.swarm.content import message_address, with_nonce, work_bound, work_of
 from dovetail.swarm.events import MessageAccepted
-from dovetail.swarm.exchange import Hello, encode_hello
 from dovetail.swarm.obfuscation import encode_obfuscated
 from dovetail.swarm.packet import encode_packet
+from dovetail.swarm.peer_exchange import Hello, encode_hello
 from dovetail.swarm.queries import encode_pull_range
 from swarm.peers import START, Bench, refer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dovetail.swarm.gossip import OVERLAP_MS
-from dovetail.swarm.latecomers import KEPT_US, LEAD_US, MAX_KEPT, MAX_NAMED, Latecomers
+from dovetail.swarm.late_messages import KEPT_US, LEAD_US, MAX_KEPT, MAX_NAMED, Latecomers
 from swarm.test_swarm_dag import EPOCH, entry
 
 NOW = 1_000_000_000

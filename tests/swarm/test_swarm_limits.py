@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.hop import Reason
+from dovetail.model.hop import Reason
 from dovetail.swarm.limits import RefusalBook, TokenBucket
 
 SECOND = 1_000_000

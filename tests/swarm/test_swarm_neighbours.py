@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dovetail.swarm.contacts import HEARD_MARGIN_MS
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
-from dovetail.swarm.exchange import (
+from dovetail.swarm.neighbours import LOST_US, MAX_PAST_TICKETS, MAX_UNANSWERED
+from dovetail.swarm.peer_exchange import (
     I_RELAY_TO_YOU,
     YOU_RELAY_TO_ME,
     Answer,
@@ -12,7 +13,6 @@ from dovetail.swarm.exchange import (
     encode_answer,
     encode_hello,
 )
-from dovetail.swarm.neighbours import LOST_US, MAX_PAST_TICKETS, MAX_UNANSWERED
 from dovetail.swarm.settings import PeerSettings
 from swarm.peers import SECOND, Bench, exchanged
 

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from dovetail.errors import LocalProtocolError
-from dovetail.hop import Hop, Reason, Stage
+from dovetail.model.errors import LocalProtocolError
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.sim import MemoryJournal
 from dovetail.swarm import contacts, fragments, pull
 from dovetail.swarm.content import (
@@ -22,13 +22,13 @@ from dovetail.swarm.content import (
     work_of,
 )
 from dovetail.swarm.events import CollisionFound, CycleFound, GapFilled, GapFound, GapGivenUp, MessageAccepted
-from dovetail.swarm.exchange import Answer, Hello, encode_answer, encode_hello
 from dovetail.swarm.explain import explain_message
 from dovetail.swarm.gossip import OVERLAP_MS
 from dovetail.swarm.intake import FIRST_PUSHES
 from dovetail.swarm.obfuscation import encode_obfuscated, is_obfuscated
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.peer import Peer
+from dovetail.swarm.peer_exchange import Answer, Hello, encode_answer, encode_hello
 from dovetail.swarm.queries import (
     PullHashes,
     PullRange,
@@ -463,7 +463,7 @@ def test_an_endpoint_that_was_only_introduced_gets_a_bounded_number_of_hellos():
     bench = Bench(bootstrap=[ALICE])
     (hello,) = exchanged(bench.wait(0), ALICE, Hello)
     victim = "203.0.113.7:53"
-    from dovetail.swarm.exchange import Introduction
+    from dovetail.swarm.peer_exchange import Introduction
 
     answer = Answer(hello.ticket, b"toke", b"\x01" * 20, 0, (Introduction(b"\x07" * 20, victim),))
     bench.feed(encode_answer(answer), ALICE)

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.swarm.contacts import AMPLIFICATION, Contact
 from dovetail.swarm.dag import Dag
-from dovetail.swarm.latecomers import Latecomers
+from dovetail.swarm.late_messages import Latecomers
 from dovetail.swarm.limits import TokenBucket
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.refusals import RateLimited

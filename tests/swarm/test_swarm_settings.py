@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dovetail.errors import ConfigError
+from dovetail.model.errors import ConfigError
 from dovetail.swarm.content import POW_TARGET
 from dovetail.swarm.settings import SwarmSettings, load_swarm_settings
 

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from dovetail.hop import Fabric, Stage
+from dovetail.model.hop import Fabric, Stage
 from dovetail.sim import SECOND_US
 from dovetail.swarm.settings import SwarmSettings
 from swarm.swarm_world import SETTINGS, SwarmWorld

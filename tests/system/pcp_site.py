@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dovetail.errors import JournalBusy
-from dovetail.hop import Observation, Reason, Stage, address_of
 from dovetail.keys.authority import Authority, CertificateKind, Names, create_authority
+from dovetail.model.address import address_of
+from dovetail.model.errors import JournalBusy
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
-from dovetail.shells.pcp_server import PcpServer
-from dovetail.shells.pcp_tls import client_context
+from dovetail.runtime.pcp_server import PcpServer
+from dovetail.runtime.pcp_tls import client_context
 from system.pcp_raw import RawClient
 
 

@@ -17,11 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail.hop import Stage
-from dovetail.journal.lake import read_manifests
-from dovetail.pipeline.session import SMALL_JAVA
-from oracle.audit_answers import ask_oracle, ask_tables
-from pipeline.audit_worlds import (
+from audit.audit_worlds import (
     ALICE,
     BROKER,
     NODE_A,
@@ -37,6 +33,10 @@ from pipeline.audit_worlds import (
     won_world,
     write_lake,
 )
+from dovetail.audit.session import SMALL_JAVA
+from dovetail.lake.manifest import read_manifests
+from dovetail.model.hop import Stage
+from oracle.audit_answers import ask_oracle, ask_tables
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from dovetail.java import find_java
-from dovetail.pipeline import schemas
-from dovetail.pipeline.jobs.run import Audit
-from dovetail.pipeline.reading import open_table
-from dovetail.pipeline.session import SMALL_JAVA
-from dovetail.pipeline.settings import load_settings
-from dovetail.pipeline.store import Store
-from pipeline.audit_worlds import open_test_session, pcp_world, write_lake
+from audit.audit_worlds import open_test_session, pcp_world, write_lake
+from dovetail.audit import schemas
+from dovetail.audit.java import find_java
+from dovetail.audit.jobs.run import Audit
+from dovetail.audit.reading import open_table
+from dovetail.audit.session import SMALL_JAVA
+from dovetail.audit.settings import load_settings
+from dovetail.audit.store import Store
 
 pytestmark = [pytest.mark.system, pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -142,7 +142,7 @@ def test_plain_spark_submit_with_the_package_in_an_archive(local, tmp_path):
             package.write(path, path.relative_to(SOURCE))
     out, log = tmp_path / "out", tmp_path / "submit.log"
     job = tmp_path / "run.py"
-    job.write_bytes((SOURCE / "dovetail/pipeline/jobs/run.py").read_bytes())
+    job.write_bytes((SOURCE / "dovetail/audit/jobs/run.py").read_bytes())
     options = ("--master", "local[2]", "--driver-memory", "1g", "--py-files", archive)
     process = start(log, [BIN / "spark-submit", *options, job, lake, "--out", out])
     assert process.wait(300) == 0, log.read_text()[-3000:]

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from dashboard import dashboard_world as world
-from dovetail.hop import Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Stage
 from system.browser import Browser, find_chromium, start_browser
 
 CHROMIUM = find_chromium()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from dovetail.java import VECTOR_MODULE, find_java, write_launcher
+from dovetail.audit.java import VECTOR_MODULE, find_java, write_launcher
 
 pytestmark = pytest.mark.system
 

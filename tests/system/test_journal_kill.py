@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from dovetail.errors import JournalLocked
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
+from dovetail.model.errors import JournalLocked
 from journal.worlds import open_writer
 
 pytestmark = pytest.mark.system

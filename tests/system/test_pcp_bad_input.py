@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from dovetail.hop import Reason, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Reason, Stage
 from pcp.pcp_frames import chunk, compact, envelope, frame_v1, raw_v1
 from system.pcp_raw import Closed, RawClient
 from system.pcp_site import MemoryJournal, broker, scrape, until

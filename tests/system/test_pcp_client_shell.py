@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from dovetail.errors import UsageError
+from dovetail.model.errors import UsageError
 from dovetail.pcp.client import ClientOptions
 from dovetail.pcp.client_events import FailureKind
 from dovetail.pcp.settings import ALLOW_ALL, Rule
-from dovetail.shells.pcp_client import PcpClient, PcpConnectError, PcpRequestError
+from dovetail.runtime.pcp_client import PcpClient, PcpConnectError, PcpRequestError
 from system.pcp_raw import RawClient
 from system.pcp_site import Site, broker, until
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from system.pcp_raw import RECONNECT_S, Closed, RawClient, Refused
 from system.pcp_site import MemoryJournal, Site, broker, until
 
@@ -110,7 +110,7 @@ def test_no_client_certificate_is_refused_by_tls(site):
 
 def test_revoked_certificates_are_closed_1012_and_stay_out(site, tmp_path, monkeypatch):
     from dovetail.keys.authority import load_certificate
-    from dovetail.shells import pcp_server
+    from dovetail.runtime import pcp_server
 
     monkeypatch.setattr(pcp_server, "REVOCATION_CHECK_S", 0.05)
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.shells.metrics import Health, MetricsServer
+from dovetail.runtime.metrics import Health, MetricsServer
 from system.pcp_raw import RawClient
 from system.pcp_site import broker, scrape
 

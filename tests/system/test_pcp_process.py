@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.errors import DovetailError
-from dovetail.hop import Stage
 from dovetail.journal.reader import JournalReader
-from dovetail.shells.pcp_client import PcpClient
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Stage
+from dovetail.runtime.pcp_client import PcpClient
 
 pytestmark = pytest.mark.system
 RUN = "from dovetail.cli.main import report; from dovetail.cli.pcp import app; import sys\n"

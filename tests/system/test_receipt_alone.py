@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.hop import Address, Fabric, address_text
 from dovetail.journal.reader import JournalReader
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric, address_text
 from receipt import receipt_samples as samples
 
 pytestmark = pytest.mark.system

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.hop import Fabric, address_text
+from dovetail.model.hop import Fabric, address_text
 from dovetail.report.page import write_page
 from dovetail.report.receipts import Origins
 from dovetail.report.survey import take_numbers

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.swarm import app
-from dovetail.errors import ConfigError, DovetailError, UsageError
+from dovetail.model.errors import ConfigError, DovetailError, UsageError
 
 pytestmark = pytest.mark.system
 

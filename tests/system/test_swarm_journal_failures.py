@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.hop import Stage
 from dovetail.journal.reader import JournalReader
-from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+from dovetail.model.hop import Stage
+from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 from dovetail.swarm.content import Content, encode_content, message_address
-from dovetail.swarm.exchange import YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.packet import SwarmSigner, encode_packet
+from dovetail.swarm.peer_exchange import YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
 from dovetail.swarm.settings import load_swarm_settings
 from system.up_site import free_port, running
 

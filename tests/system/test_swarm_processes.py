@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.hop import Stage
 from dovetail.journal.reader import JournalReader
-from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+from dovetail.model.hop import Stage
+from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 

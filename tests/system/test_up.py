@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from dovetail.hop import Stage
-from dovetail.journal.lake import manifest_paths, read_manifest
 from dovetail.journal.reader import JournalReader
 from dovetail.keys import create_signing_key
+from dovetail.lake.manifest import manifest_paths, read_manifest
+from dovetail.model.hop import Stage
 from system.up_site import dovetail, free_port, is_alive, json_lines, running, until
 
 pytestmark = pytest.mark.system

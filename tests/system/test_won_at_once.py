@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.reader import JournalReader
-from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
-from dovetail.shells.won_server import NodeOptions, NodeServer
+from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.runtime.won_server import NodeOptions, NodeServer
 from dovetail.won.chain import ChainState
 from dovetail.won.settings import WonSettings
 from dovetail.won.vocabulary import MessageType

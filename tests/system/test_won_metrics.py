@@ -9,9 +9,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
-from dovetail.shells.won_metrics import MAX_NAMED_NODES, _describe_queues
-from dovetail.shells.won_server import NodeOptions, NodeServer
+from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.runtime.won_metrics import MAX_NAMED_NODES, _describe_queues
+from dovetail.runtime.won_server import NodeOptions, NodeServer
 from dovetail.won.status import QueueStatus
 from dovetail.won.vocabulary import MessageType
 from system.pcp_site import scrape

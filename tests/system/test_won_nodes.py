@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from dovetail.shells.won_client import OwnerClient, OwnerHome
-from dovetail.shells.won_socket import client_context, fetch
+from dovetail.runtime.won_client import OwnerClient, OwnerHome
+from dovetail.runtime.won_socket import client_context, fetch
 from dovetail.won.canonical import read_quads
 from dovetail.won.chain import ChainState
 from dovetail.won.integrity import check_conversation, compare_copies

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.keys import create_signing_key
-from dovetail.shells.won_client import AtomFile, OwnerHome
+from dovetail.runtime.won_client import AtomFile, OwnerHome
 from dovetail.won.chain import ChainState
 from dovetail.won.integrity import check_conversation, compare_copies
 from dovetail.won.message import decode_message

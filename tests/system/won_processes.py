@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import dovetail
-from dovetail.hop import Stage
 from dovetail.journal.reader import JournalReader
 from dovetail.keys import CertificateKind, Names, create_authority, create_signing_key
-from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.model.hop import Stage
+from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
 from dovetail.won.chain import ChainState
 from dovetail.won.message import decode_message
 from dovetail.won.settings import WonSettings

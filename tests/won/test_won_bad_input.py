@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import rename

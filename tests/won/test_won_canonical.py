@@ -8,8 +8,8 @@ import time
 import pyoxigraph as ox
 import pytest
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won.canonical import (
     MAX_DATASET_QUADS,
     canonical_lines,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.hop import Link, Relation
+from dovetail.model.hop import Link, Relation
 from dovetail.won import compose as c
 from dovetail.won.chain import AtomConfirmations, Chain, ChainState, links_of
 from dovetail.won.events import SendFrame

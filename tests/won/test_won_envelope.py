@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.envelope import decode_iri, decode_long, literal_value

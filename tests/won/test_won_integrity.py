@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from dovetail.hop import won_uri
+from dovetail.model.address import won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import encode_lines, join_lines, rename
 from dovetail.won.integrity import FindingKind, check_conversation, compare_copies, cyclic_members

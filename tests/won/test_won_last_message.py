@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Stage
 from dovetail.journal.journal import Journal
 from dovetail.journal.verify import verify_journal
-from dovetail.signing import Signer
+from dovetail.model.hop import Stage
+from dovetail.tlog.keys import Signer
 from dovetail.won import compose as c
 from dovetail.won.integrity import check_conversation, compare_copies
 from dovetail.won.message import decode_message

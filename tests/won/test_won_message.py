@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.errors import LocalProtocolError, RemoteProtocolError
-from dovetail.hop import Reason, parse_address, won_uri
+from dovetail.model.address import parse_address, won_uri
+from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import rename

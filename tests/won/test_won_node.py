@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dovetail.hop import Reason
+from dovetail.model.hop import Reason
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.atom import AtomState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.hop import Reason
+from dovetail.model.hop import Reason
 from dovetail.won.chain import ChainState
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import MessageType as T

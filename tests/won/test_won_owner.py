@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError
 from dovetail.won.chain import ChainState
+from dovetail.won.conversation_text import write_transcript
 from dovetail.won.events import CloseLink, MessageReceived, OpenLink, RegistrationConfirmed
 from dovetail.won.message import decode_message
-from dovetail.won.transcript import write_transcript
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NODE_A
 from won.won_world import Pair, World

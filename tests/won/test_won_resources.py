@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.hop import won_uri
+from dovetail.model.address import won_uri
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import read_quads
 from dovetail.won.keys import KeyRing, Verifier, read_key_document

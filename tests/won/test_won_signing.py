@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.message import decode_message
 from dovetail.won.signing import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.hop import Stage
+from dovetail.model.hop import Stage
 from dovetail.won.chain import ConnectionConfirmations, Role, role_of
 from dovetail.won.message import decode_message
 

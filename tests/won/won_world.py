@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dovetail.hop import Fabric, Hop, Observation
+from dovetail.model.hop import Fabric, Hop, Observation
 from dovetail.won.events import CloseLink, KeyWanted, OpenLink, SendFrame
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_message

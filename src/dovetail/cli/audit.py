@@ -72,10 +72,10 @@ def follow(
     """Keep auditing LAKE as it grows, and print each new finding once."""
     import signal
 
+    from dovetail.audit.alerts import Alerts
+    from dovetail.audit.follow import Follower
+    from dovetail.audit.webhook import Webhook, check_webhook
     from dovetail.cli.output import escape, print_json, say
-    from dovetail.pipeline.alerts import Alerts
-    from dovetail.pipeline.following import Follower
-    from dovetail.pipeline.webhook import Webhook, check_webhook
 
     url = check_webhook(webhook) if webhook is not None else None
     audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, None)
@@ -118,10 +118,10 @@ def compact(
 
     Bytes of swarm messages are removed only with --swarm, since the agreement says how long they live.
     """
+    from dovetail.audit.jobs.compact import Compaction, parse_before
+    from dovetail.audit.settings import load_settings
+    from dovetail.audit.sources import check_lake
     from dovetail.cli.output import print_json, print_text
-    from dovetail.pipeline.jobs.compact import Compaction, parse_before
-    from dovetail.pipeline.settings import load_settings
-    from dovetail.pipeline.sources import check_lake
 
     moment = parse_before(before, dt.datetime.now(dt.UTC))
     lake, settings = check_lake(lake), load_settings(swarm or [])
@@ -139,9 +139,9 @@ def compact(
 @app.command()
 def tables(out: Out, as_json: AsJson = False) -> None:
     """List the tables with their rows."""
+    from dovetail.audit.reading import check_out, count_rows, table_names
+    from dovetail.audit.schemas import BY_NAME
     from dovetail.cli.output import print_rows
-    from dovetail.pipeline.reading import check_out, count_rows, table_names
-    from dovetail.pipeline.schemas import BY_NAME
 
     check_out(out)
     rows = [
@@ -164,9 +164,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print rows of one table."""
+    from dovetail.audit.reading import check_out, equals, open_table, scan
     from dovetail.cli.output import print_rows, say
-    from dovetail.errors import UsageError
-    from dovetail.pipeline.reading import check_out, equals, open_table, scan
+    from dovetail.model.errors import UsageError
 
     check_out(out)
     conditions = _pairs(where or [], "--where")
@@ -190,13 +190,13 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Tell the story of one message: every hop, and where and why it stopped."""
-    from dovetail.beginning import parse_beginning
+    from dovetail.audit.message_trace import story_text, tell_story
     from dovetail.cli.output import escape, print_json
-    from dovetail.errors import UsageError
-    from dovetail.pipeline.story import story_text, tell_story
+    from dovetail.model.address import parse_prefix
+    from dovetail.model.errors import UsageError
 
     try:
-        beginning = parse_beginning(address)
+        beginning = parse_prefix(address)
     except ValueError as error:
         raise UsageError(str(error)) from None
     story = tell_story(out, beginning)
@@ -209,9 +209,9 @@ def why(
 @app.command()
 def explain(as_json: AsJson = False) -> None:
     """Print the graph of the steps: what each table is made from."""
+    from dovetail.audit.schemas import BY_NAME
+    from dovetail.audit.steps import graph
     from dovetail.cli.output import print_rows
-    from dovetail.pipeline.schemas import BY_NAME
-    from dovetail.pipeline.steps import graph
 
     rows = [
         {"table": name, "layer": BY_NAME[name].layer, "made_from": list(inputs), "meaning": BY_NAME[name].sentence}
@@ -233,12 +233,12 @@ def _open_audit(
     *,
     is_once: bool = False,
 ) -> Any:
-    from dovetail.journal.lake import manifest_paths
-    from dovetail.pipeline.facts import announced_rows
-    from dovetail.pipeline.jobs.run import Audit
-    from dovetail.pipeline.settings import load_settings
-    from dovetail.pipeline.sources import check_lake
-    from dovetail.pipeline.store import Store
+    from dovetail.audit.ingest_log import announced_rows
+    from dovetail.audit.jobs.run import Audit
+    from dovetail.audit.settings import load_settings
+    from dovetail.audit.sources import check_lake
+    from dovetail.audit.store import Store
+    from dovetail.lake.manifest import manifest_paths
 
     lake = check_lake(lake)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
@@ -249,7 +249,7 @@ def _open_audit(
 
 
 def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None, rows: int | None = None) -> Any:
-    from dovetail.pipeline.session import SessionOptions, open_session
+    from dovetail.audit.session import SessionOptions, open_session
 
     options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"), rows=rows)
     return open_session(options)
@@ -261,14 +261,14 @@ def _run_with_progress(job: Any) -> Any:
 
     if not sys.stderr.isatty():
         return job.run()
-    from dovetail.pipeline.progress import TerminalProgress
+    from dovetail.audit.progress import TerminalProgress
 
     with TerminalProgress(job.spark) as progress:
         return dataclasses.replace(job, progress=progress).run()
 
 
 def _pairs(items: list[str], option: str) -> dict[str, str]:
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
 
     pairs = {}
     for item in items:

@@ -17,8 +17,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 def check(file: File, as_json: AsJson = False) -> None:
     """Check a file with the overrides of the environment, and list everything that is wrong with it."""
     from dovetail.cli.output import print_json, say
-    from dovetail.config import ConfigProblems, load_config
-    from dovetail.errors import ConfigError
+    from dovetail.model.errors import ConfigError
+    from dovetail.site.config import ConfigProblems, load_config
 
     try:
         loaded = load_config(file)
@@ -44,8 +44,8 @@ def show(
 ) -> None:
     """Print every effective value and where it came from: the file, a variable, or the default."""
     from dovetail.cli.output import print_rows
-    from dovetail.config import load_config
-    from dovetail.config.schema import toml_value
+    from dovetail.site.config import load_config
+    from dovetail.site.config.schema import toml_value
 
     rows = [
         {
@@ -62,7 +62,7 @@ def show(
 def example() -> None:
     """Print a whole file: every key with its default, what it means and what is allowed."""
     from dovetail.cli.output import print_text
-    from dovetail.config import Config
-    from dovetail.config.schema import example_text
+    from dovetail.site.config import Config
+    from dovetail.site.config.schema import example_text
 
     print_text(example_text(Config))

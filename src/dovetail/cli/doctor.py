@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dovetail.doctor import Finding
+    from dovetail.site.doctor import Finding
 
 app = typer.Typer(help="Check this machine and say what to do.")
 
@@ -32,8 +32,8 @@ def doctor(
     Exits with 1 if anything failed.
     """
     from dovetail.cli.output import print_json
-    from dovetail.config import load_config
-    from dovetail.doctor import Status, check_machine, check_ports, check_site, start_spark
+    from dovetail.site.config import load_config
+    from dovetail.site.doctor import Status, check_machine, check_ports, check_site, start_spark
 
     addresses = [_parse_listen(text) for text in listen or ()]
     loaded = load_config(config)
@@ -57,8 +57,8 @@ def doctor(
 
 
 def _parse_listen(text: str) -> tuple[str, str]:
-    from dovetail.config import parse_listen
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
+    from dovetail.site.config import parse_listen
 
     kind, _, rest = text.partition(":")
     if kind not in ("tcp", "udp"):

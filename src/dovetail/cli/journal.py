@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dovetail.hop import Hop
-    from dovetail.journal.checkpoint import SignedCheckpoint
     from dovetail.journal.reader import JournalReader
-    from dovetail.signing import Signer, Verifier
+    from dovetail.model.hop import Hop
+    from dovetail.tlog.checkpoint import SignedCheckpoint
+    from dovetail.tlog.keys import Signer, Verifier
 
 app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
 
@@ -81,8 +81,8 @@ def tail(
 ) -> None:
     """Print hops: the last ones, or from a place or time on; also while the journal is being written."""
     from dovetail.cli.output import escape, print_json, print_text
-    from dovetail.errors import UsageError
     from dovetail.journal.reader import JournalReader
+    from dovetail.model.errors import UsageError
 
     if follow and until is not None:
         raise UsageError("--follow goes on for ever, --until ends; give one of them")
@@ -163,8 +163,8 @@ def verify(
 def checkpoint(path: OneJournal, key: KeyFile = None) -> None:
     """Print the latest signed checkpoint, to be kept elsewhere; with --key, sign one over all hops first."""
     from dovetail.cli.output import print_text
-    from dovetail.errors import JournalError
     from dovetail.journal.reader import JournalReader
+    from dovetail.model.errors import JournalError
 
     if key is not None:
         _sign(path, key)
@@ -186,7 +186,7 @@ def seal(
     """Write what is signed and not sealed yet to Parquet in the lake. Sealing again adds only what is new."""
     from dovetail.cli.output import print_rows
     from dovetail.cli.progress import Bar
-    from dovetail.journal.seal import seal_journal
+    from dovetail.lake.seal import seal_journal
 
     rows = []
     for path in _find(paths):
@@ -220,10 +220,10 @@ def purge(
 ) -> None:
     """Delete the bytes of expired messages; addresses, hops and proofs stay. The server must not be running."""
     from dovetail.cli.output import print_record
-    from dovetail.errors import UsageError
-    from dovetail.journal.lake import latest_manifest
     from dovetail.journal.purge import purge_step
     from dovetail.journal.writer import JournalWriter
+    from dovetail.lake.manifest import latest_manifest
+    from dovetail.model.errors import UsageError
 
     now_us = time.time_ns() // 1000
     until_us = now_us if before is None else _parse_time(before, "--before")
@@ -246,8 +246,8 @@ def purge(
 
 def _find(paths: list[Path]) -> list[Path]:
     """The journals named, and those in the directories named."""
-    from dovetail.errors import UsageError
     from dovetail.journal.folder import PEER_JOURNAL, SUFFIX, find_journals
+    from dovetail.model.errors import UsageError
 
     found = [each for path in paths for each in find_journals(path)]
     if not found:
@@ -265,8 +265,8 @@ def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:
 
 
 def _message_filter(text: str | None) -> Callable[[Hop], bool]:
-    from dovetail.errors import UsageError
-    from dovetail.hop import parse_address_prefix
+    from dovetail.model.address import parse_address_prefix
+    from dovetail.model.errors import UsageError
 
     if text is None:
         return lambda hop: True  # noqa: ARG005
@@ -278,7 +278,7 @@ def _message_filter(text: str | None) -> Callable[[Hop], bool]:
 
 
 def _hop_record(hop: Hop) -> dict[str, object]:
-    from dovetail.hop import address_text
+    from dovetail.model.hop import address_text
 
     return {
         "server": hop.server,
@@ -294,7 +294,7 @@ def _hop_record(hop: Hop) -> dict[str, object]:
 
 
 def _hop_line(hop: Hop) -> str:
-    from dovetail.hop import address_text
+    from dovetail.model.hop import address_text
 
     reason = f" ({hop.reason})" if hop.reason else ""
     size = f" {hop.size} bytes" if hop.size is not None else ""
@@ -312,7 +312,7 @@ def _format_time(at_us: int) -> str:
 def _parse_time(text: str, option: str) -> int:
     import datetime as dt
 
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
 
     try:
         at = dt.datetime.fromisoformat(text)
@@ -345,8 +345,8 @@ def _load_trust(path: Path | None) -> list[Verifier]:
 
 
 def _load_checkpoint(path: Path | None) -> SignedCheckpoint | None:
-    from dovetail.errors import UsageError
-    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+    from dovetail.model.errors import UsageError
+    from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
 
     if path is None:
         return None

@@ -69,8 +69,8 @@ def issue(
 
     A server's or peer's certificate names the host NAME unless --dns, --ip or --uri say otherwise.
     """
-    from dovetail.errors import UsageError
     from dovetail.keys import CertificateKind, Names, create_signing_key, load_authority
+    from dovetail.model.errors import UsageError
 
     if kind is Kind.SIGNING:
         if dns or ip or uri or days:

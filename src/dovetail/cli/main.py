@@ -128,7 +128,7 @@ def start(
     ] = False,
 ) -> None:
     """Message delivery you can prove: deliver, keep a tamper-evident journal of every hop, audit it."""
-    from dovetail import logs
+    from dovetail.cli import logs
 
     logs.configure(level=log_level or "info", form=log_format or "text")
 
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(error: Exception) -> int:
     """Says in one line what went wrong and returns the exit code for it."""
     from dovetail.cli.output import say
-    from dovetail.errors import DovetailError, UsageError
+    from dovetail.model.errors import DovetailError, UsageError
 
     match error:
         case UsageError():

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.errors import ConfigError, UsageError
+from dovetail.model.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from dovetail.pcp.client_events import Incoming
     from dovetail.pcp.settings import PcpSettings
-    from dovetail.shells.pcp_client import PcpClient
+    from dovetail.runtime.pcp_client import PcpClient
 
 app = typer.Typer(no_args_is_help=True)
 _MAX_LINE_CHARS = 2 * 65 * 1024 * 1024
@@ -60,7 +60,7 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; what is queued is written before it ends. SIGHUP reads the rules again."""
     from dovetail.pcp.settings import ALLOW_ALL
-    from dovetail.shells.pcp_serve import run_broker
+    from dovetail.runtime.pcp_serve import run_broker
 
     overrides: dict[str, Any] = {
         "name": name,
@@ -340,8 +340,8 @@ def _run_client(
 ) -> None:
     import asyncio
 
-    from dovetail.shells.pcp_client import PcpClient, PcpConnectError
-    from dovetail.shells.pcp_tls import client_context
+    from dovetail.runtime.pcp_client import PcpClient, PcpConnectError
+    from dovetail.runtime.pcp_tls import client_context
 
     context = None
     if url.startswith("wss:"):

@@ -22,10 +22,10 @@ from dovetail.cli.receipt_input import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
     from dovetail.receipt.build import BuildOptions
     from dovetail.receipt.source import Source
-    from dovetail.signing import Verifier
+    from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
+    from dovetail.tlog.keys import Verifier
 
 app = typer.Typer(help="Prove one delivery with one file; check it offline.", no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def complete(
     Give either --from and --until (TIME: 2026-11-15T20:00:00Z), or --conversation with any message of it (won) or with
     the request (pcp), whose replies --until this time are shown.
     """
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
 
     if (conversation is None) == (since is None) or (conversation is None and until is None):
         raise UsageError("give either --from and --until, or --conversation")
@@ -159,14 +159,14 @@ def _complete_conversation(
     sources: Sequence[Source], text: str, until: str | None, keys: Sequence[Verifier], options: BuildOptions
 ) -> bytes:
     """All messages of a won conversation, or of a pcp exchange at the one broker that had the request."""
-    from dovetail.errors import UsageError
-    from dovetail.hop import Fabric
+    from dovetail.model.errors import UsageError
+    from dovetail.model.hop import Fabric
 
     address = find_message(sources, text)
     holders = [source for source in sources if source.hops_of(address)]
     fabrics = {source.fabric for source in holders}
     if fabrics == {Fabric.PCP}:
-        from dovetail.receipt.exchange import build_exchange
+        from dovetail.receipt.request_reply import build_exchange
 
         if options.since:
             raise UsageError("--since goes with a won conversation")
@@ -178,7 +178,7 @@ def _complete_conversation(
         return build_exchange(source, address, until_us, signed=signed, witnesses=options.witnesses)
     if fabrics != {Fabric.WON} or until is not None:
         raise UsageError("--conversation is for won, or with or without --until for pcp; a swarm has none")
-    from dovetail.receipt.transcript import build_conversation
+    from dovetail.receipt.build_conversation import build_conversation
 
     return build_conversation(sources, address, keys, options)
 
@@ -187,7 +187,7 @@ def _complete_stretch(
     sources: Sequence[Source], since: str, until: str, notes: Sequence[SignedCheckpoint], witnesses: Sequence[Verifier]
 ) -> bytes:
     """All hops of the one server in a stretch of time."""
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.receipt.completeness import build_completeness
 
     if len(sources) != 1:
@@ -217,7 +217,7 @@ def verify(
 ) -> None:
     """Check receipts with nothing but the trusted keys; say what they prove and what they do not."""
     from dovetail.cli.receipt_text import print_broken, print_proof
-    from dovetail.errors import ReceiptError
+    from dovetail.model.errors import ReceiptError
     from dovetail.receipt.proof import Policy
     from dovetail.receipt.verify import verify_receipt
 
@@ -248,11 +248,11 @@ def show(
     """
     from dovetail.cli.output import say
     from dovetail.cli.receipt_text import print_broken, print_proof
-    from dovetail.errors import ReceiptError
+    from dovetail.model.errors import ReceiptError
     from dovetail.receipt.format import decode_receipt, notes_of
-    from dovetail.receipt.note import parse_key
     from dovetail.receipt.proof import Policy
     from dovetail.receipt.verify import verify_receipt
+    from dovetail.tlog.note import parse_key
 
     try:
         data = read_file(file)
@@ -274,10 +274,10 @@ def ask(
     out: Out = None,
 ) -> None:
     """Ask a witness: write a request to cosign the journal's latest checkpoint."""
-    from dovetail.errors import ReceiptError
-    from dovetail.journal.merkle import prove_consistency
+    from dovetail.model.errors import ReceiptError
     from dovetail.receipt.journal_source import JournalSource
     from dovetail.receipt.witness import CosignRequest, encode_request
+    from dovetail.tlog.tree import prove_consistency
 
     with JournalSource.open(journal) as source:
         signed = source.latest_checkpoint()
@@ -300,10 +300,10 @@ def cosign(
     out: Out = None,
 ) -> None:
     """Be a witness: cosign a checkpoint after checking that the journal only grew since the last one."""
-    from dovetail.journal.checkpoint import parse_checkpoint
     from dovetail.keys import load_signing_key
-    from dovetail.receipt.memory import remember, remembered_checkpoints
     from dovetail.receipt.witness import MAX_REQUEST_BYTES, Witness, decode_request
+    from dovetail.receipt.witness_memory import remember, remembered_checkpoints
+    from dovetail.tlog.checkpoint import parse_checkpoint
 
     signer = load_signing_key(key)
     witness = Witness(signer, load_keys(trust), remembered_checkpoints(seen))
@@ -329,8 +329,8 @@ def accuse(
 
     For checkpoints of two sizes, a journal or lake with the hops of the larger one is needed.
     """
-    from dovetail.errors import ReceiptError, UsageError
-    from dovetail.receipt.evidence import build_split_view
+    from dovetail.model.errors import ReceiptError, UsageError
+    from dovetail.receipt.build_evidence import build_split_view
 
     if len(files) != 2:
         raise UsageError(f"{len(files)} files, expected two")
@@ -363,8 +363,8 @@ def fork(
     out: Out = None,
 ) -> None:
     """Make evidence of two signed messages (won) that contradict each other, as the audit's table forks has them."""
-    from dovetail.errors import UsageError
-    from dovetail.receipt.evidence import build_fork
+    from dovetail.model.errors import UsageError
+    from dovetail.receipt.build_evidence import build_fork
 
     if len(addresses) != 2:
         raise UsageError(f"{len(addresses)} addresses, expected two")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dovetail.hop import Address
-    from dovetail.journal.checkpoint import SignedCheckpoint
+    from dovetail.model.address import Address
     from dovetail.receipt.consistency import View
     from dovetail.receipt.proof import Proof
     from dovetail.receipt.source import Source
-    from dovetail.signing import Verifier
+    from dovetail.tlog.checkpoint import SignedCheckpoint
+    from dovetail.tlog.keys import Verifier
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 @contextlib.contextmanager
 def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str | None) -> Iterator[list[Source]]:
     """The journals and the servers of the lake; a server that is in both counts by its journal."""
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.receipt import sources
 
     if not journals and lake is None:
@@ -35,8 +35,8 @@ def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str |
 
 def read_checkpoints(path: Path) -> list[SignedCheckpoint]:
     """The checkpoints in a file: a note, or those of a receipt. They are not verified here."""
-    from dovetail.journal.checkpoint import parse_checkpoint
     from dovetail.receipt.format import decode_receipt, notes_of
+    from dovetail.tlog.checkpoint import parse_checkpoint
 
     with _errors_of(path):
         data = read_file(path)
@@ -47,9 +47,9 @@ def read_checkpoints(path: Path) -> list[SignedCheckpoint]:
 
 def read_other(path: Path, trusted: Sequence[Verifier]) -> View | Proof:
     """What a file shows of journals: a receipt, which must itself be valid, or a note that a trusted key has signed."""
-    from dovetail.journal.checkpoint import verify_checkpoint
     from dovetail.receipt.consistency import View
     from dovetail.receipt.verify import verify_receipt
+    from dovetail.tlog.checkpoint import verify_checkpoint
 
     with _errors_of(path):
         data = read_file(path)
@@ -59,8 +59,8 @@ def read_other(path: Path, trusted: Sequence[Verifier]) -> View | Proof:
 
 
 def _read_note(data: bytes) -> str:
-    from dovetail.errors import CheckpointError, ReceiptError
-    from dovetail.journal.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+    from dovetail.model.errors import CheckpointError, ReceiptError
+    from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
 
     note = data[: MAX_NOTE_BYTES + 1].decode(errors="replace")
     try:
@@ -72,7 +72,7 @@ def _read_note(data: bytes) -> str:
 @contextlib.contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
     """Errors inside name the file."""
-    from dovetail.errors import CheckpointError, ReceiptError
+    from dovetail.model.errors import CheckpointError, ReceiptError
 
     try:
         yield
@@ -99,10 +99,10 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
 
 def find_message(sources: Sequence[Source], text: str) -> Address:
     """The one message of the sources whose address is, or begins with, `text`."""
-    from dovetail.beginning import parse_beginning
+    from dovetail.model.address import parse_prefix
     from dovetail.receipt.search import find_address
 
-    return find_address(sources, _parse(parse_beginning, text))
+    return find_address(sources, _parse(parse_prefix, text))
 
 
 def parse_time_text(text: str) -> int:
@@ -126,7 +126,7 @@ def _parse_day(text: str) -> tuple[int, int]:
 
 
 def _parse(parse: Callable[[str], T], text: str) -> T:
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
 
     try:
         return parse(text)
@@ -136,7 +136,7 @@ def _parse(parse: Callable[[str], T], text: str) -> T:
 
 def read_file(path: Path) -> bytes:
     """A file's bytes, never more than one too many; ReceiptError where it cannot be read."""
-    from dovetail.errors import ReceiptError
+    from dovetail.model.errors import ReceiptError
     from dovetail.receipt.format import MAX_RECEIPT_BYTES
 
     try:

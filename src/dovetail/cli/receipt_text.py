@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli.output import escape, print_json, print_text, say
-from dovetail.hop import address_text
-from dovetail.receipt.format import encode_base64
+from dovetail.model.hop import address_text
+from dovetail.tlog.note import encode_base64
 
 if TYPE_CHECKING:
-    from dovetail.errors import ReceiptError
+    from dovetail.model.errors import ReceiptError
     from dovetail.receipt.proof import Proof
 
 _MAX_SERVERS_NAMED = 3

@@ -44,7 +44,7 @@ def run(
     """Run a world from a seed, check its journals, print the digest; exit 1 if anything is found."""
     import msgspec
 
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.sim.network import Link
     from dovetail.sim.scenario import Setting, run_scenario
 
@@ -72,7 +72,7 @@ def run(
 
 def _read_faults(text: str) -> list[AnyFault] | str:
     """A schedule from a JSON file, or the text itself."""
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.sim.faults import MAX_SCHEDULE_BYTES, decode_faults
 
     if not text.endswith(".json"):
@@ -86,7 +86,7 @@ def _read_faults(text: str) -> list[AnyFault] | str:
 
 def _open_folder(out: Path, seed: int) -> JournalFolder:
     """Where the journals go; never behind those of another world."""
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.sim.disk import SUFFIX, JournalFolder
 
     if any(out.glob(f"*{SUFFIX}")):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from dovetail.shells.swarm_node import SwarmNode
+    from dovetail.runtime.swarm_node import SwarmNode
     from dovetail.swarm.content import ContentRules
     from dovetail.swarm.explain import Explained
 
@@ -45,9 +45,9 @@ def serve(
     import asyncio
     from pathlib import Path
 
-    from dovetail.errors import UsageError
     from dovetail.journal.journal import JournalOptions
-    from dovetail.shells.swarm_node import SwarmNode
+    from dovetail.model.errors import UsageError
+    from dovetail.runtime.swarm_node import SwarmNode
     from dovetail.swarm.settings import load_swarm_settings
 
     if durability not in ("full", "relaxed"):
@@ -74,10 +74,10 @@ async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> No
     import signal
     import sys
 
-    from dovetail.shells.metrics import MetricsServer
-    from dovetail.shells.swarm_control import CONTROL_FILE, ControlServer
-    from dovetail.shells.swarm_metrics import peer_registry
-    from dovetail.shells.swarm_udp import parse_endpoint
+    from dovetail.runtime.metrics import MetricsServer
+    from dovetail.runtime.swarm_control import CONTROL_FILE, ControlServer
+    from dovetail.runtime.swarm_metrics import peer_registry
+    from dovetail.runtime.swarm_udp import parse_endpoint
 
     stopped = asyncio.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -111,8 +111,8 @@ def publish(
     from pathlib import Path
 
     from dovetail.cli.progress import Bar
-    from dovetail.errors import UsageError
-    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+    from dovetail.model.errors import UsageError
+    from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
     from dovetail.swarm.content import FIXED_BYTES, MAX_CONTENT_BYTES
 
     limit = MAX_CONTENT_BYTES - FIXED_BYTES
@@ -141,7 +141,7 @@ def tail(
     import sys
     from pathlib import Path
 
-    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+    from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 
     answers = request(Path(directory) / CONTROL_FILE, Request("tail", since_ms=since))
     for item in itertools.islice(answers, count):
@@ -167,7 +167,7 @@ def status(directory: Directory, as_json: AsJson = False) -> None:
     import sys
     from pathlib import Path
 
-    from dovetail.shells.swarm_control import CONTROL_FILE, Request, request
+    from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 
     for answer in request(Path(directory) / CONTROL_FILE, Request("status")):
         if as_json:
@@ -200,7 +200,7 @@ def decode(
     import json
     import sys
 
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.swarm.content import ContentRules
 
     del as_json
@@ -242,7 +242,7 @@ def _explain(
 def _explain_packet(
     data: bytes, now: int | None, swarm: str | None, secret: str | None, rules: ContentRules
 ) -> Explained:
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
     from dovetail.swarm.explain import explain_packet
     from dovetail.swarm.packet import SwarmSigner, check_header, swarm_key
 
@@ -257,7 +257,7 @@ def _explain_packet(
 
 
 def _parse_bytes(text: str) -> bytes:
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
 
     if len(text) > MAX_LINE_CHARS:
         raise UsageError(f"{len(text)} hex digits, expected at most {MAX_LINE_CHARS}")
@@ -268,7 +268,7 @@ def _parse_bytes(text: str) -> bytes:
 
 
 def _parse_target(text: str) -> int:
-    from dovetail.errors import UsageError
+    from dovetail.model.errors import UsageError
 
     try:
         value = int(text, 16)

@@ -10,7 +10,7 @@ from typing import TextIO
 import msgspec
 
 from dovetail.cli.output import escape
-from dovetail.shells.supervisor import Listener, State
+from dovetail.site.supervisor import Listener, State
 
 
 class Transcript(Listener):

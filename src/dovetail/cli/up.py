@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dovetail.config import Config
-    from dovetail.shells.site import Site
-    from dovetail.shells.supervisor import Plan, Supervisor
+    from dovetail.site.config import Config
+    from dovetail.site.servers import Site
+    from dovetail.site.supervisor import Plan, Supervisor
 
 app = typer.Typer(help="Run what a configuration names until stopped.")
 
@@ -38,8 +38,8 @@ def up(
     one that cannot work as it is configured is told of and given up. At the end servers drain before sealing stops.
     SIGHUP makes brokers read their rules again.
     """
-    from dovetail.config import load_config
-    from dovetail.shells.site import Site
+    from dovetail.site.config import load_config
+    from dovetail.site.servers import Site
 
     loaded = load_config(config)
     site = Site.choose(loaded.config, role or ())
@@ -56,7 +56,7 @@ def up(
 
 def _check(site: Site) -> None:
     from dovetail.cli.output import say
-    from dovetail.shells.preflight import find_problems
+    from dovetail.site.preflight import find_problems
 
     problems = list(find_problems(site))
     for problem in problems:
@@ -67,7 +67,7 @@ def _check(site: Site) -> None:
 
 def _configure_logs(config: Config, context: typer.Context) -> tuple[list[str], str]:
     """Log as the command line says, or else the file; the options of the command line, and the form of logs."""
-    from dovetail import logs
+    from dovetail.cli import logs
 
     given = context.parent.params if context.parent is not None else {}
     level, form = given.get("log_level"), given.get("log_format")
@@ -96,10 +96,10 @@ def _print_list(site: Site, *, as_json: bool) -> None:
 
 def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised: bool) -> None:
     from dovetail.cli.output import say
-    from dovetail.errors import PlaceTaken
-    from dovetail.shells.member import end_with_parent, run_member
-    from dovetail.shells.site import AUDIT, DASHBOARD
-    from dovetail.shells.supervisor import EXIT_TAKEN
+    from dovetail.model.errors import PlaceTaken
+    from dovetail.site.server_process import end_with_parent, run_member
+    from dovetail.site.servers import AUDIT, DASHBOARD
+    from dovetail.site.supervisor import EXIT_TAKEN
 
     member = site.member(name)
     if supervised:
@@ -118,7 +118,7 @@ def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised
 
 def _print_ready(ready: dict[str, object]) -> None:
     from dovetail.cli.output import print_json
-    from dovetail.shells.supervisor import READY
+    from dovetail.site.supervisor import READY
 
     sys.stdout.write(READY)
     print_json(ready)
@@ -128,8 +128,8 @@ def _print_ready(ready: dict[str, object]) -> None:
 def _follow(site: Site) -> None:
     """The audit, as `audit follow` does it; the agreements of the site's swarms lie beside its tables."""
     from dovetail.cli.audit import follow
-    from dovetail.journal.lake import MANIFESTS
-    from dovetail.shells.site import write_agreements
+    from dovetail.lake.manifest import MANIFESTS
+    from dovetail.site.servers import write_agreements
 
     config = site.config
     (config.lake.directory / MANIFESTS).mkdir(parents=True, exist_ok=True)
@@ -153,13 +153,13 @@ def _follow(site: Site) -> None:
 
 def _show(site: Site) -> None:
     """The dashboard, over the journals, the lake and the tables of this site."""
-    from dovetail.config import parse_listen
-    from dovetail.dashboard import places
+    from dovetail.dashboard import hop_source as places
     from dovetail.dashboard.gauges import parse_endpoint
     from dovetail.dashboard.guard import Access, read_token
     from dovetail.dashboard.hub import Sources
     from dovetail.dashboard.server import serve
-    from dovetail.errors import ConfigError, PlaceTaken, UsageError
+    from dovetail.model.errors import ConfigError, PlaceTaken, UsageError
+    from dovetail.site.config import parse_listen
 
     config = site.config
     section = config.dashboard
@@ -198,8 +198,8 @@ def _interrupt_on_sigterm() -> None:
 
 
 def _plan(site: Site, config: Path, roles: list[str], options: list[str]) -> list[Plan]:
-    from dovetail.config.servers import PcpServerSection
-    from dovetail.shells.supervisor import Plan
+    from dovetail.site.config.servers import PcpServerSection
+    from dovetail.site.supervisor import Plan
 
     chosen = [word for role in roles for word in ("--role", role)]
     start = [sys.executable, "-m", "dovetail", *options, "up", str(config.absolute()), *chosen, "--supervised"]
@@ -219,9 +219,9 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
     import signal
 
     from dovetail.cli.transcript import Transcript
-    from dovetail.config import parse_listen
-    from dovetail.shells.metrics import MetricsServer
-    from dovetail.shells.supervisor import Rules, Supervisor
+    from dovetail.runtime.metrics import MetricsServer
+    from dovetail.site.config import parse_listen
+    from dovetail.site.supervisor import Rules, Supervisor
 
     section = site.config.supervisor
     rules = Rules(

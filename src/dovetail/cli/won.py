@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from dovetail.shells.won_client import OwnerHome
-    from dovetail.shells.won_server import NodeOptions
+    from dovetail.runtime.won_client import OwnerHome
+    from dovetail.runtime.won_server import NodeOptions
     from dovetail.won.message import Message
     from dovetail.won.owner import Owner
     from dovetail.won.vocabulary import MessageType
@@ -28,7 +28,7 @@ _JSON = Annotated[bool, typer.Option("--json", help="One JSON object per line.")
 
 
 def _read_inputs(files: list[Path] | None) -> Iterator[tuple[str, bytes]]:
-    from dovetail.errors import DovetailError
+    from dovetail.model.errors import DovetailError
 
     for path in files or [Path("-")]:
         if str(path) == "-":
@@ -57,7 +57,7 @@ def decode(
     max_bytes: Annotated[int, typer.Option(help="Refuse datasets larger than this.", min=1)] = 1 << 20,
 ) -> None:
     """Explain datasets as they were captured: one record per message, or the reason why it would be refused."""
-    from dovetail.errors import RemoteProtocolError
+    from dovetail.model.errors import RemoteProtocolError
     from dovetail.won.message import decode_bundle, describe
 
     for _, data in _read_inputs(files):
@@ -158,10 +158,10 @@ def serve(
     """Run a node until it is interrupted. The first line on stdout is its URI and port."""
     import asyncio
 
-    from dovetail.config import parse_listen
-    from dovetail.errors import UsageError
     from dovetail.keys import load_signing_key
-    from dovetail.shells.won_server import NodeOptions
+    from dovetail.model.errors import UsageError
+    from dovetail.runtime.won_server import NodeOptions
+    from dovetail.site.config import parse_listen
 
     try:
         host, port = parse_listen(listen)
@@ -188,8 +188,8 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
     import asyncio
     import signal
 
-    from dovetail.errors import JournalError
-    from dovetail.shells.won_server import NodeServer
+    from dovetail.model.errors import JournalError
+    from dovetail.runtime.won_server import NodeServer
 
     server = NodeServer(options, key)
     stopping = asyncio.Event()
@@ -241,8 +241,8 @@ def create(
     """Create an atom with a key of its own, or a further client for an atom that exists."""
     import secrets
 
-    from dovetail.shells.won_client import AtomFile, OwnerHome
-    from dovetail.shells.won_server import check_node_uri
+    from dovetail.runtime.won_client import AtomFile, OwnerHome
+    from dovetail.runtime.won_server import check_node_uri
     from dovetail.won.compose import read_description
 
     ca = str(authority.absolute()) if authority else None
@@ -319,8 +319,8 @@ def _speak(
     *,
     as_json: bool,
 ) -> None:
-    from dovetail.errors import RemoteProtocolError, UsageError
-    from dovetail.shells.won_client import OwnerHome
+    from dovetail.model.errors import RemoteProtocolError, UsageError
+    from dovetail.runtime.won_client import OwnerHome
     from dovetail.won.vocabulary import check_socket_uri
 
     try:
@@ -343,8 +343,8 @@ def _run_action(
     """Catch up, say one thing, wait for its responses, print how far it got; exit 1 unless it got there."""
     import asyncio
 
-    from dovetail.errors import DovetailError
-    from dovetail.shells.won_client import OwnerClient
+    from dovetail.model.errors import DovetailError
+    from dovetail.runtime.won_client import OwnerClient
     from dovetail.won.chain import ChainState
 
     async def run() -> dict[str, object]:
@@ -397,8 +397,8 @@ def show_log(
     """Show the atom's conversations with their chain states, and whether the log is intact. Exit 1 if it is not."""
     import asyncio
 
-    from dovetail.shells.won_client import OwnerClient, OwnerHome
-    from dovetail.won.transcript import write_transcript
+    from dovetail.runtime.won_client import OwnerClient, OwnerHome
+    from dovetail.won.conversation_text import write_transcript
 
     owned = OwnerHome(home)
 

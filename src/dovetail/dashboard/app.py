@@ -29,14 +29,14 @@ from dovetail.dashboard import message, pages
 from dovetail.dashboard.audit import read_findings
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
+from dovetail.dashboard.hop_source import Damage
 from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
 from dovetail.dashboard.markup import Html
 from dovetail.dashboard.message_page import message_page
-from dovetail.dashboard.places import Damage
 from dovetail.dashboard.query import Query, parse_query
 from dovetail.dashboard.search import MIN_INDEXED_BYTES, Answer, search
-from dovetail.errors import DovetailError, UsageError
-from dovetail.hop import Address, parse_address, parse_address_prefix
+from dovetail.model.address import Address, parse_address, parse_address_prefix
+from dovetail.model.errors import DovetailError, UsageError
 from dovetail.receipt.build import build_receipt
 from dovetail.report.text import name_briefly, show
 

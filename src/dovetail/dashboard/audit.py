@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from dovetail.errors import DovetailError
+from dovetail.model.errors import DovetailError
 from dovetail.report.tables import Tables
 
 PAGE_ROWS = 100

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Fabric, Relation
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Fabric, Relation
 
 _ANY_WORK = 1 << 256
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.errors import UsageError
+from dovetail.model.errors import UsageError
 
 MAX_ENDPOINTS = 64
 MAX_ANSWER_BYTES = 4 << 20

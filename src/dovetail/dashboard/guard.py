@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dovetail.errors import ConfigError
+from dovetail.model.errors import ConfigError
 
 COOKIE = "dovetail_dashboard"
 COOKIE_AGE_S = 12 * 3600

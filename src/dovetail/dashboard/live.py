@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dovetail.dashboard.places import MAX_PLACES, Site, name_of
-from dovetail.errors import DovetailError
+from dovetail.dashboard.hop_source import MAX_PLACES, Site, name_of
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
+from dovetail.model.errors import DovetailError
 
 SECONDS_PER_LOOK = 0.3
 RATE_WINDOW_S = 10.0

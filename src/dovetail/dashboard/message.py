@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.dashboard.decode import Decoded, Named, decode
-from dovetail.dashboard.places import Damage, Place
-from dovetail.errors import DovetailError
-from dovetail.hop import Address, Fabric, Hop, Relation, address_text
+from dovetail.dashboard.hop_source import Damage, Place
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Fabric, Hop, Relation, address_text
 from dovetail.report.evidence import Evidence, HopSeen
 from dovetail.report.pictures import trace_arrows
 from dovetail.report.sequence import Reference, draw_sequence

@@ -9,7 +9,7 @@ import msgspec
 from dovetail.dashboard.markup import Html, h, lines, table, text
 from dovetail.dashboard.message import Relative, Story
 from dovetail.dashboard.pages import page
-from dovetail.hop import Hop, address_text
+from dovetail.model.hop import Hop, address_text
 from dovetail.report.text import name_briefly, write_duration, write_time
 
 MAX_RAW_SHOWN = 64 << 10

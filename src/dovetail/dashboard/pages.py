@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dovetail import __version__
 from dovetail.dashboard.markup import Html, h, join
 from dovetail.dashboard.query import Query
-from dovetail.hop import Reason, Stage
+from dovetail.model.hop import Reason, Stage
 
 _MARK = Html(
     '<svg viewBox="0 0 24 24" width="22" height="22" aria-hidden="true">'

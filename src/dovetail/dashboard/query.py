@@ -12,8 +12,9 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
-from dovetail.errors import UsageError
-from dovetail.hop import WON_URI_PREFIX, Address, Fabric, Hop, Reason, Stage, address_text
+from dovetail.model.address import WON_URI_PREFIX, Address
+from dovetail.model.errors import UsageError
+from dovetail.model.hop import Fabric, Hop, Reason, Stage, address_text
 
 MAX_TERM_CHARS = 1_000
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -17,10 +17,11 @@ from functools import partial
 import msgspec
 
 from dovetail.dashboard.decode import decode
-from dovetail.dashboard.places import Damage, Place
+from dovetail.dashboard.hop_source import Damage, Place
 from dovetail.dashboard.query import Matcher, Query
-from dovetail.errors import DovetailError, UsageError
-from dovetail.hop import Address, Hop, parse_address_prefix
+from dovetail.model.address import Address, parse_address_prefix
+from dovetail.model.errors import DovetailError, UsageError
+from dovetail.model.hop import Hop
 
 SECONDS_PER_REQUEST = 0.4
 MAX_RESULTS = 100

@@ -12,7 +12,7 @@ import uvicorn
 from dovetail.dashboard.app import build_app
 from dovetail.dashboard.guard import Access
 from dovetail.dashboard.hub import Hub, Sources
-from dovetail.errors import ConfigError
+from dovetail.model.errors import ConfigError
 
 MAX_CONNECTIONS = 128
 _STOP_SECONDS = 3

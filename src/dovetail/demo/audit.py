@@ -18,10 +18,10 @@ from dovetail.demo.screen import Screen
 from dovetail.demo.site import BROKER
 from dovetail.demo.tampering import Tamperer
 from dovetail.journal.reader import read_identity
-from dovetail.journal.seal import seal_journal
+from dovetail.lake.seal import seal_journal
 
 if TYPE_CHECKING:
-    from dovetail.pipeline.summary import Summary
+    from dovetail.audit.summary import Summary
 
 MASTER = "local[2]"
 
@@ -74,10 +74,10 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
     """The audit as anybody would run it: it knows the lake, the swarm's agreement and the servers' keys."""
-    from dovetail.pipeline.jobs.run import Audit
-    from dovetail.pipeline.session import SMALL_JAVA, SessionOptions, open_session
-    from dovetail.pipeline.settings import load_settings
-    from dovetail.pipeline.store import Store
+    from dovetail.audit.jobs.run import Audit
+    from dovetail.audit.session import SMALL_JAVA, SessionOptions, open_session
+    from dovetail.audit.settings import load_settings
+    from dovetail.audit.store import Store
 
     screen.status("start Spark")
     # what Java says goes to a file

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.audit.reading import Row
+from dovetail.demo.evidence import FINDERS, Tables
 from dovetail.demo.faults import Fault, Kind, Ledger
-from dovetail.demo.sightings import FINDERS, Tables
-from dovetail.pipeline.reading import Row
 
 _LACKING = "gap.server"
 _GAP_DIGITS = 16

@@ -10,7 +10,7 @@ from dovetail.demo.faults import Sent
 from dovetail.demo.plan import Plan
 from dovetail.demo.site import Site
 from dovetail.pcp.client import ClientOptions
-from dovetail.shells.pcp_client import PcpClient
+from dovetail.runtime.pcp_client import PcpClient
 
 TYPES = "http://dovetail.example/"
 RUN, RAN, NEWS, ROUND = (f"{TYPES}{name}" for name in ("run", "ran", "news", "round"))

@@ -16,7 +16,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.errors import DovetailError, UsageError
+from dovetail.model.errors import DovetailError, UsageError
 
 MARKER = ".dovetail-demo"
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from dovetail.demo.evidence import Tables
 from dovetail.demo.faults import Fault, Kind, Ledger
 from dovetail.demo.layout import Layout
-from dovetail.demo.sightings import Tables
 from dovetail.journal.reader import read_identity
 from dovetail.won.vocabulary import node_of_atom
 

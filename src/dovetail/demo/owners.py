@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from dovetail.demo.faults import Sent
 from dovetail.demo.plan import Plan
 from dovetail.demo.site import NODES, NodeProcess, Site
-from dovetail.errors import DovetailError
-from dovetail.shells.won_client import AtomFile, OwnerClient, OwnerHome
+from dovetail.model.errors import DovetailError
+from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
 from dovetail.won.chain import ChainState
 from dovetail.won.message import Message
 from dovetail.won.settings import WonSettings

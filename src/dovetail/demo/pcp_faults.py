@@ -6,10 +6,10 @@ import asyncio
 import uuid
 
 from dovetail.demo.faults import Fault, Kind, Ledger, now_us
+from dovetail.demo.faulty_client import Rogue
 from dovetail.demo.fleet import NEWS, RUN, TYPES, Fleet
-from dovetail.demo.rogue import Rogue
 from dovetail.demo.site import BROKER, Site
-from dovetail.errors import DovetailError
+from dovetail.model.errors import DovetailError
 
 BULK = f"{TYPES}bulk"
 _BULK_CHARS = 60_000

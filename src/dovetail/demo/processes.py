@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import DovetailError
+from dovetail.model.errors import DovetailError
 
 READY_S = 40.0
 STOP_S = 20.0

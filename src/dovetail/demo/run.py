@@ -8,12 +8,12 @@ from pathlib import Path
 
 from dovetail.demo.audit import run_audit, seal_all, tamper, write_trust
 from dovetail.demo.comparison import Comparison, compare
+from dovetail.demo.evidence import Tables
 from dovetail.demo.layout import Layout
 from dovetail.demo.next_steps import NextStep, suggest
 from dovetail.demo.plan import Plan
 from dovetail.demo.report import write_report
 from dovetail.demo.screen import Screen
-from dovetail.demo.sightings import Tables
 from dovetail.demo.world import World
 
 

@@ -11,10 +11,10 @@ from dovetail.demo.faults import Sent
 from dovetail.demo.layout import Layout
 from dovetail.demo.plan import LOSS, Plan
 from dovetail.demo.relays import LossyRelay
-from dovetail.errors import DovetailError
-from dovetail.hop import Address
 from dovetail.journal.journal import JournalOptions
-from dovetail.shells.swarm_node import JOURNAL_FILE, SwarmNode
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError
+from dovetail.runtime.swarm_node import JOURNAL_FILE, SwarmNode
 from dovetail.swarm.settings import load_swarm_settings
 
 TTL_EPOCHS = 60

@@ -6,8 +6,8 @@ import socket
 
 from dovetail.demo.faults import Fault, Kind, Ledger, now_us
 from dovetail.demo.swarm import TTL_EPOCHS, Swarm
-from dovetail.hop import Address
-from dovetail.shells.swarm_udp import parse_endpoint
+from dovetail.model.address import Address
+from dovetail.runtime.swarm_udp import parse_endpoint
 from dovetail.swarm.content import (
     HASH_BYTES,
     Content,

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dovetail.demo.faults import Fault, Kind, now_us
-from dovetail.errors import DovetailError
-from dovetail.hop import Stage
-from dovetail.journal.lake import SealedFile, read_manifests
+from dovetail.lake.manifest import SealedFile, read_manifests
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Stage
 
 _DELIVERED = Stage.DELIVERED.value
 

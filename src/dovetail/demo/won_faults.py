@@ -10,11 +10,12 @@ from dovetail.demo.faults import Fault, Kind, Ledger, now_us
 from dovetail.demo.layout import Layout
 from dovetail.demo.owners import Owners
 from dovetail.demo.site import NodeProcess, Site
-from dovetail.errors import DovetailError
-from dovetail.hop import Address, Stage
 from dovetail.journal.reader import JournalReader
-from dovetail.shells.won_client import OwnerHome
-from dovetail.shells.won_socket import Wire, client_context, connect
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Stage
+from dovetail.runtime.won_client import OwnerHome
+from dovetail.runtime.won_socket import Wire, client_context, connect
 from dovetail.won import compose as c
 from dovetail.won.chain import ChainState
 from dovetail.won.links import LinkKind

@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dovetail.hop import ADDRESS_BYTES
 from dovetail.journal.database import Connection
+from dovetail.model.address import ADDRESS_BYTES
 
 BUCKETS = 256
 PREFIX_BYTES = 8

@@ -10,12 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dovetail.errors import JournalError
-from dovetail.hop import ADDRESS_BYTES, Address, Fabric, Observation
 from dovetail.journal.addresses import AddressIndex
-from dovetail.journal.layout import MAX_COUNTERPART_BYTES, MAX_COUNTERPARTS, Counterparts, pack_names
+from dovetail.journal.layout import MAX_COUNTERPARTS, Counterparts, pack_names
 from dovetail.journal.messages import MessageTuple
 from dovetail.journal.reader import JournalReader
+from dovetail.model.address import ADDRESS_BYTES, Address
+from dovetail.model.errors import JournalError
+from dovetail.model.hop import Fabric, Observation
+from dovetail.tlog.leaf import MAX_COUNTERPART_BYTES
 
 RunRow = tuple[int, int, int, int, Counterparts]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.errors import DovetailError, JournalDamaged, JournalError
-from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
+from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.errors import DovetailError, JournalDamaged, JournalError
+from dovetail.tlog.checkpoint import SignedCheckpoint
 
 log = logging.getLogger("dovetail.journal")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from dovetail.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
+from dovetail.model.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
 
 FORMAT = 3
 APPLICATION_ID = 0x44565441  # "DVTA"

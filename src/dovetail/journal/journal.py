@@ -33,13 +33,14 @@ from typing import Self
 
 import msgspec
 
-from dovetail.errors import DovetailError, JournalBusy, JournalError, JournalFull
-from dovetail.hop import Address, Hop, Observation
-from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.checkpointer import Checkpointer
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError, JournalBusy, JournalError, JournalFull
+from dovetail.model.hop import Hop, Observation
+from dovetail.tlog.checkpoint import SignedCheckpoint
+from dovetail.tlog.keys import Signer
 
 log = logging.getLogger("dovetail.journal")
 

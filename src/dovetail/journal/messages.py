@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dovetail.errors import JournalDamaged
-from dovetail.hop import ADDRESS_BYTES, Address
-from dovetail.journal.layout import NO_DIGEST
+from dovetail.model.address import ADDRESS_BYTES, Address
+from dovetail.model.errors import JournalDamaged
+from dovetail.tlog.leaf import NO_DIGEST
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):

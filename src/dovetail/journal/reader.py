@@ -13,10 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from dovetail.errors import JournalDamaged
-from dovetail.hop import Address, Fabric, Hop
 from dovetail.journal.addresses import search_runs
-from dovetail.journal.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.journal.database import SQLITE_ERRORS, Connection, check_format, connect_reader, translate
 from dovetail.journal.layout import (
     REASON_OF_CODE,
@@ -26,7 +23,11 @@ from dovetail.journal.layout import (
     unpack_names,
 )
 from dovetail.journal.messages import MessageBlock, MessageRow, decode_block
-from dovetail.signing import Verifier, parse_verifier
+from dovetail.model.address import Address
+from dovetail.model.errors import JournalDamaged
+from dovetail.model.hop import Fabric, Hop
+from dovetail.tlog.checkpoint import SignedCheckpoint, parse_checkpoint
+from dovetail.tlog.keys import Verifier, parse_verifier
 
 MAX_NAMES_CACHED = 200_000
 MAX_MESSAGES_CACHED = 50_000

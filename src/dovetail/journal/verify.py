@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dovetail.errors import CheckpointError, JournalDamaged, JournalError
-from dovetail.hop import Stage, fabric_of
 from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
-from dovetail.journal.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import unpack_names
 from dovetail.journal.messages import MessageBlock, MessageRow
 from dovetail.journal.reader import Commit, JournalReader
-from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
-from dovetail.signing import Verifier
+from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
+from dovetail.model.errors import CheckpointError, JournalDamaged, JournalError
+from dovetail.model.hop import Stage, fabric_of
+from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
+from dovetail.tlog.keys import Verifier
 
 MAX_FINDINGS = 100
 

@@ -18,11 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from dovetail.errors import JournalError, JournalLocked
-from dovetail.hop import Hop, Observation, Stage, fabric_of
 from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Batch, Catalogue, Limits
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.journal.database import (
     SCHEMA,
     SQLITE_ERRORS,
@@ -36,8 +33,11 @@ from dovetail.journal.database import (
 from dovetail.journal.layout import encode_runs
 from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages, encode_messages_into
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.tree import GrowingTree, JournalTree, TreeGrowth
-from dovetail.signing import Signer
+from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
+from dovetail.model.errors import JournalError, JournalLocked
+from dovetail.model.hop import Hop, Observation, Stage, fabric_of
+from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
+from dovetail.tlog.keys import Signer
 
 Durability = Literal["full", "relaxed"]
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from dovetail.errors import KeyFileError
 from dovetail.keys.files import read_file, refuse_existing, write_pair, write_public
+from dovetail.model.errors import KeyFileError
 
 CA_STEM = "ca"
 CRL_FILE = "crl.pem"

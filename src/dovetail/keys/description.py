@@ -11,11 +11,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from dovetail.errors import KeyFileError
 from dovetail.keys.authority import load_revocation_list
 from dovetail.keys.files import read_file
 from dovetail.keys.signing import VERIFIER_SUFFIX, load_verifier_keys
-from dovetail.signing import Verifier
+from dovetail.model.errors import KeyFileError
+from dovetail.tlog.keys import Verifier
 
 _SUFFIXES = (".pem", ".key", ".skey", VERIFIER_SUFFIX)
 

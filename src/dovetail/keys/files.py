@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from dovetail.errors import KeyFileError
+from dovetail.model.errors import KeyFileError
 
 PRIVATE_MODE = 0o600
 PUBLIC_MODE = 0o644

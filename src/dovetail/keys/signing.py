@@ -8,9 +8,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.errors import CheckpointError, KeyFileError
 from dovetail.keys.files import read_file, write_pair
-from dovetail.signing import Signer, Verifier, parse_verifier
+from dovetail.model.errors import CheckpointError, KeyFileError
+from dovetail.tlog.keys import Signer, Verifier, parse_verifier
 
 SIGNING_SUFFIX = ".skey"
 VERIFIER_SUFFIX = ".vkey"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dovetail.hop import Reason
+from dovetail.model.hop import Reason
 from dovetail.pcp.authorization import Authorization
 from dovetail.pcp.session import Session
 from dovetail.pcp.uri import BROKER_URI, SERVER_TYPE, has_target_characters, is_uri, parse_uri

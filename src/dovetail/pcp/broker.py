@@ -14,25 +14,26 @@ from collections.abc import Callable, Iterable
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import LocalProtocolError, RemoteProtocolError
-from dovetail.hop import Hop, Reason, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.delivery import Delivery
 from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
-from dovetail.pcp.grants import Grants
+from dovetail.pcp.frame_template import make_template, match_template
+from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry, read_request
 from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.outbound import Outbound, Outgoing
+from dovetail.pcp.permission_cache import Grants
 from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.routing import Route, Trace, find_denied, find_forbidden, find_route, trace_route
 from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Session, parse_mount
 from dovetail.pcp.settings import PcpSettings, Rule
-from dovetail.pcp.template import make_template, match_template
-from dovetail.pcp.timeouts import Timeouts
 from dovetail.pcp.translation import Renderer
 from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, client_uri, parse_uri
 from dovetail.pcp.vocabulary import (

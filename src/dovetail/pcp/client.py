@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,

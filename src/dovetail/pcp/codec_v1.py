@@ -18,8 +18,8 @@ from collections.abc import Container
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.pcp.envelope import Envelope, Salvage, check_envelope, salvage
 from dovetail.pcp.strict_json import has_duplicate_key
 

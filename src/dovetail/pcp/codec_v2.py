@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.pcp.codec_v1 import MAX_MESSAGE_BYTES
 from dovetail.pcp.envelope import MessageV2, check_message_v2
 from dovetail.pcp.strict_json import MAX_NESTING, has_duplicate_key, is_nested_too_deep, is_utf8

@@ -17,8 +17,8 @@ import heapq
 from collections import deque
 from typing import NamedTuple
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason, Stage
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import Frame
 from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound

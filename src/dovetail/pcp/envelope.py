@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.pcp.timestamps import decode_timestamp
 from dovetail.pcp.uri import is_uri
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dovetail.hop import Address, Observation, Reason
+from dovetail.model.address import Address
+from dovetail.model.hop import Observation, Reason
 from dovetail.pcp.session import ConnectionId
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import address_of
+from dovetail.model.address import address_of
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message
 from dovetail.pcp.strict_json import decode_any

@@ -7,8 +7,8 @@ its response and misses nothing after it.
 
 from __future__ import annotations
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.pcp.session import Session, Subscription
 from dovetail.pcp.uri import WILDCARD, PatternSet, Uri, parse_uri
 from dovetail.pcp.vocabulary import INVENTORY_REQUEST, decode_inventory_request

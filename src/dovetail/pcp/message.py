@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dovetail.hop import Address, Stage
+from dovetail.model.address import Address
+from dovetail.model.hop import Stage
 from dovetail.pcp.codec_v1 import Frame, decode_frame
 from dovetail.pcp.envelope import MessageV2
 

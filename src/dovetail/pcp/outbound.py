@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
-from dovetail.hop import Address, Observation, Reason, Stage
+from dovetail.model.address import Address
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, Parcel

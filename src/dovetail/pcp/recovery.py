@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Hop, Stage
+from dovetail.model.address import Address
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Hop, Stage
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.uri import BROKER_URIS, parse_uri

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import UNSET
 
-from dovetail.hop import Reason, Stage, address_of
+from dovetail.model.address import address_of
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.codec_v2 import encode_message
 from dovetail.pcp.delivery import Delivery, Failure

@@ -6,9 +6,9 @@ from collections import deque
 from typing import NamedTuple, NewType
 
 from dovetail.pcp.authorization import Policy
+from dovetail.pcp.frame_template import Template
 from dovetail.pcp.message import Message, Parcel
 from dovetail.pcp.settings import PcpSettings
-from dovetail.pcp.template import Template
 from dovetail.pcp.uri import PatternSet, client_uri
 
 ConnectionId = NewType("ConnectionId", int)

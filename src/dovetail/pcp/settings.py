@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from dovetail.errors import ConfigError
+from dovetail.model.errors import ConfigError
 from dovetail.pcp.uri import parse_uri
 
 Port = Annotated[int, Meta(ge=0, le=65535)]

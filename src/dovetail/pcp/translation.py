@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason, Stage
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import Frame, append_debug, encode_chunks, encode_frame
 from dovetail.pcp.codec_v2 import encode_message
 from dovetail.pcp.envelope import Envelope, MessageV2

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Fabric, Relation, address_of, won_uri
+from dovetail.model.address import Address, address_of, won_uri
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Fabric, Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ def read_hashed(raw: bytes) -> Reading:
 
 def read_won(raw: bytes) -> Reading:
     """A won message, or bytes that are none."""
-    from dovetail.won.head import read_head
     from dovetail.won.message import decode_message
+    from dovetail.won.readers.head import read_head
 
     head = read_head(raw)
     if head is not None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Fabric, Relation, address_text
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
-from dovetail.journal.layout import NO_DIGEST
-from dovetail.journal.merkle import prove_inclusion
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Fabric, Relation, address_text
 from dovetail.receipt.address import READERS
 from dovetail.receipt.claims import name_messages
 from dovetail.receipt.consistency import check_since, prove_since
@@ -24,15 +22,19 @@ from dovetail.receipt.format import (
     Delivery,
     HopRecord,
     JournalRecord,
+    carry_note,
+    check_note,
     encode_hashes,
     encode_receipt,
     record_message,
 )
-from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.receipt.source import KeptHop, Source, check_covers
 from dovetail.receipt.verify import verify_receipt
-from dovetail.signing import Verifier
+from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.leaf import NO_DIGEST
+from dovetail.tlog.tree import prove_inclusion
 
 SEARCH_HOPS = 100_000
 """How many hops behind a message are searched for the responses to it."""

@@ -12,10 +12,10 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 
-from dovetail.hop import Fabric, Hop, Relation, Stage
-from dovetail.journal.checkpoint import Checkpoint
+from dovetail.model.hop import Fabric, Hop, Relation, Stage
 from dovetail.receipt.consistency import View
-from dovetail.receipt.note import Cosignature
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.note import Cosignature
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MAX_SECONDS_KEPT = 1024

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Fabric, Hop
-from dovetail.journal.checkpoint import Checkpoint, SignedCheckpoint
-from dovetail.journal.layout import NO_DIGEST, encode_entry
-from dovetail.journal.merkle import NodeSource, aligned_ranges, hash_children, hash_leaf
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Fabric, Hop
 from dovetail.receipt.claims import describe_commitment, time_text
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import read_hop
@@ -26,15 +24,19 @@ from dovetail.receipt.format import (
     HopRecord,
     NoteRecord,
     RangeHop,
+    carry_note,
+    check_note,
     decode_hashes,
     decode_receipt,
     encode_hashes,
     encode_receipt,
 )
-from dovetail.receipt.note import carry_note, check_note
 from dovetail.receipt.proof import Policy, Proof, Signatory, check_clock, check_trust, server_fabric
 from dovetail.receipt.source import KeptHop, Source, check_covers
-from dovetail.signing import Verifier
+from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry
+from dovetail.tlog.tree import NodeSource, aligned_ranges, hash_children, hash_leaf
 
 
 @dataclass(frozen=True, slots=True)

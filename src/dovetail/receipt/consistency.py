@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.journal.checkpoint import Checkpoint
-from dovetail.journal.merkle import HASH_BYTES, NodeSource, prove_consistency, verify_consistency
-from dovetail.receipt.format import SinceRecord, decode_base64, decode_hashes, encode_base64, encode_hashes
+from dovetail.model.errors import CheckpointError, ReceiptError
+from dovetail.receipt.format import SinceRecord, decode_hashes, encode_hashes
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.note import decode_base64, encode_base64
+from dovetail.tlog.tree import HASH_BYTES, NodeSource, prove_consistency, verify_consistency
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from dovetail.errors import ReceiptError, RemoteProtocolError
-from dovetail.hop import Address, Fabric, Stage
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError, RemoteProtocolError
+from dovetail.model.hop import Fabric, Stage
 from dovetail.receipt.claims import quote, time_text
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import CheckedJournal, check_journals, single_fabric
 from dovetail.receipt.format import Conversation, bytes_of
 from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
 
 if TYPE_CHECKING:
     from dovetail.won.message import Message

@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Fabric, Hop, Reason, Relation, Stage, address_text
-from dovetail.journal.layout import NO_DIGEST, encode_entry
-from dovetail.journal.merkle import hash_leaf
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Fabric, Hop, Reason, Relation, Stage, address_text
 from dovetail.receipt.address import READERS
 from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, tell_limits
 from dovetail.receipt.consistency import View, check_since
@@ -20,8 +19,8 @@ from dovetail.receipt.format import (
     JournalRecord,
     MessageRecord,
     bytes_of,
+    check_note,
 )
-from dovetail.receipt.note import check_note
 from dovetail.receipt.paths import PathWalker, read_hashes
 from dovetail.receipt.proof import (
     Policy,
@@ -33,7 +32,9 @@ from dovetail.receipt.proof import (
     check_trust,
     server_fabric,
 )
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry
+from dovetail.tlog.tree import hash_leaf
 
 _STAGES: Mapping[str, Stage] = {str(stage): stage for stage in Stage}
 _REASONS: Mapping[str, Reason] = {str(reason): reason for reason in Reason}

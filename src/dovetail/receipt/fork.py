@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dovetail.errors import ReceiptError, RemoteProtocolError
-from dovetail.hop import Address, Fabric, Hop, won_uri
+from dovetail.model.address import Address, won_uri
+from dovetail.model.errors import ReceiptError, RemoteProtocolError
+from dovetail.model.hop import Fabric, Hop
 from dovetail.receipt.claims import describe_commitment, describe_hop
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import check_journals, check_messages, single_fabric
 from dovetail.receipt.format import Fork, bytes_of
 from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
 
 if TYPE_CHECKING:
     from dovetail.won.message import Message

@@ -8,16 +8,18 @@ null. The kinds of receipt differ in the field `receipt`, which also carries the
 
 from __future__ import annotations
 
-import binascii
 import struct
+from collections.abc import Iterable
 from typing import Annotated, assert_never
 
 import msgspec
 
-from dovetail.errors import ReceiptError
-from dovetail.journal.checkpoint import MAX_NOTE_BYTES, MAX_SIGNATURES
-from dovetail.journal.layout import MAX_COUNTERPART_BYTES
-from dovetail.journal.merkle import HASH_BYTES, MAX_LEVEL
+from dovetail.model.errors import ReceiptError
+from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, MAX_SIGNATURES
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.leaf import MAX_COUNTERPART_BYTES
+from dovetail.tlog.note import CheckedNote, check_signatures, decode_base64, encode_base64, select_signatures
+from dovetail.tlog.tree import HASH_BYTES, MAX_LEVEL
 
 MAX_RECEIPT_BYTES = 16 << 20
 MAX_MESSAGES = 64
@@ -220,21 +222,15 @@ def notes_of(receipt: Receipt) -> list[NoteRecord]:
             assert_never(receipt)
 
 
-def encode_base64(data: bytes) -> str:
-    """The one spelling of bytes."""
-    return binascii.b2a_base64(data, newline=False).decode()
+def carry_note(note: str, verifiers: Iterable[Verifier]) -> NoteRecord:
+    """A signed checkpoint as a receipt carries it: with the keys of those signatures that `verifiers` can check."""
+    text, keys = select_signatures(note, verifiers)
+    return NoteRecord(checkpoint=text, keys=keys)
 
 
-def decode_base64(text: str, what: str) -> bytes:
-    """Bytes from their one spelling."""
-    try:
-        data = binascii.a2b_base64(text, strict_mode=True)
-    except ValueError:
-        raise ReceiptError(f"form: {what} is not base64") from None
-    # strict decoding leaves one freedom: the bits of the last character that stand for no byte
-    if encode_base64(data[len(data) // 3 * 3 :]) != text[len(data) // 3 * 4 :]:
-        raise ReceiptError(f"form: {what} is not in canonical base64")
-    return data
+def check_note(record: NoteRecord) -> CheckedNote:
+    """The checkpoint of a record, all of its signatures checked with the keys it carries."""
+    return check_signatures(record.checkpoint, tuple(record.keys))
 
 
 def record_message(address: bytes, raw: bytes | None, relation: str | None) -> MessageRecord:

@@ -7,14 +7,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dovetail.hop import Address, Fabric
-from dovetail.journal.checkpoint import SignedCheckpoint
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL
-from dovetail.journal.merkle import fold_perfect
 from dovetail.journal.reader import Identity, JournalReader
-from dovetail.journal.tree import JournalTree
+from dovetail.journal.stored_tree import JournalTree
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric
 from dovetail.receipt.source import MAX_MATCHES, KeptHop
-from dovetail.signing import Verifier
+from dovetail.tlog.checkpoint import SignedCheckpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.tree import fold_perfect
 
 _MAX_BLOCKS_KEPT = 256
 

@@ -18,16 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dovetail.errors import CheckpointError, JournalDamaged
-from dovetail.hop import Address, Fabric, Hop
-from dovetail.journal.checkpoint import SignedCheckpoint
-from dovetail.journal.index import BLOCK_LEVEL, FileIndex, fold_blocks
-from dovetail.journal.lake import MANIFESTS, Manifest, SealedFile, read_manifests
-from dovetail.journal.layout import NO_DIGEST
-from dovetail.journal.merkle import Frontier, fold_perfect
-from dovetail.journal.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
+from dovetail.lake.index import BLOCK_LEVEL, FileIndex, fold_blocks
+from dovetail.lake.manifest import MANIFESTS, Manifest, SealedFile, read_manifests
+from dovetail.lake.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
+from dovetail.model.address import Address
+from dovetail.model.errors import CheckpointError, JournalDamaged
+from dovetail.model.hop import Fabric, Hop
 from dovetail.receipt.source import MAX_MATCHES, KeptHop
-from dovetail.signing import Verifier, parse_verifier
+from dovetail.tlog.checkpoint import SignedCheckpoint
+from dovetail.tlog.keys import Verifier, parse_verifier
+from dovetail.tlog.leaf import NO_DIGEST
+from dovetail.tlog.tree import Frontier, fold_perfect
 
 _MAX_BLOCKS_KEPT = 256
 _MAX_FILES_OPEN = 16

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.journal.checkpoint import Checkpoint
-from dovetail.journal.merkle import MAX_LEVEL, verify_inclusion
+from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.receipt.format import HopRecord, JournalRecord, decode_hashes
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.tree import MAX_LEVEL, verify_inclusion
 
 
 def read_hashes(record: JournalRecord, server: str) -> list[bytes]:

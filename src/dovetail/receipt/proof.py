@@ -6,14 +6,15 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Fabric, Hop, Relation, fabric_of
-from dovetail.journal.checkpoint import Checkpoint
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Fabric, Hop, Relation, fabric_of
 from dovetail.receipt.claims import describe_cosignature
 from dovetail.receipt.consistency import View
 from dovetail.receipt.format import MAX_TIME_US
-from dovetail.receipt.note import CheckedNote, Cosignature
-from dovetail.signing import Verifier
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.note import CheckedNote, Cosignature
 
 MAX_SKEW_US = 300_000_000
 

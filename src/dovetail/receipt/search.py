@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dovetail.beginning import Beginning
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address
+from dovetail.model.address import Address, AddressPrefix
+from dovetail.model.errors import ReceiptError
 from dovetail.receipt.source import MAX_MATCHES, Source
 
 MAX_CANDIDATES = 4
 """How many messages an ambiguous beginning names."""
 
 
-def find_address(sources: Iterable[Source], beginning: Beginning) -> Address:
+def find_address(sources: Iterable[Source], beginning: AddressPrefix) -> Address:
     """The one address that begins with it; ReceiptError where there is none, or where there are several."""
     found: set[Address] = set()
     for source in sources:
@@ -33,7 +32,7 @@ def find_address(sources: Iterable[Source], beginning: Beginning) -> Address:
     return found.pop()
 
 
-def _find(source: Source, beginning: Beginning) -> set[Address]:
+def _find(source: Source, beginning: AddressPrefix) -> set[Address]:
     """Addresses of one source; of more than a few, a few."""
     for prefixes in ((beginning.coarse,), beginning.fine):
         found: set[Address] = set()

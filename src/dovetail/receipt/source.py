@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dovetail.errors import ReceiptError
-from dovetail.hop import Address, Fabric, Hop
-from dovetail.journal.checkpoint import SignedCheckpoint
-from dovetail.signing import Verifier
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError
+from dovetail.model.hop import Fabric, Hop
+from dovetail.tlog.checkpoint import SignedCheckpoint
+from dovetail.tlog.keys import Verifier
 
 MAX_MATCHES = 100
 """Of more messages than this a source need not tell when it is asked for a beginning."""

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dovetail.errors import ReceiptError
+from dovetail.model.errors import ReceiptError
 from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.source import Source
 

@@ -7,13 +7,13 @@ has rewritten its journal, or shows different ones to different people.
 
 from __future__ import annotations
 
-from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.journal.checkpoint import Checkpoint
-from dovetail.journal.merkle import HASH_BYTES, verify_consistency
-from dovetail.receipt.format import SplitView, decode_base64, decode_hashes
-from dovetail.receipt.note import check_note
+from dovetail.model.errors import CheckpointError, ReceiptError
+from dovetail.receipt.format import SplitView, check_note, decode_hashes
 from dovetail.receipt.proof import Policy, Proof, check_trust, server_fabric
-from dovetail.signing import Verifier
+from dovetail.tlog.checkpoint import Checkpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.note import decode_base64
+from dovetail.tlog.tree import HASH_BYTES, verify_consistency
 
 _LIMITS = (
     "which of the two is true",

@@ -27,12 +27,12 @@ from dovetail.receipt.completeness import check_completeness
 from dovetail.receipt.consistency import View, compare_views
 from dovetail.receipt.conversation import check_conversation, find_left_out
 from dovetail.receipt.delivery import check_delivery
-from dovetail.receipt.exchange import check_exchange
 from dovetail.receipt.fork import check_fork
 from dovetail.receipt.format import Completeness, Conversation, Delivery, Exchange, Fork, SplitView, decode_receipt
 from dovetail.receipt.proof import Policy, Proof
+from dovetail.receipt.request_reply import check_exchange
 from dovetail.receipt.split_view import check_split_view
-from dovetail.signing import Verifier
+from dovetail.tlog.keys import Verifier
 
 
 def verify_receipt(

@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dovetail.errors import CheckpointError, ReceiptError
-from dovetail.journal.checkpoint import (
+from dovetail.model.errors import CheckpointError, ReceiptError
+from dovetail.receipt.format import carry_note
+from dovetail.tlog.checkpoint import (
     MAX_NOTE_BYTES,
     Checkpoint,
     SignedCheckpoint,
     parse_checkpoint,
     verify_checkpoint,
 )
-from dovetail.journal.merkle import HASH_BYTES, MAX_LEVEL, verify_consistency
-from dovetail.receipt.format import decode_base64, encode_base64
-from dovetail.receipt.note import carry_note, cosign
-from dovetail.signing import Signer, Verifier
+from dovetail.tlog.keys import Signer, Verifier
+from dovetail.tlog.note import cosign, decode_base64, encode_base64
+from dovetail.tlog.tree import HASH_BYTES, MAX_LEVEL, verify_consistency
 
 MAX_REQUEST_BYTES = MAX_NOTE_BYTES + 64 * (MAX_LEVEL + 2)
 

@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from dovetail import __version__
-from dovetail.errors import DovetailError
+from dovetail.model.errors import DovetailError
 from dovetail.report.charts import Chart, make_charts
 from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings

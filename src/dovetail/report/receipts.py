@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dovetail.errors import DovetailError, ReceiptError
-from dovetail.hop import Address
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError, ReceiptError
 from dovetail.receipt.build import BuildOptions, build_receipt
 from dovetail.receipt.source import Source
 from dovetail.receipt.sources import open_sources

@@ -8,7 +8,7 @@ from itertools import groupby, islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.hop import Reason
+from dovetail.model.hop import Reason
 from dovetail.report.arrays import (
     count_by,
     micros,

@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from dovetail.errors import PipelineError
-from dovetail.pipeline.reading import readable
+from dovetail.audit.reading import readable
+from dovetail.model.errors import PipelineError
 
 STRING, BINARY, LONG, BOOLEAN = pa.string(), pa.binary(), pa.int64(), pa.bool_()
 TIME = pa.timestamp("us", tz="UTC")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-from dovetail.hop import Address, Fabric, address_text
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric, address_text
 
 MAX_SHOWN_CHARS = 300
 ADDRESS_CHARS = 12

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from dovetail.errors import PipelineError
+from dovetail.model.errors import PipelineError
 
 Spec = dict[str, Any]
 Colours = dict[str, str]

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from dovetail.hop import Hop, Observation
+from dovetail.model.hop import Hop, Observation
 
 CLOSED_NORMALLY = 1000
 """Default code of `CloseStream`, as in WebSocket (RFC 6455, 7.4.1)."""

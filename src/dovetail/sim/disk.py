@@ -11,10 +11,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.hop import Hop, Observation
 from dovetail.journal.writer import JournalWriter
-from dovetail.signing import Signer
+from dovetail.model.hop import Hop, Observation
 from dovetail.sim.randomness import Randomness
+from dovetail.tlog.keys import Signer
 
 SUFFIX = ".journal"
 

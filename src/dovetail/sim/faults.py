@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from dovetail.errors import LocalProtocolError, UsageError
+from dovetail.model.errors import LocalProtocolError, UsageError
 from dovetail.sim.core import CrashPoint
 from dovetail.sim.network import Link
 from dovetail.sim.randomness import Randomness, draw_between

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from dovetail.hop import Address, Hop, Stage
+from dovetail.model.address import Address
+from dovetail.model.hop import Hop, Stage
 
 _OUTWARD = (Stage.DELIVERED, Stage.ECHOED, Stage.FORWARDED, Stage.REDELIVERED, Stage.SERVED)
 _INWARD = (Stage.CREATED, Stage.ACCEPTED)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from dovetail.errors import JournalError
-from dovetail.hop import ADDRESS_BYTES, Address, Hop, Observation, fabric_of
+from dovetail.model.address import ADDRESS_BYTES, Address
+from dovetail.model.errors import JournalError
+from dovetail.model.hop import Hop, Observation, fabric_of
 
 _BEFORE_ALL_TIME_US = -(1 << 62)
 

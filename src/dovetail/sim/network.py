@@ -13,7 +13,7 @@ from heapq import heappush
 
 import msgspec
 
-from dovetail.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError
 from dovetail.sim.randomness import Randomness
 from dovetail.sim.timeline import Timeline
 

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dovetail.hop import ADDRESS_BYTES, Address, Hop, Observation, Reason, Stage, address_of
+from dovetail.model.address import ADDRESS_BYTES, Address, address_of
+from dovetail.model.hop import Hop, Observation, Reason, Stage
 from dovetail.sim.core import Boot, CoreFactory
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
 from dovetail.sim.scenario import Setting, name_places

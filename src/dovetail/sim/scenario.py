@@ -14,8 +14,8 @@ from typing import Protocol, cast
 
 import msgspec
 
-from dovetail.errors import UsageError
-from dovetail.hop import Hop
+from dovetail.model.errors import UsageError
+from dovetail.model.hop import Hop
 from dovetail.sim.core import JournalFactory
 from dovetail.sim.faults import KINDS, AnyFault, apply_faults, draw_faults, end_of
 from dovetail.sim.invariants import Finding, check_journals
@@ -31,9 +31,9 @@ MAX_PLACES = 10_000
 
 SCENARIOS: dict[str, str] = {
     "pingpong": "dovetail.sim.pingpong:build",
-    "pcp": "dovetail.sim.pcp_play:build",
-    "won": "dovetail.sim.won_play:build",
-    "swarm": "dovetail.sim.swarm_play:build",
+    "pcp": "dovetail.sim.pcp_scenario:build",
+    "won": "dovetail.sim.won_scenario:build",
+    "swarm": "dovetail.sim.swarm_scenario:build",
 }
 """By name: module and function of the builder."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dovetail.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError
 from dovetail.sim.core import CLOSED_ABNORMALLY, CloseStream, Frame, OpenStream
 from dovetail.sim.network import Network
 from dovetail.sim.timeline import Act, Timeline
@@ -21,7 +21,7 @@ from dovetail.sim.timeline import Act, Timeline
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dovetail.sim.place import Place
+    from dovetail.sim.process import Place
 
 STREAM_TIMEOUT_US = 30_000_000
 """How long a partition must last before a stream across it breaks."""

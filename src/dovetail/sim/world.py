@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dovetail.errors import LocalProtocolError
-from dovetail.hop import Fabric, Hop, fabric_of
+from dovetail.model.errors import LocalProtocolError
+from dovetail.model.hop import Fabric, Hop, fabric_of
 from dovetail.sim.clock import START_US, Clock
 from dovetail.sim.core import CoreFactory, CrashPoint, JournalFactory, Observer
 from dovetail.sim.memory import MemoryDisks, digest_hops
 from dovetail.sim.network import Link, Network
-from dovetail.sim.place import Place
+from dovetail.sim.process import Place
 from dovetail.sim.randomness import Randomness
 from dovetail.sim.streams import Streams
 from dovetail.sim.timeline import Timeline

@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from dovetail.swarm.exchange import NO_PROOF, Endpoint, PeerAddress, is_forward_peer
 from dovetail.swarm.limits import TokenBucket
+from dovetail.swarm.peer_exchange import NO_PROOF, Endpoint, PeerAddress, is_forward_peer
 
 AMPLIFICATION: Final = 3
 MAX_CONTACTS: Final = 192

@@ -23,7 +23,7 @@ from typing import Final, NewType
 
 import msgspec
 
-from dovetail.hop import ADDRESS_BYTES, Address
+from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.swarm.refusals import (
     BadIndicator,
     BadProofOfWork,

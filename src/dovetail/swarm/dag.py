@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from dovetail.hop import Address
+from dovetail.model.address import Address
 from dovetail.swarm.content import (
     MAX_REFERENCES,
     MsgHash,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dovetail.hop import Address, Observation
+from dovetail.model.address import Address
+from dovetail.model.hop import Observation
 from dovetail.swarm.content import Content, MsgHash
 
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Final
 
-from dovetail.hop import Address
+from dovetail.model.address import Address
 from dovetail.swarm.contacts import Chance, Contact, Contacts
-from dovetail.swarm.exchange import Endpoint
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.queries import RangeList, encode_pull_range
 from dovetail.swarm.tickets import ANSWER_WITHIN_US, Question, Tickets
 

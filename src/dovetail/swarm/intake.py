@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dovetail.hop import Address, Observation, Stage
+from dovetail.model.address import Address
+from dovetail.model.hop import Observation, Stage
 from dovetail.swarm.contacts import Contact, Contacts, Route, make_route
 from dovetail.swarm.content import (
     HASH_BYTES,
@@ -24,9 +25,9 @@ from dovetail.swarm.content import (
 )
 from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry
 from dovetail.swarm.events import CollisionFound, CycleFound, Event, MessageAccepted
-from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.outbox import Outbox, Purpose
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.refusals import Refusal, SelfReference
 from dovetail.swarm.repair import Repair
 

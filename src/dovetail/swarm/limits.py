@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dovetail.hop import Reason
+from dovetail.model.hop import Reason
 
 
 class TokenBucket:

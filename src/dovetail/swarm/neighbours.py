@@ -21,7 +21,7 @@ from typing import Final
 
 from dovetail.swarm.contacts import HEARD_MARGIN_MS, Chance, Contact, Contacts
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
-from dovetail.swarm.exchange import (
+from dovetail.swarm.peer_exchange import (
     I_RELAY_TO_YOU,
     INTRODUCE_OTHERS,
     MAX_INTRODUCTIONS,

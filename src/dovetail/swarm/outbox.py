@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dovetail.swarm.contacts import Chance, Contact
-from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.fragments import FRAGMENT_BYTES, encode_fragments
 from dovetail.swarm.obfuscation import HEADER_BYTES as MASK_BYTES
 from dovetail.swarm.obfuscation import encode_obfuscated_each
 from dovetail.swarm.packet import SwarmSigner
+from dovetail.swarm.peer_exchange import Endpoint
 
 DRAWN_BITS: Final = 1024
 """A system's source of randomness is too slow to be asked for every packet."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from dovetail.errors import LocalProtocolError
-from dovetail.hop import Address, Hop, Observation, Stage, address_of
+from dovetail.model.address import Address, address_of
+from dovetail.model.errors import LocalProtocolError
+from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.swarm.contacts import Chance, Contact, Contacts
 from dovetail.swarm.content import (
     HASH_BYTES,
@@ -31,8 +32,6 @@ from dovetail.swarm.content import (
 )
 from dovetail.swarm.dag import Dag, Entry
 from dovetail.swarm.events import Event
-from dovetail.swarm.exchange import INDICATOR as EXCHANGE
-from dovetail.swarm.exchange import OPCODE_HELLO, Endpoint, Hello, PeerAddress, decode_exchange
 from dovetail.swarm.fragments import INDICATOR as FRAGMENT
 from dovetail.swarm.fragments import Assembler
 from dovetail.swarm.intake import RELAY_EPOCHS, Intake
@@ -41,6 +40,8 @@ from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.obfuscation import decode_obfuscated, is_obfuscated
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.packet import HEADER_BYTES, SwarmSigner
+from dovetail.swarm.peer_exchange import INDICATOR as EXCHANGE
+from dovetail.swarm.peer_exchange import OPCODE_HELLO, Endpoint, Hello, PeerAddress, decode_exchange
 from dovetail.swarm.queries import (
     PullHashes,
     PullRange,

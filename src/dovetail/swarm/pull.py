@@ -14,9 +14,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
-from dovetail.hop import Address
+from dovetail.model.address import Address
 from dovetail.swarm.content import MsgHash
-from dovetail.swarm.exchange import Endpoint
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.queries import MAX_HASHES_SENT
 
 FIRST_DELAY_US: Final = 300_000

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 
 
 class Refusal(RemoteProtocolError):

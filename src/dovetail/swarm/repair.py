@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.hop import Address, Observation, Reason, Stage
+from dovetail.model.address import Address
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.swarm.contacts import Chance, Contact, Contacts
 from dovetail.swarm.content import MsgHash, decode_references, latest_referee_expiration_ms
 from dovetail.swarm.dag import Dag, Entry
 from dovetail.swarm.events import Event, GapFilled, GapFound, GapGivenUp
-from dovetail.swarm.exchange import Endpoint
 from dovetail.swarm.gossip import Gossip, OwnMessages
-from dovetail.swarm.latecomers import Latecomers
+from dovetail.swarm.late_messages import Latecomers
 from dovetail.swarm.outbox import Outbox, Purpose
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.pull import MAX_WANTED, Want, Wants
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, encode_pull_hashes
 from dovetail.swarm.serving import Serving

@@ -14,7 +14,7 @@ from typing import Final
 
 from dovetail.swarm.contacts import Contact
 from dovetail.swarm.dag import Dag, Entry
-from dovetail.swarm.latecomers import Latecomers
+from dovetail.swarm.late_messages import Latecomers
 from dovetail.swarm.packet import HEADER_BYTES
 from dovetail.swarm.queries import MAX_HASHES, MAX_HASHES_SENT, PullHashes, PullRange, encode_range_list
 from dovetail.swarm.refusals import RateLimited

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from dovetail.swarm.contacts import Contact
-from dovetail.swarm.exchange import Endpoint
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.queries import RangeList
 from dovetail.swarm.refusals import UnknownTicket
 

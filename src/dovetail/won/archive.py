@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from dovetail.hop import Address
+from dovetail.model.address import Address
 
 
 class Archive(Protocol):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason
+from dovetail.model.address import Address
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won.chain import AtomConfirmations
 from dovetail.won.connection import Connection
 from dovetail.won.signing import PublicKey

@@ -20,8 +20,9 @@ from itertools import islice
 
 import pyoxigraph as ox
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason
+from dovetail.model.address import Address
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won.vocabulary import SELF
 
 Quad = tuple[str, str, str, str]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dovetail.hop import Link, Relation
+from dovetail.model.hop import Link, Relation
 from dovetail.won.message import Message, uri_address
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 

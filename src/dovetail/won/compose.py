@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pyoxigraph as ox
 
-from dovetail.errors import LocalProtocolError, RemoteProtocolError
-from dovetail.hop import won_uri
+from dovetail.model.address import won_uri
+from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
     Quad,

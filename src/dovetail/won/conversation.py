@@ -6,8 +6,8 @@ earlier SuccessResponses of the same container. s2 may come before m and s1: it 
 
 from __future__ import annotations
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import Chain, ChainState, Role, is_first, role_of
 from dovetail.won.connection import ConnectionState, next_state

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 import pyoxigraph as ox
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import won_uri
+from dovetail.model.address import won_uri
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, is_nquads, rename, split_lines
 from dovetail.won.chain import Chain, ChainState, Role

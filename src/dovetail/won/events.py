@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dovetail.hop import Observation, Reason
+from dovetail.model.hop import Observation, Reason
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState

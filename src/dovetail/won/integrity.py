@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason, address_of, won_uri
+from dovetail.model.address import address_of, won_uri
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import Role, role_of
 from dovetail.won.keys import check_claims

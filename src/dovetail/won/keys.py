@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason
+from dovetail.model.address import Address
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, read_quads
 from dovetail.won.message import Message, decode_quads, verify_address

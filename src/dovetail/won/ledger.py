@@ -11,7 +11,7 @@ from collections import Counter
 
 import msgspec
 
-from dovetail.hop import Address
+from dovetail.model.address import Address
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive
 from dovetail.won.atom import Atom

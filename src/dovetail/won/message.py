@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Reason, parse_address, won_uri
+from dovetail.model.address import Address, parse_address, won_uri
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
-from dovetail.won.blocks import decode_blocks
 from dovetail.won.canonical import (
     MAX_DATASET_BYTES,
     MAX_MESSAGE_QUADS,
@@ -30,7 +30,8 @@ from dovetail.won.canonical import (
     split_statements,
 )
 from dovetail.won.envelope import decode_envelope, decode_iri, decode_long, decode_signature, literal_value
-from dovetail.won.lines import decode_lines, rename_text
+from dovetail.won.readers.blocks import decode_blocks
+from dovetail.won.readers.lines import decode_lines, rename_text
 from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_MESSAGES_PER_DATASET = 16

@@ -20,20 +20,23 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, Hop, Reason, Stage
+from dovetail.model.address import Address
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive, MemoryArchive
 from dovetail.won.chain import ChainState, is_first
 from dovetail.won.connection import Connection
-from dovetail.won.dispatch import Dispatcher
 from dovetail.won.events import AtomChanged, CloseLink, ConnectionChanged, Event, KeyWanted, Outgoing
-from dovetail.won.herald import Herald
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.ledger import Ledger
 from dovetail.won.links import Link, LinkKind
 from dovetail.won.message import Bundle, Message, decode_bundle, decode_message, verify_address
+from dovetail.won.node_outboxes import Dispatcher
+from dovetail.won.output_buffer import Turn
+from dovetail.won.owner_log_fanout import Herald
 from dovetail.won.recovery import Recovery
+from dovetail.won.response_builder import Scribe
 from dovetail.won.rules import (
     UNLOGGED_TYPES,
     Refusal,
@@ -43,12 +46,10 @@ from dovetail.won.rules import (
     check_owner_message,
     check_sender_clock,
 )
-from dovetail.won.scribe import Scribe
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey, expected_signer
 from dovetail.won.status import NodeStatus
 from dovetail.won.trig import encode_bundle
-from dovetail.won.turn import Turn
 from dovetail.won.vocabulary import Direction, MessageType
 
 CLOSE_TRY_AGAIN = 1013

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dovetail.errors import DovetailError, LocalProtocolError, RemoteProtocolError
-from dovetail.hop import Hop, Stage
+from dovetail.model.errors import DovetailError, LocalProtocolError, RemoteProtocolError
+from dovetail.model.hop import Hop, Stage
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad
@@ -29,10 +29,10 @@ from dovetail.won.events import (
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.links import Link, LinkKind
 from dovetail.won.message import Bundle, Message, decode_bundle, decode_message
+from dovetail.won.output_buffer import Turn
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey, expected_signer
 from dovetail.won.trig import encode_bundle
-from dovetail.won.turn import Turn
 from dovetail.won.vocabulary import Direction, MessageType
 
 if TYPE_CHECKING:

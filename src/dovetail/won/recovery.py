@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dovetail.errors import DovetailError, RemoteProtocolError
-from dovetail.hop import Address, Hop, Reason, Stage
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError, RemoteProtocolError
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import is_first
 from dovetail.won.ledger import Ledger

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Address, won_uri
+from dovetail.model.address import Address, won_uri
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, read_quads
 from dovetail.won.message import uri_address

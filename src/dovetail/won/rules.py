@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import is_first
 from dovetail.won.compose import sockets_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dovetail.won import vocabulary as v
-from dovetail.won.blocks import HEADER, encode_block
 from dovetail.won.canonical import Quad, Statement, encode_lines, join_lines
 from dovetail.won.message import Message, collect_quads
+from dovetail.won.readers.blocks import HEADER, encode_block
 
 
 def encode_bundle(messages: Iterable[Message]) -> bytes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 import functools
 
-from dovetail.errors import RemoteProtocolError
-from dovetail.hop import Reason
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Reason
 
 MSG = "https://w3id.org/won/message#"
 WON = "https://w3id.org/won/core#"

@@ -1,0 +1,97 @@
+"""Alerts of the following audit: findings that were not there before.
+
+Which findings are new is decided by comparing the table of findings with what was told before, which is kept beside the
+tables: a restart tells nothing twice.
+
+The tables speak about the newest hop of the lake. A chain that nobody answers may have the newest hop there is, and no
+trigger of the stream comes while nothing is sealed; so chains that wait are remembered after every run, a few of all
+there are, and compared with the clock at every look. That is a timer for each of them, without state in the stream: a
+restart reads the same chains from the same table, and the finding that the tables have later is the one told before.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pyarrow.compute as pc
+
+from dovetail.audit.reading import Row, scan
+from dovetail.lake.manifest import publish
+
+TOLD = "_state/alerts.json"
+RUN = "_state/run.json"
+MAX_TOLD = 100_000
+MAX_WAITING_CHAINS = 1_000_000
+INCOMPLETE = "chain.incomplete"
+_WAITING = ("awaiting_sender", "awaiting_recipient")
+_TELLING = ("integrity.", "gap.", "fork.", "chain.", "delivery.lost", "message.bad", "quarantine.unreadable")
+
+
+@dataclass(slots=True)
+class Alerts:
+    """Tells each new finding once. A chain is overdue when it began `overdue_us` ago by this machine's clock."""
+
+    out: Path
+    tell: Callable[[Row], None]
+    overdue_us: int | None = None
+    _chains: list[tuple[str, Row]] = field(default_factory=list)
+    _chains_of: int = 0
+
+    def update(self, now: dt.datetime | None = None) -> int:
+        """Tell what is new since the last time; returns how many there were."""
+        path = self.out / TOLD
+        told: set[str] = set(msgspec.json.decode(path.read_bytes(), type=list[str])) if path.is_file() else set()
+        present = {}
+        for finding in scan(self.out, "findings"):
+            if finding["severity"] != "note" and finding["check"].startswith(_TELLING):
+                present[_key(finding)] = finding
+        for finding in self._overdue(now) if now is not None else ():
+            present.setdefault(_key(finding), finding)
+        new = [finding for key, finding in sorted(present.items()) if key not in told]
+        for finding in new:
+            self.tell(finding)
+        if present.keys() != told:
+            publish(path, msgspec.json.encode(sorted(present)[:MAX_TOLD]))
+        return len(new)
+
+    def _overdue(self, now: dt.datetime) -> list[Row]:
+        """Chains that should be complete by now."""
+        if self.overdue_us is None:
+            return []
+        self._remember_chains()
+        limit = (now - dt.timedelta(microseconds=self.overdue_us)).isoformat(timespec="microseconds")
+        return [finding for begun, finding in self._chains if begun < limit.replace("+00:00", "Z")]
+
+    def _remember_chains(self) -> None:
+        """Read the chains that wait, if the tables were made anew."""
+        made = (self.out / RUN).stat().st_mtime_ns
+        if made == self._chains_of:
+            return
+        waiting = pc.field("state").isin(list(_WAITING)) & pc.is_valid(pc.field("begun"))
+        chains = scan(self.out, "chains", waiting, MAX_WAITING_CHAINS)
+        self._chains = [(chain["begun"], _incomplete(chain)) for chain in chains]
+        self._chains_of = made
+
+
+def _incomplete(chain: Row) -> Row:
+    """The finding that the tables will have about this chain."""
+    words = (chain["state"], chain["type"], "from", chain["sender"])
+    return {
+        "check": INCOMPLETE,
+        "severity": "warning",
+        "fabric": chain["fabric"],
+        "server": None,
+        "message": chain["message"],
+        "seq": None,
+        "at": chain["begun"],
+        "detail": " ".join(word for word in words if word is not None),
+    }
+
+
+def _key(finding: Row) -> str:
+    return json.dumps([finding[name] for name in ("check", "server", "message", "seq", "detail")])

@@ -1,0 +1,292 @@
+"""The checks: what counts as a finding, as data. `docs/reference/checks.md` is made from this list.
+
+A check looks at one table: a row for which `where` is true is a finding, and `detail` says what was found. Both are
+Spark SQL over the columns of that table. All checks of a table are asked in one pass over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+
+from dovetail.audit import schemas
+from dovetail.audit.tablefiles import local_rows
+from dovetail.model.hop import Stage
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule."""
+
+    id: str
+    severity: Severity
+    sentence: str
+    table: str
+    where: str
+    detail: str
+
+
+def _integrity(name: str, severity: Severity, sentence: str) -> Check:
+    return Check(
+        f"integrity.{name}",
+        severity,
+        sentence,
+        "integrity",
+        f"check = 'integrity.{name}'",
+        "concat_ws(': ', file, detail)",
+    )
+
+
+def _fork(kind: str, severity: Severity, sentence: str) -> Check:
+    return Check(
+        f"fork.{kind}",
+        severity,
+        sentence,
+        "forks",
+        f"kind = '{kind}'",
+        "concat(coalesce(concat(author, ': '), ''), "
+        "array_join(transform(evidence, e -> substr(lower(hex(e)), 1, 16)), ', '))",
+    )
+
+
+CHECKS = (
+    _integrity("altered_row", "error", "A row is not the one that was sealed."),
+    _integrity("removed_rows", "error", "A file has fewer rows than were sealed."),
+    _integrity("repeated_rows", "error", "A file has more rows than were sealed."),
+    _integrity("order", "error", "The rows of a file are not in the order of their positions."),
+    _integrity("foreign_rows", "error", "A file holds rows of another server."),
+    _integrity("subtree_mismatch", "error", "The rows of a file do not lead to the root that its manifest announces."),
+    _integrity("root_mismatch", "error", "The files of a server do not lead to the root that it signed."),
+    _integrity("bad_signature", "error", "The signature of a checkpoint does not verify."),
+    _integrity("key_changed", "error", "A server signed with another key than before."),
+    _integrity("missing_file", "error", "A file that a manifest announces is not there, or cannot be read."),
+    _integrity("kept_lost", "error", "What a compaction kept of the bytes that it removed is gone, or was altered."),
+    _integrity("bad_manifest", "error", "A manifest cannot be read, or contradicts itself."),
+    _integrity(
+        "manifest_changed", "error", "A manifest is gone, or no longer says what it said when it was first read."
+    ),
+    _integrity("overlapping_manifests", "error", "Two manifests announce the same positions."),
+    _integrity("missing_hops", "warning", "Positions of a journal that no manifest announces (yet)."),
+    _integrity(
+        "unannounced_file", "warning", "A file that no manifest announces; it is set aside. A sealing may be under way."
+    ),
+    _integrity("file_rewritten", "warning", "A file has other bytes than announced, but the very same hops."),
+    _integrity("time_backwards", "warning", "A server's clock went backwards from one hop to the next."),
+    Check(
+        "quarantine.unreadable",
+        "error",
+        "A server took in or made a message whose bytes do not decode or are not those of its address.",
+        "quarantine",
+        f"stage != '{Stage.REJECTED.value}' AND reason != 'leaf_mismatch'",
+        "concat_ws(': ', reason, detail)",
+    ),
+    Check(
+        "quarantine.refused",
+        "note",
+        "A server refused bytes, and the audit cannot read them either.",
+        "quarantine",
+        f"stage = '{Stage.REJECTED.value}' AND reason != 'leaf_mismatch'",
+        "concat_ws(': ', reason, detail)",
+    ),
+    Check(
+        "message.bad_signature",
+        "error",
+        "A server took in a message whose signature does not verify.",
+        "messages",
+        "signature = 'invalid' AND taken",
+        "concat('signed in the name of ', signer)",
+    ),
+    Check(
+        "message.unknown_key",
+        "note",
+        "The signer's key is neither published in the lake nor given to the audit.",
+        "messages",
+        "signature = 'unknown_key' AND taken",
+        "concat('signed by ', signer)",
+    ),
+    Check(
+        "message.bad_work",
+        "error",
+        "A peer took in a message whose work is not below the swarm's target.",
+        "messages",
+        "work_valid = false AND taken",
+        "'its work is not below the target'",
+    ),
+    Check(
+        "delivery.lost",
+        "error",
+        "A server says that it forwarded a message, and the next one never saw it.",
+        "deliveries",
+        "outcome = 'lost'",
+        "concat('for ', recipient)",
+    ),
+    Check(
+        "delivery.undeliverable",
+        "warning",
+        "Nobody was there to take a message.",
+        "deliveries",
+        "outcome = 'undeliverable'",
+        "concat_ws(' ', 'for', recipient, reason)",
+    ),
+    Check(
+        "delivery.expired",
+        "warning",
+        "A message's lifetime was over before it was delivered.",
+        "deliveries",
+        "outcome = 'expired'",
+        "concat_ws(' ', 'for', recipient, reason)",
+    ),
+    Check(
+        "delivery.unauthorized",
+        "warning",
+        "A message was not allowed to all of its targets, and went to none.",
+        "deliveries",
+        "outcome = 'unauthorized'",
+        "concat_ws(' ', 'from', sender)",
+    ),
+    Check(
+        "delivery.rejected",
+        "note",
+        "A server refused a message.",
+        "deliveries",
+        "outcome = 'rejected'",
+        "concat_ws(' ', reason, 'at', failed_at)",
+    ),
+    Check(
+        "chain.failed",
+        "warning",
+        "A message was answered with a failure.",
+        "chains",
+        "state = 'failed'",
+        "concat_ws(' ', type, 'from', sender)",
+    ),
+    Check(
+        "chain.orphan_response",
+        "warning",
+        "A response answers a message that nobody has.",
+        "chains",
+        "state = 'orphan_response'",
+        "concat_ws(' ', type, 'from', sender)",
+    ),
+    Check(
+        "chain.incomplete",
+        "warning",
+        "A chain was not complete when patience was over.",
+        "chains",
+        "state IN ('awaiting_sender', 'awaiting_recipient') AND overdue",
+        "concat_ws(' ', state, type, 'from', sender)",
+    ),
+    Check(
+        "chain.copies_differ",
+        "warning",
+        "Two nodes hold different parts of a chain when patience was over.",
+        "chains",
+        "size(only_at) > 0 AND overdue",
+        "concat('only at ', array_join(only_at, ', '))",
+    ),
+    Check(
+        "gap.nobody",
+        "error",
+        "A message refers to one that nobody has and that may still be live, or never expires.",
+        "gaps",
+        "scope = 'nobody' AND fabric != 'pcp' AND coalesce(unexpired, true)",
+        "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
+    ),
+    Check(
+        "gap.expired",
+        "note",
+        "A message refers to one that nobody has, and that is expired by now.",
+        "gaps",
+        "scope = 'nobody' AND unexpired = false",
+        "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
+    ),
+    Check(
+        "gap.unknown_request",
+        "note",
+        "A pcp message answers one whose bytes are not in the lake.",
+        "gaps",
+        "scope = 'nobody' AND fabric = 'pcp'",
+        "concat('lacks ', lower(hex(parent)))",
+    ),
+    Check(
+        "gap.server",
+        "warning",
+        "A server has a message and lacks what it refers to, though others have that.",
+        "gaps",
+        "scope = 'server' AND coalesce(unexpired, true)",
+        "concat('lacks ', substr(lower(hex(parent)), 1, 16), ', which ', holders, ' have')",
+    ),
+    _fork("conflicting_response", "error", "A node gave two different responses of one kind to one message."),
+    _fork("forked_log", "error", "A node continued the log of an atom twice from the same place."),
+    _fork("two_creates", "error", "An atom was created twice."),
+    _fork("shared_id", "error", "Two pcp messages with different contents have one id."),
+    _fork("collision", "warning", "Two swarm messages share the 8 bytes by which they are referred to."),
+    _fork("self_reference", "warning", "A message refers to itself."),
+    _fork("against_time", "warning", "A message refers to one that is not older."),
+    _fork("cycle", "warning", "Two messages refer to each other."),
+)
+BY_ID = {check.id: check for check in CHECKS}
+
+_PLACES = {
+    # table: fabric, server, message, seq, at
+    "integrity": ("fabric", "server", "CAST(NULL AS binary)", "seq", "CAST(NULL AS timestamp)"),
+    "quarantine": ("fabric", "server", "message", "seq", "at"),
+    "messages": ("fabric", "CAST(NULL AS string)", "message", "CAST(NULL AS bigint)", "created"),
+    "deliveries": ("fabric", "failed_at", "message", "CAST(NULL AS bigint)", "coalesce(finished, accepted)"),
+    "chains": ("fabric", "CAST(NULL AS string)", "message", "CAST(NULL AS bigint)", "begun"),
+    "gaps": ("fabric", "server", "child", "CAST(NULL AS bigint)", "since"),
+    "forks": ("fabric", "CAST(NULL AS string)", "get(evidence, 0)", "CAST(NULL AS bigint)", "first_seen"),
+}
+
+
+def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_before_us: int) -> DataFrame:
+    """All findings over the tables of a run; a chain that began before `overdue_before_us` has had time enough."""
+    hops = tables["hops"]
+    taken = hops.where(F.col("stage").isin(Stage.ACCEPTED.value, Stage.CREATED.value)).select(
+        "fabric", "message", F.lit(True).alias("taken")
+    )
+    suspects = tables["messages"].where("signature != 'valid' OR work_valid = false")
+    views = {
+        **tables,
+        "integrity": tables["integrity"]
+        .select("fabric", "server", F.explode("breaks").alias("b"))
+        .select("fabric", "server", "b.*"),
+        "messages": suspects.join(taken, on=["fabric", "message"], how="left_semi").withColumn("taken", F.lit(True)),
+        "chains": tables["chains"].withColumn("overdue", F.unix_micros("begun") < overdue_before_us),
+    }
+    parts = [find(views[name], name) for name in _PLACES]
+    empty = local_rows(spark, [], schemas.FINDINGS.schema)
+    return reduce(DataFrame.unionByName, parts, empty).select(*schemas.FINDINGS.schema.names)
+
+
+def find(rows: DataFrame, table: str) -> DataFrame:
+    """The findings of all checks of one table, in one pass."""
+    fabric, server, message, seq, at = _PLACES[table]
+    results = [
+        F.when(
+            F.expr(check.where),
+            F.struct(
+                F.lit(check.id).alias("check"),
+                F.lit(check.severity).alias("severity"),
+                F.expr(check.detail).alias("detail"),
+            ),
+        )
+        for check in CHECKS
+        if check.table == table
+    ]
+    found = F.explode(F.filter(F.array(*results), lambda one: one.isNotNull())).alias("found")
+    # hardly any row is a finding: the others end here, mostly before they are read
+    suspects = rows.where(" OR ".join(f"({check.where})" for check in CHECKS if check.table == table))
+    return suspects.select(
+        *(F.expr(text).alias(name) for name, text in (("fabric", fabric), ("server", server), ("message", message))),
+        F.expr(seq).alias("seq"),
+        F.expr(at).alias("at"),
+        found,
+    ).select("found.check", "found.severity", "fabric", "server", "message", "seq", "at", "found.detail")

@@ -1,0 +1,336 @@
+"""Judging servers: are their hops complete, in order, unaltered, and signed?
+
+Spark has walked the files (`walk`), each once; here the subtree roots of the files are put together in the order of the
+journal and compared with every signed checkpoint. That is one hash per file, so it is done anew in every run, and a
+manifest that comes late takes its place as if it had been there from the start.
+
+A checkpoint that holds proves every hop before it, whatever is wrong with the words of a manifest. Without pinned keys
+a manifest vouches for its own key: then a proof says that the lake is consistent, not who wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.audit.ingest_log import FileFact, ManifestFact
+from dovetail.lake.manifest import Manifest, SealedFile
+from dovetail.model.errors import CheckpointError
+from dovetail.model.hop import fabric_of
+from dovetail.tlog.checkpoint import parse_checkpoint, verify_checkpoint
+from dovetail.tlog.keys import Verifier, parse_verifier
+from dovetail.tlog.tree import Frontier, verify_consistency
+
+MAX_DETAIL_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """One thing that is wrong: the check it fails, where, and from which hop on."""
+
+    check: str
+    file: str | None
+    seq: int | None
+    detail: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What is known about one server."""
+
+    server: str
+    fabric: str | None
+    hops: int = 0
+    signed_hops: int = 0
+    proven_hops: int = 0
+    missing_hops: int = 0
+    repeated_hops: int = 0
+    backwards: int = 0
+    checkpoints: int = 0
+    proven_checkpoints: int = 0
+    key_source: str = "lake"
+    breaks: list[Break] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """`broken` beats `incomplete` beats `proven`."""
+        if any(item.check not in _INCOMPLETE | _HARMLESS for item in self.breaks):
+            return "broken"
+        return "incomplete" if any(item.check in _INCOMPLETE for item in self.breaks) else "proven"
+
+    def add(self, check: str, detail: str, *, file: str | None = None, seq: int | None = None) -> None:
+        """Note one break."""
+        self.breaks.append(Break(check, file, seq, detail[:MAX_DETAIL_CHARS]))
+
+    def row(self) -> tuple[object, ...]:
+        """The row of the table `integrity`."""
+        breaks = sorted(
+            {(b.check, b.file, b.seq, b.detail) for b in self.breaks},
+            key=lambda b: (b[2] if b[2] is not None else -1, b[0], b[1] or "", b[3]),
+        )
+        return (
+            self.fabric,
+            self.server,
+            self.verdict,
+            self.hops,
+            self.signed_hops,
+            self.proven_hops,
+            self.missing_hops,
+            self.repeated_hops,
+            self.backwards,
+            self.checkpoints,
+            self.proven_checkpoints,
+            self.key_source,
+            breaks,
+        )
+
+
+_INCOMPLETE = frozenset({"integrity.missing_hops"})
+_HARMLESS = frozenset({"integrity.time_backwards", "integrity.file_rewritten", "integrity.unannounced_file"})
+
+
+def judge_servers(
+    manifests: Sequence[ManifestFact],
+    files: Sequence[FileFact],
+    *,
+    trusted: Sequence[Verifier] = (),
+    changed: Sequence[tuple[ManifestFact, str]] = (),
+    unannounced: Sequence[str] = (),
+    missing: Iterable[str] = (),
+) -> list[Verdict]:
+    """One verdict per server, and one under no name for what belongs to none."""
+    pinned: dict[str, list[Verifier]] = {}
+    for verifier in trusted:
+        pinned.setdefault(verifier.name, []).append(verifier)
+    read = {fact.path: fact for fact in files}
+    gone = frozenset(missing)
+    stray = Verdict("", None)
+    by_server: dict[str, list[tuple[ManifestFact, Manifest]]] = {}
+    for fact in manifests:
+        if fact.manifest is None:
+            stray.add("integrity.bad_manifest", fact.error or "cannot be read", file=fact.path)
+        else:
+            by_server.setdefault(fact.manifest.server, []).append((fact, fact.manifest))
+    verdicts = [
+        _judge(server, own, read, gone, pinned.get(server, []), bool(trusted)) for server, own in by_server.items()
+    ]
+    by_name = {verdict.server: verdict for verdict in verdicts}
+    for fact, what in changed:
+        owner = by_name.get(fact.manifest.server if fact.manifest else "", stray)
+        owner.add("integrity.manifest_changed", f"the manifest {what}", file=fact.path)
+    for path in unannounced:
+        stray.add("integrity.unannounced_file", "no manifest announces this file; it was set aside", file=path)
+    if stray.breaks:
+        verdicts.append(stray)
+    return sorted(verdicts, key=lambda verdict: verdict.server)
+
+
+def proven_paths(manifests: Sequence[ManifestFact], files: Sequence[FileFact]) -> set[str]:
+    """Files whose rows are exactly those that their announced subtree commits to."""
+    read = {fact.path: fact for fact in files}
+    return {
+        file.path
+        for fact in manifests
+        if fact.manifest is not None
+        for file in fact.manifest.files
+        if file.path in read and read[file.path].is_proven(file, fact.manifest.server)
+    }
+
+
+def _judge(
+    server: str,
+    manifests: list[tuple[ManifestFact, Manifest]],
+    read: Mapping[str, FileFact],
+    gone: frozenset[str],
+    pinned: list[Verifier],
+    is_pinning: bool,
+) -> Verdict:
+    manifests = sorted(manifests, key=lambda pair: (pair[1].first_seq, pair[1].end, pair[0].path))
+    verdict = Verdict(server, _fabric(server), checkpoints=sum(1 + len(manifest.earlier) for _, manifest in manifests))
+    verdict.key_source = "pinned" if pinned else "lake"
+    tree: Frontier | None = Frontier()
+    position, previous_key, is_unbroken = 0, manifests[0][1].key, True
+    last_at_us: int | None = None
+    for fact, manifest in manifests:
+        is_signed = _check_signature(verdict, fact, manifest, pinned, is_pinning)
+        if manifest.key != previous_key:
+            verdict.add(
+                "integrity.key_changed", "signed with another key than before", file=fact.path, seq=manifest.first_seq
+            )
+            previous_key = manifest.key
+        if manifest.first_seq != position:
+            _note_misplaced(verdict, fact, manifest, position)
+            tree, is_unbroken = None, False
+        for file in manifest.files:
+            last_at_us = _judge_file(verdict, manifest, file, read.get(file.path), file.path in gone, last_at_us)
+            own = read.get(file.path)
+            is_unbroken = is_unbroken and own is not None and own.is_proven(file, server)
+            if tree is not None:
+                # the announced root, not the recomputed one: if the checkpoint holds, what was announced is what was
+                # signed, and one altered file does not take the proof away from the files behind it
+                tree.append(bytes.fromhex(file.root), file.level)
+        position = max(position, manifest.end)
+        if is_signed:
+            verdict.signed_hops = max(verdict.signed_hops, manifest.end)
+        if is_signed and tree is not None and _has_signed_root(verdict, fact, manifest, tree):
+            verdict.proven_checkpoints += 1 + _prove_earlier(verdict, fact, manifest, pinned, is_pinning)
+            verdict.proven_hops = manifest.end if is_unbroken else verdict.proven_hops
+    return verdict
+
+
+def _note_misplaced(verdict: Verdict, fact: ManifestFact, manifest: Manifest, position: int) -> None:
+    if manifest.first_seq > position:
+        verdict.missing_hops += manifest.first_seq - position
+        verdict.add(
+            "integrity.missing_hops", f"hops {position} to {manifest.first_seq - 1} are in no manifest", seq=position
+        )
+        return
+    verdict.add(
+        "integrity.overlapping_manifests",
+        f"hops from {manifest.first_seq} are announced a second time",
+        file=fact.path,
+        seq=manifest.first_seq,
+    )
+
+
+def _has_signed_root(verdict: Verdict, fact: ManifestFact, manifest: Manifest, tree: Frontier) -> bool:
+    signed = manifest.signed_checkpoint()
+    if tree.root() == signed.root:
+        return True
+    verdict.add(
+        "integrity.root_mismatch",
+        f"{manifest.end} hops lead to root {tree.root().hex()[:16]}..., signed is {signed.root.hex()[:16]}...",
+        file=fact.path,
+        seq=manifest.first_seq,
+    )
+    return False
+
+
+def _prove_earlier(
+    verdict: Verdict, fact: ManifestFact, manifest: Manifest, pinned: list[Verifier], is_pinning: bool
+) -> int:
+    """How many of the checkpoints that a compaction kept are signed, and begin what the manifest's own one covers."""
+    roots = {manifest.end: manifest.signed_checkpoint().root}
+    proven = 0
+    for earlier in reversed(manifest.earlier):
+        try:
+            signed = parse_checkpoint(earlier.note)
+            if earlier.end not in roots:
+                raise CheckpointError(f"a checkpoint of {earlier.end} hops, to which it leads, is not there")
+            proof = [bytes.fromhex(item) for item in earlier.proof]
+            verify_consistency(signed.size, signed.root, earlier.end, roots[earlier.end], proof)
+        except (CheckpointError, ValueError) as error:
+            verdict.add("integrity.root_mismatch", f"an earlier checkpoint: {error}", file=fact.path)
+            continue
+        roots[signed.size] = signed.root
+        proven += _check_signature(verdict, fact, manifest, pinned, is_pinning, earlier.note)
+    return proven
+
+
+def _check_signature(
+    verdict: Verdict,
+    fact: ManifestFact,
+    manifest: Manifest,
+    pinned: list[Verifier],
+    is_pinning: bool,
+    note: str | None = None,
+) -> bool:
+    try:
+        verifiers = pinned if is_pinning else [parse_verifier(manifest.key)]
+        verify_checkpoint(note or manifest.checkpoint, verifiers)
+    except CheckpointError as error:
+        verdict.add("integrity.bad_signature", str(error), file=fact.path, seq=manifest.first_seq)
+        return False
+    return True
+
+
+def _judge_file(
+    verdict: Verdict,
+    manifest: Manifest,
+    file: SealedFile,
+    fact: FileFact | None,
+    is_gone: bool,
+    last_at_us: int | None,
+) -> int | None:
+    """Note what is wrong with one file; returns the time of its last hop."""
+    if fact is None or fact.part is None:
+        verdict.missing_hops += file.rows
+        why = "it is gone" if fact is None else fact.error or "it is gone"
+        verdict.add(
+            "integrity.missing_file",
+            f"hops {file.first_seq} to {file.end - 1}: {why}",
+            file=file.path,
+            seq=file.first_seq,
+        )
+        return last_at_us
+    part = fact.part
+    verdict.hops += part.rows
+    if is_gone:
+        verdict.add("integrity.missing_file", "it was there before and is gone", file=file.path, seq=file.first_seq)
+    if part.servers != [manifest.server]:
+        others = ", ".join(name for name in part.servers if name != manifest.server)
+        verdict.add("integrity.foreign_rows", f"has rows of {others}", file=file.path, seq=part.first_seq)
+    if part.invalid:
+        verdict.add(
+            "integrity.altered_row",
+            f"{part.invalid} rows are not as they were sealed; hop {part.first_invalid} is the first",
+            file=file.path,
+            seq=part.first_invalid,
+        )
+    if part.breaks or part.first_seq != file.first_seq or part.rows != file.rows:
+        _note_order(verdict, file, fact)
+    if part.backwards:
+        verdict.backwards += part.backwards
+        verdict.add("integrity.time_backwards", f"{part.backwards} times", file=file.path, seq=part.first_backwards)
+    if last_at_us is not None and part.first_at_us < last_at_us:
+        verdict.backwards += 1
+        verdict.add("integrity.time_backwards", "from the file before it", file=file.path, seq=part.first_seq)
+    if fact.kept_error is not None:
+        verdict.add(
+            "integrity.kept_lost",
+            f"what was kept of bytes that were removed: {fact.kept_error}",
+            file=file.path,
+            seq=file.first_seq,
+        )
+    is_proven = fact.is_proven(file, manifest.server)
+    if not is_proven and not any(item.file == file.path for item in verdict.breaks):
+        verdict.add(
+            "integrity.subtree_mismatch",
+            f"hops {file.first_seq} to {file.end - 1} do not lead to the announced root",
+            file=file.path,
+            seq=file.first_seq,
+        )
+    if is_proven and not fact.is_whole:
+        verdict.add(
+            "integrity.file_rewritten",
+            "other bytes than announced, but the very same hops",
+            file=file.path,
+            seq=file.first_seq,
+        )
+    return part.last_at_us
+
+
+def _note_order(verdict: Verdict, file: SealedFile, fact: FileFact) -> None:
+    part = fact.part
+    assert part is not None
+    lacking = max(0, file.rows - part.rows)
+    extra = max(0, part.rows - file.rows)
+    verdict.missing_hops += lacking
+    verdict.repeated_hops += extra
+    first = part.first_break if part.first_break is not None else min(part.first_seq, file.first_seq)
+    if part.first_break is None and part.first_seq == file.first_seq:
+        first = part.last_seq + 1
+    check = "integrity.removed_rows" if lacking else "integrity.repeated_rows" if extra else "integrity.order"
+    verdict.add(
+        check,
+        f"{part.rows} rows where {file.rows} were sealed; the order breaks at hop {first}",
+        file=file.path,
+        seq=first,
+    )
+
+
+def _fabric(server: str) -> str | None:
+    try:
+        return fabric_of(server).value
+    except ValueError:
+        return None

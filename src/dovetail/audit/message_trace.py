@@ -1,0 +1,113 @@
+"""The story of one message: every hop, what it refers to, what became of it, and where and why it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dovetail.audit.reading import Row, check_out, has_prefix, scan
+from dovetail.model.address import Address, AddressPrefix
+from dovetail.model.errors import PipelineError
+from dovetail.model.hop import Fabric, address_text
+
+MAX_CANDIDATES = 10
+
+_NEXT = {
+    "delivered": "it arrived",
+    "echoed": "the sender's own clients have it; the recipient's node has not said that it delivered it",
+    "undeliverable": "nobody was there to take it; a client by that name had to be connected",
+    "expired": "its lifetime was over before it could be handed over",
+    "unauthorized": "no rule allows it for every target, so nobody got it",
+    "rejected": "the server refused it; the reason says why",
+    "lost": "the next server had to take it in, and its journal does not know it",
+    "in_flight": "it is still under way: the next hop has not been seen yet",
+}
+
+
+def tell_story(out: Path, beginning: AddressPrefix) -> Row:
+    """Everything the tables say about the one message whose address begins so."""
+    check_out(out)
+    address = find_address(out, beginning)
+    here = pc.field("message") == pa.scalar(address, pa.binary())
+    hops = sorted(scan(out, "hops", here), key=lambda hop: (hop["at"], hop["server"], hop["seq"]))
+    messages = list(scan(out, "messages", here))
+    message = messages[0] if messages else None
+    fabric = hops[0]["fabric"] if hops else message["fabric"] if message else None
+    deliveries = list(scan(out, "deliveries", here))
+    for delivery in deliveries:
+        delivery["meaning"] = _NEXT[delivery["outcome"]]
+    return {
+        "address": address_text(Address(address), Fabric(fabric)) if fabric else address.hex(),
+        "fabric": fabric,
+        "message": message,
+        "hops": hops,
+        "refers_to": list(scan(out, "links", pc.field("child") == pa.scalar(address, pa.binary()))),
+        "referred_by": _referrers(out, message),
+        "deliveries": deliveries,
+        "chain": next(iter(scan(out, "chains", here)), None),
+        "quarantine": list(scan(out, "quarantine", here)),
+        "findings": list(scan(out, "findings", here)),
+    }
+
+
+def find_address(out: Path, beginning: AddressPrefix) -> bytes:
+    """The one address that begins so; PipelineError where there is none, or several."""
+    found: set[Address] = set()
+    for row in scan(out, "hops", has_prefix("message", beginning.coarse)):
+        address = Address(bytes.fromhex(row["message"]))
+        if beginning.matches(address):
+            found.add(address)
+        if len(found) > MAX_CANDIDATES:
+            break
+    if not found:
+        raise PipelineError(f"no message begins with {beginning.text}")
+    if len(found) > 1:
+        names = ", ".join(sorted(map(beginning.write, found))[:MAX_CANDIDATES])
+        raise PipelineError(f"several messages begin with {beginning.text}: {names}")
+    return found.pop()
+
+
+def _referrers(out: Path, message: Row | None) -> list[Row]:
+    if message is None:
+        return []
+    key = pa.scalar(bytes.fromhex(message["key"]), pa.binary())
+    of_fabric = (pc.field("fabric") == message["fabric"]) & (pc.field("parent") == key)
+    return list(scan(out, "links", of_fabric))
+
+
+def story_text(story: Row) -> list[str]:
+    """The story for a terminal, line by line."""
+    lines = [f"{story['fabric']} message {story['address']}"]
+    message = story["message"]
+    if message is None:
+        lines.append("  its bytes are not in the lake, or could not be read")
+    else:
+        names = ("type", "id", "sender", "recipients", "created", "expires", "size", "signature", "work_valid")
+        lines += [f"  {name:<11} {_text(message[name])}" for name in names if message[name] not in (None, [])]
+    lines.append("hops")
+    for hop in story["hops"]:
+        whom = f" {hop['counterpart']}" if hop["counterpart"] else ""
+        why = f" ({hop['reason']})" if hop["reason"] else ""
+        lines.append(f"  {hop['at']}  {hop['server']} #{hop['seq']}  {hop['stage']}{whom}{why}")
+    for title, rows, column in (
+        ("refers to", story["refers_to"], "parent"),
+        ("referred to by", story["referred_by"], "child"),
+    ):
+        lines += [f"{title} {row[column][:16]} ({row['relation']})" for row in rows]
+    for delivery in story["deliveries"]:
+        where = f" at {delivery['failed_at']}" if delivery["failed_at"] else ""
+        why = f" ({delivery['reason']})" if delivery["reason"] else ""
+        took = f" in {delivery['latency_us'] / 1000:.3f} ms" if delivery["latency_us"] is not None else ""
+        whom = delivery["recipient"] or "nobody"
+        lines.append(f"for {whom}: {delivery['outcome']}{took}{where}{why}: {delivery['meaning']}")
+    if story["chain"] is not None:
+        lines.append(f"chain: {story['chain']['state']}")
+    lines += [f"{finding['severity']}: {finding['check']}: {finding['detail']}" for finding in story["findings"]]
+    return lines
+
+
+def _text(value: Any) -> str:
+    return ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)

@@ -1,0 +1,88 @@
+"""The reference pages of tables and checks, written from the schemas and the list of checks.
+
+`python -m dovetail.audit.reference DOCS` writes them into DOCS/reference; a test compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from dovetail.audit.checks import CHECKS
+from dovetail.audit.schemas import TABLES
+from dovetail.audit.steps import graph
+
+_MADE = "<!-- made from the code by `python -m dovetail.audit.reference docs`; do not edit -->"
+
+
+def tables_page() -> str:
+    """`docs/reference/tables.md`."""
+    made_from = graph()
+    lines = [
+        "# Tables of the audit",
+        "",
+        _MADE,
+        "",
+        "`dovetail audit run LAKE --out OUT` writes each table to `OUT/<table>/` as Parquet. Silver tables have one",
+        "directory per batch; gold tables are replaced whole. Times are UTC. Addresses are binary: 32 bytes, SHA-256.",
+        "",
+        "| table | layer | made from | meaning |",
+        "|---|---|---|---|",
+        *(f"| [{t.name}](#{t.name}) | {t.layer} | {', '.join(made_from[t.name])} | {t.sentence} |" for t in TABLES),
+    ]
+    for table in TABLES:
+        lines += [
+            "",
+            f"## {table.name}",
+            "",
+            f"{table.sentence} Key: {', '.join(f'`{name}`' for name in table.key)}.",
+            "",
+        ]
+        lines += ["| column | type | meaning |", "|---|---|---|"]
+        for field in table.schema:
+            lines.append(f"| {field.name} | {_type(field.dataType)} | {field.metadata['comment']} |")
+    return "\n".join(lines) + "\n"
+
+
+def checks_page() -> str:
+    """`docs/reference/checks.md`."""
+    lines = [
+        "# Checks of the audit",
+        "",
+        _MADE,
+        "",
+        "A check looks at one table. A row for which its condition holds is a finding, and stands in `findings`.",
+        "`error`: something is wrong. `warning`: somebody should look. `note`: worth knowing, and normal in itself.",
+        "",
+        "| check | severity | meaning | table | condition |",
+        "|---|---|---|---|---|",
+    ]
+    for check in CHECKS:
+        where = "one of its breaks" if check.table == "integrity" else f"`{check.where}`"
+        lines.append(f"| `{check.id}` | {check.severity} | {check.sentence} | {check.table} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(kind: DataType) -> str:
+    if isinstance(kind, ArrayType):
+        return f"array of {_type(kind.elementType)}"
+    if isinstance(kind, StructType):
+        return f"({', '.join(f'{field.name} {_type(field.dataType)}' for field in kind)})"
+    return kind.simpleString()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write both pages."""
+    (docs,) = sys.argv[1:] if argv is None else argv
+    reference = Path(docs) / "reference"
+    reference.mkdir(parents=True, exist_ok=True)
+    (reference / "tables.md").write_text(tables_page())
+    (reference / "checks.md").write_text(checks_page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""What a person wants to know first: how many messages, how many arrived, what is wrong, and how sure that is."""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import insort
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from dovetail.audit.checks import BY_ID
+from dovetail.audit.reading import Row, count_rows, open_table, readable, scan, table_names
+from dovetail.audit.store import RunRecord, Store
+
+MAX_EXAMPLES = 3
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class FoundCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """One check with how often it found something."""
+
+    check: str
+    severity: str
+    sentence: str
+    findings: int
+    examples: list[str]
+
+
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """How sure the hops of one server are."""
+
+    server: str
+    verdict: str
+    hops: int
+    proven_hops: int
+    signed_hops: int
+    key_source: str
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a run."""
+
+    lake: str
+    as_of: str
+    hops: int
+    messages: dict[str, int]
+    deliveries: dict[str, dict[str, int]]
+    chains: dict[str, int]
+    servers: list[ServerState]
+    found: list[FoundCheck]
+
+    @property
+    def errors(self) -> int:
+        """How many findings are errors."""
+        return sum(item.findings for item in self.found if item.severity == "error")
+
+    def text(self) -> str:
+        """The summary for a terminal."""
+        total = sum(self.messages.values())
+        by_fabric = ", ".join(f"{count:,} {fabric}" for fabric, count in sorted(self.messages.items()))
+        lines = [f"{total:,} messages ({by_fabric or 'none'}), {self.hops:,} hops, as of {self.as_of}"]
+        for fabric, outcomes in sorted(self.deliveries.items()):
+            all_of = sum(outcomes.values())
+            arrived = outcomes.get("delivered", 0)
+            rest = ", ".join(f"{count:,} {name}" for name, count in sorted(outcomes.items()) if name != "delivered")
+            lines.append(f"  {fabric:<6} {arrived:,} of {all_of:,} deliveries arrived{'; ' + rest if rest else ''}")
+        if self.chains:
+            lines.append("  chains " + ", ".join(f"{count:,} {state}" for state, count in sorted(self.chains.items())))
+        lines.append(self._certainty())
+        for item in self.found:
+            lines.append(f"  {item.severity:<8} {item.check:<28} {item.findings:>7,}  {item.sentence}")
+            lines += [f"           {example}" for example in item.examples]
+        if not self.found:
+            lines.append("nothing is wrong")
+        return "\n".join(lines) + "\n"
+
+    def _certainty(self) -> str:
+        proven = [state for state in self.servers if state.verdict == "proven"]
+        pinned = sum(state.key_source == "pinned" for state in self.servers)
+        if pinned == 0:
+            keys = "keys as the lake states them (--trust pins them)"
+        elif pinned == len(self.servers):
+            keys = "keys pinned"
+        else:
+            keys = f"keys of {pinned} pinned (--trust names none of the others)"
+        broken = [state.server for state in self.servers if state.verdict != "proven"]
+        text = f"{len(proven)} of {len(self.servers)} servers proven to their signed checkpoints, {keys}"
+        return text + (f"; not proven: {', '.join(broken)}" if broken else "")
+
+
+def summarize(store: Store, record: RunRecord) -> Summary:
+    """Read the summary off the tables, batch by batch: however many rows there are, a few of them are held at once."""
+    out = store.root
+    deliveries: dict[str, dict[str, int]] = {}
+    for (fabric, outcome), count in _counts(out, "deliveries", "fabric", "outcome").items():
+        deliveries.setdefault(fabric, {})[outcome] = count
+    servers = [
+        ServerState(**{name: row[name] for name in ServerState.__struct_fields__})
+        for row in sorted(scan(out, "integrity"), key=lambda row: str(row["server"]))
+        if row["server"]
+    ]
+    return Summary(
+        lake=record.lake,
+        as_of=(_EPOCH + dt.timedelta(microseconds=record.as_of_us)).isoformat().replace("+00:00", "Z"),
+        hops=count_rows(out, "hops") if "hops" in table_names(out) else 0,
+        messages={fabric: count for (fabric,), count in _counts(out, "messages", "fabric").items()},
+        deliveries=deliveries,
+        chains={state: count for (state,), count in _counts(out, "chains", "state").items()},
+        servers=servers,
+        found=_found(out),
+    )
+
+
+def _counts(out: Path, name: str, *columns: str) -> Counter[tuple[str, ...]]:
+    """How many rows of a table have which values in these columns."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    if name in table_names(out):
+        with readable(out / name):
+            for batch in open_table(out, name, repeated=columns).to_batches(columns=list(columns)):
+                grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
+                for row in grouped.to_pylist():
+                    counts[tuple(row[column] for column in columns)] += row["count_all"]
+    return counts
+
+
+def _found(out: Path) -> list[FoundCheck]:
+    counts: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {}
+    for row in scan(out, "findings"):
+        check = row["check"]
+        counts[check] += 1
+        least = examples.setdefault(check, [])
+        example = _example(row)
+        if example not in least:
+            insort(least, example)
+            del least[MAX_EXAMPLES:]
+    order = {"error": 0, "warning": 1, "note": 2}
+    found = [
+        FoundCheck(
+            check=check,
+            severity=BY_ID[check].severity,
+            sentence=BY_ID[check].sentence,
+            findings=count,
+            examples=examples[check],
+        )
+        for check, count in counts.items()
+    ]
+    return sorted(found, key=lambda item: (order[item.severity], item.check))
+
+
+def _example(row: Row) -> str:
+    hop = None if row["seq"] is None else f"hop {row['seq']}"
+    message = None if row["message"] is None else row["message"][:16]
+    return " ".join(part for part in (row["server"], hop, message, row["detail"]) if part is not None)

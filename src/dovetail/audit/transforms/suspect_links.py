@@ -1,0 +1,62 @@
+"""Links whose ends do not fit: the one join of links with what they name, from which gaps and forks are told.
+
+Nearly all links lead to an older message that everybody holds. What is left after one join is little, and only that is
+joined further.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import ArrayType, StructField, StructType
+
+from dovetail.audit.schemas import BINARY, BOOLEAN, LINKS, STRING, TIMESTAMP, Table
+
+EDGES = Table(
+    "_state/edges",
+    "silver",
+    "Links whose parent is missing, lacking somewhere, or not older.",
+    ("fabric", "child", "parent", "relation"),
+    StructType(
+        [
+            *LINKS.schema.fields,
+            StructField("parent_message", BINARY),
+            StructField("parent_created", TIMESTAMP),
+            StructField("parent_signer", STRING),
+            StructField("parent_seen", TIMESTAMP),
+            StructField("parent_decoded", BOOLEAN),
+            StructField("expires", TIMESTAMP),
+            StructField("holding", ArrayType(STRING)),
+            StructField("refusing", ArrayType(STRING)),
+        ]
+    ),
+)
+"""`holding` is set where some server of the fabric holds the parent and some other does not, and so is `refusing`."""
+
+
+def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFrame:
+    """One row per link and message it may mean, if there is something to be said about it."""
+    counts = servers.groupBy("fabric").agg(F.count("*").alias("servers"))
+    holders = F.size("holders")
+    is_lacking = (F.col("fabric") != "pcp") & (holders > 0) & (holders < F.coalesce("servers", F.lit(0)))
+    # who holds a parent that all hold is left behind here, since these rows are moved
+    known = (
+        sightings.where(F.col("is_decoded") | F.col("first_seen").isNotNull())
+        .join(counts.hint("broadcast"), on="fabric", how="left")
+        .select(
+            "fabric",
+            F.col("key").alias("parent"),
+            F.col("message").alias("parent_message"),
+            F.col("created").alias("parent_created"),
+            F.col("signer").alias("parent_signer"),
+            F.col("first_seen").alias("parent_seen"),
+            F.col("is_decoded").alias("parent_decoded"),
+            "expires",
+            F.when(is_lacking, F.col("holders.server")).alias("holding"),
+            F.when(is_lacking, F.col("refusals.server")).alias("refusing"),
+        )
+    )
+    joined = links.join(known, on=["fabric", "parent"], how="left")
+    is_odd = (F.col("fabric") != "pcp") & (F.col("parent_created") >= F.col("child_created"))
+    suspects = joined.where(F.col("parent_message").isNull() | F.col("holding").isNotNull() | is_odd)
+    return suspects.select(*EDGES.schema.names)

@@ -1,0 +1,115 @@
+"""Posting alerts to a webhook: in a thread of its own, tried again a few times, bounded, never in the audit's way.
+
+An alert is also printed and stands in `findings`; so one that cannot be posted is told on stderr and given up.
+"""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dovetail.audit.reading import Row
+from dovetail.model.errors import ConfigError
+
+MAX_WAITING = 1000
+"""Alerts that wait to be posted; further ones are told as not posted."""
+
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+_TIMEOUT_S = 10.0
+_RETRIED = frozenset({408, 425, 429})
+
+
+def check_webhook(url: str) -> str:
+    """The URL itself if it is one that can be posted to."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise ConfigError(f"webhook {url[:200]!r} is not an http or https URL")
+    return url
+
+
+class PostFailed(Exception):
+    """A post that did not arrive; `retriable` where trying again may help."""
+
+    def __init__(self, text: str, *, retriable: bool) -> None:
+        super().__init__(text)
+        self.retriable = retriable
+
+
+def post(url: str, finding: Row, timeout_s: float = _TIMEOUT_S) -> None:
+    """Post one finding as JSON."""
+    request = urllib.request.Request(  # noqa: S310 - `check_webhook` allows only http and https
+        url, data=msgspec.json.encode(finding), headers={"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310
+            return
+    except urllib.error.HTTPError as error:
+        error.close()
+        retriable = error.code >= 500 or error.code in _RETRIED
+        raise PostFailed(f"it answered {error.code}", retriable=retriable) from None
+    except (http.client.InvalidURL, ValueError) as error:
+        raise PostFailed(str(error), retriable=False) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise PostFailed(str(error) or type(error).__name__, retriable=True) from None
+
+
+@dataclass(slots=True)
+class Webhook:
+    """Posts findings one after the other; `say` tells a person what could not be posted."""
+
+    url: str
+    say: Callable[[str], None]
+    pauses_s: tuple[float, ...] = _PAUSES_S
+    _waiting: queue.Queue[Row | None] = field(default_factory=lambda: queue.Queue(MAX_WAITING))
+    _closing: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
+        self._thread.start()
+
+    def put(self, finding: Row) -> None:
+        """Post it soon; returns at once."""
+        try:
+            self._waiting.put_nowait(finding)
+        except queue.Full:
+            self.say(f"webhook: {MAX_WAITING} alerts wait already, {finding['check']} is not posted")
+
+    def close(self, wait_s: float = _TIMEOUT_S) -> None:
+        """Post what waits, each once more, for at most so long."""
+        self._closing.set()
+        try:
+            self._waiting.put(None, timeout=wait_s)
+        except queue.Full:
+            return
+        self._thread.join(wait_s)
+
+    def _work(self) -> None:
+        while (finding := self._waiting.get()) is not None:
+            problem = self._deliver(finding)
+            if problem is not None:
+                self.say(f"webhook: {finding['check']} is not posted: {problem}")
+
+    def _deliver(self, finding: Row) -> str | None:
+        """Try until it arrives or cannot; returns what went wrong the last time."""
+        for pause_s in (*self.pauses_s, None):
+            try:
+                post(self.url, finding)
+            except PostFailed as error:
+                if pause_s is None or not error.retriable or self._closing.wait(pause_s):
+                    return str(error)
+            else:
+                return None
+        return None

@@ -1,7 +1,0 @@
-"""Checks of a machine and of a configuration, each with what to do where it is not well."""
-
-from dovetail.doctor.finding import Finding, Status
-from dovetail.doctor.machine import check_machine, start_spark
-from dovetail.doctor.site import check_ports, check_site
-
-__all__ = ["Finding", "Status", "check_machine", "check_ports", "check_site", "start_spark"]

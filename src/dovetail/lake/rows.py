@@ -1,0 +1,54 @@
+"""Rows of the lake as the leaves they are: what a leaf entry commits to can be read back from a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.model.errors import JournalDamaged
+from dovetail.model.hop import Reason, Stage
+from dovetail.tlog.leaf import NO_DIGEST, encode_tail, hash_run
+
+LEAF_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size", "digest"]
+_STAGES = {str(stage): stage for stage in Stage}
+_REASONS = {str(reason): reason for reason in Reason}
+
+
+def list_columns(table: Any) -> list[list[Any]]:
+    """The columns of LEAF_COLUMNS as lists, times in microseconds."""
+    columns = [table.column(name) for name in LEAF_COLUMNS]
+    columns[1] = columns[1].cast(pa.int64())
+    return [column.to_pylist() for column in columns]
+
+
+def read_words(where: str, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
+    """Stage and reason of a row; JournalDamaged, with `where` it was read, for one that is none of ours."""
+    try:
+        return _STAGES[stage], None if reason is None else _REASONS[reason]
+    except KeyError as unknown:
+        raise JournalDamaged(f"{where}: hop {seq}: {unknown} is unknown") from None
+
+
+def hash_rows(where: str, table: Any) -> Iterator[bytes]:
+    """Leaf hashes of rows in order; rows that differ only in their counterpart are hashed as the run they were."""
+    seqs, times, stages, messages, counterparts, reasons, sizes, digests = list_columns(table)
+    start, rows = 0, len(seqs)
+    while start < rows:
+        stop = start + 1
+        while (
+            stop < rows
+            and messages[stop] == messages[start]
+            and times[stop] == times[start]
+            and stages[stop] == stages[start]
+            and reasons[stop] == reasons[start]
+            and digests[stop] is None
+            and sizes[stop] is None
+        ):
+            stop += 1
+        stage, reason = read_words(where, seqs[start], stages[start], reasons[start])
+        tails = [encode_tail(stage, reason, name) for name in counterparts[start:stop]]
+        digest = NO_DIGEST if digests[start] is None else digests[start]
+        yield from hash_run(seqs[start], times[start], messages[start], tails, digest, sizes[start] or 0)
+        start = stop

@@ -1,0 +1,1 @@
+"""The vocabulary that every package shares: hops, addresses, times, errors."""

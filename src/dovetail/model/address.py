@@ -1,0 +1,138 @@
+"""Content addresses: computing, writing, parsing, and searching by a prefix as a person types it.
+
+A prefix of a `wm:/` URI is a range of addresses whose bounds lie between bytes. A search by whole leading bytes looks
+for bytes that every address in the range starts with, and filters out the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NewType
+
+Address = NewType("Address", bytes)
+"""32 bytes, SHA-256. pcp and swarm: of the wire bytes. won: of the canonical dataset."""
+
+ADDRESS_BYTES = 32
+WON_URI_PREFIX = "wm:/"
+_MULTIHASH_SHA256 = b"\x12\x20"
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_BASE58_PAIRS = [a + b for a in _BASE58 for b in _BASE58]
+_MAX_WON_ID_CHARS = 64
+_HEX = "0123456789abcdef"
+_MULTIHASH_HEAD = 0x1220 << (8 * ADDRESS_BYTES)
+
+
+def address_of(raw: bytes) -> Address:
+    """The content address of wire bytes."""
+    return Address(hashlib.sha256(raw).digest())
+
+
+def won_uri(address: Address) -> str:
+    """`wm:/` with the base58 multihash of a won address."""
+    number = int.from_bytes(_MULTIHASH_SHA256 + address)
+    pairs: list[str] = []
+    # eight digits at a time, since every message is named by every party
+    for _ in range(6):
+        number, chunk = divmod(number, 58**8)
+        for _ in range(4):
+            chunk, pair = divmod(chunk, 58**2)
+            pairs.append(_BASE58_PAIRS[pair])
+    # 34 bytes that begin with 0x12 have 46 digits: the last of the 24 pairs is padding
+    pairs.pop()
+    pairs.reverse()
+    return WON_URI_PREFIX + "".join(pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPrefix:
+    """What an address begins with, as a person wrote it: hex digits, or a `wm:/` URI."""
+
+    text: str
+    coarse: bytes
+    """Bytes that all such addresses begin with, and perhaps others."""
+    fine: tuple[bytes, ...]
+    """Bytes that all such addresses begin with one of, and hardly any others."""
+    write: Callable[[Address], str]
+    """An address in the form of `text`."""
+
+    def matches(self, address: Address) -> bool:
+        """True if the address begins with it."""
+        return self.write(address).startswith(self.text)
+
+
+def parse_prefix(text: str) -> AddressPrefix:
+    """A whole address or its beginning, from hex or `wm:/...`; ValueError says what is wrong."""
+    if text.startswith(WON_URI_PREFIX):
+        return _parse_won(text)
+    lower = text.lower()
+    if not set(lower) <= set(_HEX):
+        raise ValueError(f"{text[:80]!r} is neither hex nor a {WON_URI_PREFIX} URI")
+    coarse = parse_address_prefix(lower[: len(lower) // 2 * 2])
+    fine = tuple(parse_address_prefix(lower + digit) for digit in _HEX) if len(lower) % 2 else (coarse,)
+    return AddressPrefix(lower, coarse, fine, bytes.hex)
+
+
+def _parse_won(text: str) -> AddressPrefix:
+    digits = text[len(WON_URI_PREFIX) :]
+    if len(digits) > _WON_DIGITS:
+        raise ValueError(f"a message URI has {_WON_DIGITS} characters behind {WON_URI_PREFIX}, got {len(digits)}")
+    number = _base58_number(digits)
+    width = 58 ** (_WON_DIGITS - len(digits))
+    first = max(number * width - _MULTIHASH_HEAD, 0)
+    last = min((number + 1) * width - 1 - _MULTIHASH_HEAD, (1 << 8 * ADDRESS_BYTES) - 1)
+    if first > last:
+        raise ValueError(f"no SHA-256 message URI begins with {text!r}")
+    low, high = first.to_bytes(ADDRESS_BYTES), last.to_bytes(ADDRESS_BYTES)
+    shared = next((place for place in range(ADDRESS_BYTES) if low[place] != high[place]), ADDRESS_BYTES)
+    # with one byte more there are at most 256 parts, of which only the outermost reach beyond the range
+    length = min(shared + 1, ADDRESS_BYTES)
+    parts = range(int.from_bytes(low[:length]), int.from_bytes(high[:length]) + 1)
+    return AddressPrefix(text, low[:shared], tuple(part.to_bytes(length) for part in parts), won_uri)
+
+
+def parse_address(text: str) -> Address:
+    """A full address from hex or `wm:/Qm...`; ValueError says what is wrong."""
+    if text.startswith(WON_URI_PREFIX):
+        multihash = _base58_decode(text[len(WON_URI_PREFIX) :])
+        if multihash[:2] != _MULTIHASH_SHA256 or len(multihash) != 2 + ADDRESS_BYTES:
+            raise ValueError(f"{text!r} is not a SHA-256 message URI")
+        return Address(multihash[2:])
+    prefix = parse_address_prefix(text)
+    if len(prefix) != ADDRESS_BYTES:
+        raise ValueError(f"an address has {2 * ADDRESS_BYTES} hex digits, got {len(text)}")
+    return Address(prefix)
+
+
+def parse_address_prefix(text: str) -> bytes:
+    """The leading whole bytes of an address from hex, or all of it from `wm:/Qm...`."""
+    if text.startswith(WON_URI_PREFIX):
+        return parse_address(text)
+    if len(text) > 2 * ADDRESS_BYTES:
+        raise ValueError(f"an address has {2 * ADDRESS_BYTES} hex digits, got {len(text)}")
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ValueError(f"{text[:80]!r} is neither hex nor a {WON_URI_PREFIX} URI") from None
+
+
+def _base58_decode(text: str) -> bytes:
+    if len(text) > _MAX_WON_ID_CHARS:
+        raise ValueError(f"message id of {len(text)} characters, expected at most {_MAX_WON_ID_CHARS}")
+    number = _base58_number(text)
+    leading = len(text) - len(text.lstrip(_BASE58[0]))
+    return b"\0" * leading + number.to_bytes((number.bit_length() + 7) // 8)
+
+
+def _base58_number(text: str) -> int:
+    number = 0
+    for character in text:
+        digit = _BASE58.find(character)
+        if digit < 0:
+            raise ValueError(f"{character!r} is not a base58 character")
+        number = number * 58 + digit
+    return number
+
+
+_WON_DIGITS = len(won_uri(Address(bytes(ADDRESS_BYTES)))) - len(WON_URI_PREFIX)

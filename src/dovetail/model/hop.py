@@ -1,0 +1,197 @@
+"""The vocabulary that all rooms share: Stage, Reason, Address, Link, Hop and Observation.
+
+A core reports what it saw as an `Observation`; the journal numbers it and makes one `Hop` of each
+counterpart in it. Times are whole microseconds since 1970-01-01 UTC, everywhere.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from dovetail.model.address import Address, won_uri
+
+
+class Fabric(enum.StrEnum):
+    """One of the three ways to deliver."""
+
+    PCP = "pcp"
+    WON = "won"
+    SWARM = "swarm"
+
+
+class Stage(enum.StrEnum):
+    """What a server saw happen to a message. `code` is the number used in journals; never reuse one."""
+
+    code: int
+    sentence: str
+
+    def __new__(cls, text: str, code: int, sentence: str) -> Stage:
+        member = str.__new__(cls, text)
+        member._value_ = text
+        member.code = code
+        member.sentence = sentence
+        return member
+
+    CREATED = "created", 1, "made by this server: a response, a report, an own message"
+    ACCEPTED = "accepted", 2, "taken in from outside"
+    REJECTED = "rejected", 3, "refused, with a reason; bytes kept up to a limit, for evidence"
+    DELIVERED = "delivered", 4, "handed to a client, owner or application"
+    ECHOED = "echoed", 5, "returned to the sender's own clients"
+    FORWARDED = "forwarded", 6, "sent on to another server"
+    UNDELIVERABLE = "undeliverable", 7, "nobody there to take it"
+    EXPIRED = "expired", 8, "its lifetime was over before delivery"
+    REDELIVERED = "redelivered", 9, "handed over after an earlier attempt broke"
+    PULLED = "pulled", 10, "asked for because it was missing"
+    SERVED = "served", 11, "sent because somebody asked for it"
+    PURGED = "purged", 12, "bytes deleted after expiry; the address stays"
+
+
+class Reason(enum.StrEnum):
+    """Why a message was refused or did not arrive: one closed list for all fabrics.
+
+    Codes are permanent: 1-31 any fabric, 32-95 pcp, 96-159 won, 160-223 swarm.
+    """
+
+    code: int
+    sentence: str
+
+    def __new__(cls, text: str, code: int, sentence: str) -> Reason:
+        member = str.__new__(cls, text)
+        member._value_ = text
+        member.code = code
+        member.sentence = sentence
+        return member
+
+    # any fabric
+    MALFORMED = "malformed", 1, "the bytes cannot be decoded"
+    INVALID_SCHEMA = "invalid_schema", 2, "it decodes, but a field is missing, unknown or of the wrong kind"
+    TOO_LARGE = "too_large", 3, "it is larger than the configured limit"
+    UNSUPPORTED_VERSION = "unsupported_version", 4, "its protocol version is not spoken here"
+    LIFETIME_OVER = "lifetime_over", 5, "its lifetime was over when it arrived or before it could be delivered"
+    FROM_FUTURE = "from_future", 6, "its time lies further ahead than the tolerated clock skew"
+    RATE_LIMITED = "rate_limited", 7, "its source sent more than its share"
+    BAD_SIGNATURE = "bad_signature", 8, "its signature does not verify"
+    NO_RECIPIENT = "no_recipient", 9, "nobody it is addressed to is known or connected"
+    QUEUE_FULL = "queue_full", 10, "a bounded queue on the way was full"
+    SHUTTING_DOWN = "shutting_down", 11, "the server was stopping"
+
+    # pcp
+    NOT_ASSOCIATED = "not_associated", 32, "the client sent it before its session was associated"
+    SENDER_MISMATCH = "sender_mismatch", 33, "its sender is not the session's own URI"
+    UNAUTHORIZED = "unauthorized", 34, "no rule allows it for every target"
+    BAD_URI = "bad_uri", 35, "a sender or target is not a PCP URI"
+    FORBIDDEN_CHARACTERS = "forbidden_characters", 36, "a message type or target has characters outside the allowed set"
+    NOT_TRANSLATABLE = "not_translatable", 37, "it cannot be expressed in the other client's protocol version"
+    UNKNOWN_REQUEST = "unknown_request", 38, "the broker has no task for this message type"
+    WRONG_FRAME = "wrong_frame", 39, "text frame where binary is spoken, or the other way round"
+    SLOW_CONSUMER = "slow_consumer", 40, "the receiver's connection was over its queue bound and was closed"
+    CONNECTION_LOST = "connection_lost", 41, "the receiver's wire broke before the frame was written"
+    REDELIVERY_OVERFLOW = "redelivery_overflow", 42, "too many messages waited for this client; the oldest gave way"
+    SUPERSEDED = "superseded", 43, "a newer connection took over this URI"
+    ASSOCIATION_TIMEOUT = "association_timeout", 44, "the client did not associate in time"
+
+    # won
+    POISON_GRAPH = "poison_graph", 96, "its blank nodes would make canonicalisation too expensive"
+    WRONG_ADDRESS = "wrong_address", 97, "its URI is not the address of its content"
+    UNSIGNED = "unsigned", 98, "it carries no signature over its envelope and contents"
+    WRONG_SIGNER = "wrong_signer", 99, "it is signed by somebody who may not speak for its sender"
+    UNKNOWN_KEY = "unknown_key", 100, "the signer's public key could not be found"
+    UNKNOWN_ATOM = "unknown_atom", 101, "the atom it names does not exist here"
+    ATOM_EXISTS = "atom_exists", 102, "an atom with this URI was created before"
+    ATOM_INACTIVE = "atom_inactive", 103, "the atom is not active"
+    ATOM_DELETED = "atom_deleted", 104, "the atom was deleted"
+    UNKNOWN_SOCKET = "unknown_socket", 105, "the atom has no such socket"
+    WRONG_STATE = "wrong_state", 106, "the connection's state does not allow this message"
+    SELF_CONNECTION = "self_connection", 107, "an atom cannot be connected to itself"
+    WRONG_NODE = "wrong_node", 108, "it speaks for, or is addressed to, an atom of another node"
+    ORPHAN_RESPONSE = "orphan_response", 109, "it responds to a message that is not known here"
+    CONFLICTING_RESPONSE = "conflicting_response", 110, "a different response to the same message came before"
+    BAD_REFERENCE = "bad_reference", 111, "previousMessage names something that may not be referenced"
+    RESERVED_NAMESPACE = "reserved_namespace", 112, "its content uses the vocabulary of the envelope"
+    UNREACHABLE_NODE = "unreachable_node", 113, "the other node could not be reached"
+    CLOCK_SKEW = "clock_skew", 114, "its timestamp is too far from this server's clock"
+
+    # swarm
+    BAD_INDICATOR = "bad_indicator", 160, "the first byte names no protocol spoken here"
+    UNKNOWN_OPCODE = "unknown_opcode", 161, "the opcode is not defined"
+    BAD_REFERENCE_COUNT = "bad_reference_count", 162, "it claims more than four references"
+    TRAILING_BYTES = "trailing_bytes", 163, "there are bytes after the end of the message"
+    BAD_TIME_RANGE = "bad_time_range", 164, "the range ends before it starts"
+    BAD_PROOF_OF_WORK = "bad_proof_of_work", 165, "its work is not below the swarm's target"
+    TTL_TOO_LONG = "ttl_too_long", 166, "its lifetime is over the swarm's maximum"
+    UNKNOWN_SWARM = "unknown_swarm", 167, "the swarm signature is not one of ours at this time"
+    BAD_FRAGMENT = "bad_fragment", 168, "a fragment has the wrong size, index or count"
+    UNKNOWN_TICKET = "unknown_ticket", 169, "a list answers a question that was not asked"
+    HASH_COLLISION = "hash_collision", 170, "another message with the same 8-byte hash is held"
+    TRUNCATED = "truncated", 171, "it ends before its fixed part or its announced parts do"
+    SELF_REFERENCE = "self_reference", 172, "it refers to itself"
+    GIVEN_UP = "given_up", 173, "it was asked for as often as allowed and never came"
+
+
+class Relation(enum.StrEnum):
+    """How a child names its parent."""
+
+    RESPONDING_TO = "responding_to"
+    PREVIOUS = "previous"
+    REFERS = "refers"
+    IN_REPLY_TO = "in_reply_to"
+
+
+class Link(msgspec.Struct, frozen=True, gc=False):
+    """A child names a parent. `parent` may be shorter than 32 bytes where the wire carries only a prefix."""
+
+    child: Address
+    parent: bytes
+    relation: Relation
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a core saw happen to one message at one moment, for any number of counterparts.
+
+    One hop comes of each counterpart, or a single one without counterpart where there is none. `raw` are the bytes to
+    keep; give them whenever they are at hand, the journal keeps them once. `size` is the size on the wire where `raw`
+    is cut or left out. `expires_us` is when the bytes may be purged; None is never.
+    """
+
+    at_us: int
+    stage: Stage
+    message: Address
+    counterparts: tuple[str, ...] = ()
+    reason: Reason | None = None
+    raw: bytes | None = None
+    size: int | None = None
+    expires_us: int | None = None
+
+
+class Hop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One row of a journal: one server's observation of one message and at most one counterpart.
+
+    `raw` and `size` stand only on the hop that first saw the message.
+    """
+
+    server: str
+    seq: int
+    at_us: int
+    fabric: Fabric
+    stage: Stage
+    message: Address
+    counterpart: str | None = None
+    reason: Reason | None = None
+    raw: bytes | None = None
+    size: int | None = None
+
+
+def fabric_of(server: str) -> Fabric:
+    """The fabric a server's URI belongs to: `pcp://`, `swarm://`, or `https://` and `http://` for won."""
+    scheme = server.partition("://")[0]
+    fabrics = {"pcp": Fabric.PCP, "swarm": Fabric.SWARM, "https": Fabric.WON, "http": Fabric.WON}
+    if scheme not in fabrics:
+        raise ValueError(f"{server[:80]!r} is not the URI of a broker, node or peer")
+    return fabrics[scheme]
+
+
+def address_text(address: Address, fabric: Fabric) -> str:
+    """The form people see: `wm:/Qm...` for won, hex for the others."""
+    return won_uri(address) if fabric is Fabric.WON else address.hex()

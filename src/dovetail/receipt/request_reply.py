@@ -1,0 +1,227 @@
+"""Exchanges: these are all messages of one pcp request and its replies in a stretch of a broker's time.
+
+A pcp reply names the id of a request, and nothing leads from the request to its replies. So the proof is the broker's
+journal itself: all hops of the stretch, as in a completeness statement, and the bytes of every message that has a hop
+with one of the request's participants (whom it came from, and to whom it went). Whoever is none of them neither sent
+nor got anything of the exchange here. Of the messages with bytes, those belong to it that reply to its request or to
+one of its replies; the others are there to show that they do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dovetail.model.address import Address
+from dovetail.model.errors import ReceiptError, RemoteProtocolError
+from dovetail.model.hop import Fabric, Hop
+from dovetail.receipt.claims import describe_commitment
+from dovetail.receipt.completeness import check_range, cut_range, describe_stretch
+from dovetail.receipt.consistency import View
+from dovetail.receipt.format import (
+    MAX_CONVERSATION,
+    Exchange,
+    bytes_of,
+    decode_receipt,
+    encode_receipt,
+    record_message,
+)
+from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
+from dovetail.receipt.source import Source
+from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.leaf import NO_DIGEST
+
+_LIMITS = ("that nothing was said another way: it shows what went through this broker",)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the hops of a stretch say of one message."""
+
+    counterparts: set[str] = field(default_factory=set)
+    digests: set[bytes] = field(default_factory=set)
+
+
+class Ids(NamedTuple):
+    """The id of a message, and the id of the one it replies to."""
+
+    own: str
+    answers: str | None
+
+
+def build_exchange(
+    source: Source,
+    request: Address,
+    until_us: int | None = None,
+    *,
+    signed: SignedCheckpoint | None = None,
+    witnesses: Sequence[Verifier] = (),
+) -> bytes:
+    """The statement about the exchange that this request begins, up to a time or to the last signed hop."""
+    seen = source.hops_of(request)
+    latest = source.latest_checkpoint() if signed is None else signed
+    if not seen or latest is None or seen[0].hop.seq >= latest.size:
+        raise ReceiptError(f"no signed hop of {source.server} is of {request.hex()}")
+    since_us = seen[0].hop.at_us
+    if until_us is None:
+        until_us = source.hops_between(latest.size - 1, latest.size)[0].hop.at_us + 1
+    part = cut_range(source, since_us, until_us, signed=signed, witnesses=witnesses)
+    inside = [(each.hop, each.digest) for each in part.kept if since_us <= each.hop.at_us < until_us]
+    traffic = _sort_traffic(inside)
+    if request not in traffic:
+        raise ReceiptError(f"no hop of {request.hex()} lies in this time")
+    wanted = [request, *sorted(_involved(traffic, request) - {request})]
+    if len(wanted) > MAX_CONVERSATION:
+        raise ReceiptError(f"{len(wanted)} messages of its participants, expected at most {MAX_CONVERSATION}")
+    # in one pass: looking each up would search the part of a journal that has no index yet again and again
+    bodies = dict(source.bodies_between(inside[0][0].seq, inside[-1][0].seq + 1))
+    raws = {address: bodies.get(address) for address in wanted}
+    ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
+    members = _find_members(request, traffic, ids)
+    receipt = Exchange(
+        claim=_state(part.signed.checkpoint, members, ids, (since_us, until_us)),
+        journal=part.journal,
+        first=part.first,
+        since=since_us,
+        until=until_us,
+        hashes=part.hashes,
+        hops=part.records,
+        messages=[record_message(address, raw, None) for address, raw in raws.items()],
+    )
+    data = encode_receipt(receipt)
+    decode_receipt(data)
+    check_exchange(receipt, frozenset([source.verifier]), Policy())
+    return data
+
+
+def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Policy) -> Proof:
+    """That these are all messages of the exchange in the stretch."""
+    part = check_range(receipt, trusted, policy)
+    if part.fabric is not Fabric.PCP:
+        raise ReceiptError("form: an exchange is of a pcp broker")
+    if any(record.relation is not None for record in receipt.messages):
+        raise ReceiptError("form: the messages of an exchange have no relation")
+    check_order((record.address for record in receipt.messages[1:]), "the messages")
+    request = Address(bytes.fromhex(receipt.messages[0].address))
+    traffic = _sort_traffic(part.inside)
+    raws = {Address(bytes.fromhex(record.address)): bytes_of(record) for record in receipt.messages}
+    if request not in traffic:
+        raise ReceiptError("completeness: no hop of the stretch is of the request")
+    involved = _involved(traffic, request)
+    for address in sorted(involved - raws.keys()):
+        raise ReceiptError(f"completeness: {address.hex()} is missing: one of the request's participants had it")
+    for address in raws:
+        if address not in involved:
+            raise ReceiptError(f"completeness: {address.hex()} was added: none of the request's participants had it")
+    for address, raw in raws.items():
+        _check_bytes(address, raw, traffic[address])
+    ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
+    members = _find_members(request, traffic, ids)
+    claims = _state(part.checkpoint, members, ids, (receipt.since, receipt.until))
+    if receipt.claim != claims:
+        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    return Proof(
+        kind="exchange",
+        fabric=Fabric.PCP,
+        claims=tuple(claims),
+        not_proven=(*_LIMITS, *part.limits),
+        signatories=(part.signatory,),
+        views=(View(part.checkpoint),),
+        messages=tuple(
+            ProvenMessage(address=address, name=name, raw=raws[address])
+            for address, name in zip(members, _names(members), strict=True)
+        ),
+        hops=tuple(hop for hop, _ in part.inside if hop.message in members),
+    )
+
+
+def _sort_traffic(inside: Sequence[tuple[Hop, bytes]]) -> dict[Address, Traffic]:
+    """By message, in the order in which the stretch first has them."""
+    traffic: dict[Address, Traffic] = {}
+    for hop, digest in inside:
+        seen = traffic.setdefault(hop.message, Traffic())
+        if hop.counterpart is not None:
+            seen.counterparts.add(hop.counterpart)
+        if digest != NO_DIGEST:
+            seen.digests.add(digest)
+    return traffic
+
+
+def _involved(traffic: Mapping[Address, Traffic], request: Address) -> set[Address]:
+    """Messages that have a hop with a participant of the request; the request itself in any case."""
+    participants = traffic[request].counterparts
+    return {request} | {address for address, seen in traffic.items() if seen.counterparts & participants}
+
+
+def _check_bytes(address: Address, raw: bytes | None, seen: Traffic) -> None:
+    """The bytes are those that the journal kept; left out only where it kept none here."""
+    if raw is None:
+        if seen.digests:
+            raise ReceiptError(f"completeness: the bytes of {address.hex()} are missing, which the journal kept")
+    elif hashlib.sha256(raw).digest() not in seen.digests:
+        raise ReceiptError(f"address: the journal did not keep these bytes of {address.hex()}")
+
+
+def _find_members(
+    request: Address, traffic: Iterable[Address], ids: Mapping[Address, Ids | None]
+) -> dict[Address, str]:
+    """The request, then all that reply to it or to a reply, in the order of their hops; each with the id it has."""
+    first = ids[request]
+    if first is None:
+        raise ReceiptError("completeness: the bytes of the request are not here, or are no message")
+    replies: dict[str, list[Address]] = {}
+    for address, read in ids.items():
+        if read is not None and read.answers is not None:
+            replies.setdefault(read.answers, []).append(address)
+    members = {request: first.own}
+    pending = [first.own]
+    while pending:
+        for address in replies.pop(pending.pop(), ()):
+            read = ids[address]
+            if read is not None and address not in members:
+                members[address] = read.own
+                pending.append(read.own)
+    return {request: first.own} | {address: members[address] for address in traffic if address in members}
+
+
+def _read_ids(address: Address, raw: bytes | None) -> Ids | None:
+    """None where the whole bytes of the message are not here or are no message."""
+    from msgspec import UNSET
+
+    from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
+    from dovetail.pcp.codec_v2 import decode_message
+
+    if raw is None or hashlib.sha256(raw).digest() != address:
+        return None
+    try:
+        message = decode_frame(raw).envelope if raw[:1] == bytes([VERSION_1]) else decode_message(raw)
+    except RemoteProtocolError:
+        return None
+    return Ids(message.id.lower(), None if message.in_reply_to is UNSET else message.in_reply_to.lower())
+
+
+def _names(members: Collection[Address]) -> list[str]:
+    return ["the request", *(f"reply {number}" for number in range(1, len(members)))]
+
+
+def _state(
+    checkpoint: Checkpoint,
+    members: Mapping[Address, str],
+    ids: Mapping[Address, Ids | None],
+    stretch: tuple[int, int],
+) -> list[str]:
+    """The claim: how many, in which time, each of them, and what else was looked at."""
+    request = next(iter(members))
+    saw = f"{checkpoint.origin} saw {len(members)} messages of the exchange that {request.hex()} begins"
+    sentences = [f"{saw} {describe_stretch(*stretch)}, and these are all"]
+    sentences += [
+        f"{name} is {address.hex()} with the id {own}"
+        for (address, own), name in zip(members.items(), _names(members), strict=True)
+    ]
+    others = [read for address, read in ids.items() if address not in members]
+    looked_at = f"{len(others)} other messages of its participants are here"
+    sentences.append(f"{looked_at}, {others.count(None)} of them without whole bytes of a message")
+    return [*sentences, describe_commitment(View(checkpoint))]

@@ -1,0 +1,26 @@
+"""What is said when a server cannot listen where it should."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from dovetail.model.errors import PlaceTaken
+
+_ADVICE = {
+    errno.EADDRINUSE: "is in use: stop the program that has it, or name another port",
+    errno.EACCES: "may not be taken: ports below 1024 need rights, name another port",
+    errno.EADDRNOTAVAIL: "is no address of this machine: name one of its own",
+}
+
+
+@contextlib.contextmanager
+def listening(kind: str, host: str, port: int) -> Iterator[None]:
+    """Around the call that binds: its usual failures become a PlaceTaken that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _ADVICE:
+            raise PlaceTaken(f"{kind} port {port} of {host} {_ADVICE[error.errno]}") from error
+        raise

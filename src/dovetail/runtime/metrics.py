@@ -1,0 +1,93 @@
+"""Prometheus `/metrics` and `/healthz` over a tiny HTTP server; shared by all fabrics.
+
+A server hands over a registry and a function that tells its health. Only GET and HEAD of the two paths are answered; a
+request has a size limit and a time limit, and every answer closes its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from dovetail.runtime.listening import listening
+
+MAX_REQUEST_BYTES = 8_192
+REQUEST_TIMEOUT_S = 5.0
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+log = logging.getLogger("dovetail.metrics")
+
+
+class Health(NamedTuple):
+    """Whether a server can do its work, and in a word why not."""
+
+    is_well: bool
+    text: str
+
+
+class MetricsServer:
+    """Serves one registry; `start` it, and `stop` it when done."""
+
+    def __init__(self, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
+        self._registry = registry
+        self._health = health
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which is another one where 0 was asked for."""
+        with listening("tcp", host, port):
+            self._server = await asyncio.start_server(self._answer, host, port, limit=MAX_REQUEST_BYTES)
+        bound: int = self._server.sockets[0].getsockname()[1]
+        log.info("metrics on http://%s:%d/metrics", host, bound)
+        return bound
+
+    async def stop(self) -> None:
+        """Stop listening. Stopping twice is harmless."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(self._respond(head))
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
+            pass  # whoever asked has gone, or does not speak HTTP
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def _respond(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        if len(words) != 3:
+            return _response(400, b"bad request\n")
+        method, path = words[0], words[1].partition(b"?")[0]
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, b"only GET\n")
+        if path == b"/metrics":
+            status, body, kind = 200, generate_latest(self._registry), CONTENT_TYPE_LATEST
+        elif path == b"/healthz":
+            health = self._health()
+            status, body, kind = 200 if health.is_well else 503, health.text.encode() + b"\n", "text/plain"
+        else:
+            status, body, kind = 404, b"there are /metrics and /healthz\n", "text/plain"
+        return _response(status, body, kind, is_head=method == b"HEAD")
+
+
+def _response(status: int, body: bytes, kind: str = "text/plain", *, is_head: bool = False) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + (b"" if is_head else body)

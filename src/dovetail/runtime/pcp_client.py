@@ -1,0 +1,401 @@
+"""A PCP client for asyncio applications: connects, associates, comes back after a loss, sends and awaits replies.
+
+    async with PcpClient("wss://broker:8142/pcp", "pcp://me/controller", context=context) as client:
+        reply = await client.request("http://example.com/ping", "pcp://agent1/agent", {"hello": 1})
+
+Calls wait for the association where there is none yet, for at most their TTL. All are safe to cancel. A subscription
+outlives reconnects: what changed in between is told as changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self, assert_never, cast
+
+import msgspec
+import picows
+
+from dovetail.model.errors import DovetailError, UsageError
+from dovetail.pcp.client import Client, ClientOptions, ClientState
+from dovetail.pcp.client_events import (
+    Associated,
+    AssociationRefused,
+    ClientEvent,
+    ConnectDecided,
+    DestinationReported,
+    Disconnected,
+    DropDecided,
+    FailureKind,
+    Incoming,
+    InventoryChanged,
+    MessageReceived,
+    ReplyReceived,
+    RequestFailed,
+)
+from dovetail.pcp.uri import BROKER_URI
+from dovetail.pcp.vocabulary import INVENTORY_REQUEST, InventoryRequest, InventoryResponse
+from dovetail.runtime.dialling import dial
+from dovetail.runtime.websocket import quiet_log
+
+DEFAULT_TTL_MS = 30_000
+MAX_UNREAD_MESSAGES = 10_000
+PING_INTERVAL_S = 15.0
+CONNECT_TIMEOUT_S = 10.0
+FLUSH_CHECK_S = 0.005
+
+log = logging.getLogger("dovetail.pcp.client")
+
+
+class PcpRequestError(DovetailError):
+    """A message of ours came to nothing; `kind` says how."""
+
+    def __init__(self, kind: FailureKind, detail: str) -> None:
+        super().__init__(f"{kind.value}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+class PcpConnectError(DovetailError):
+    """The broker refuses this client."""
+
+
+class _Wire(picows.WSListener):
+    """One connection to the broker."""
+
+    def __init__(self, client: PcpClient, max_bytes: int) -> None:
+        self._client = client
+        self._max_bytes = max_bytes
+        self._parts = bytearray()
+        self._code = 1006
+        self.transport: picows.WSTransport | None = None
+
+    def on_ws_connected(self, transport: picows.WSTransport) -> None:
+        self.transport = transport
+        self._client._on_opened(self)
+
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
+        kind = frame.msg_type
+        if kind == picows.WSMsgType.CLOSE:
+            self._code = cast(int, frame.get_close_code()) or 1005
+            transport.disconnect()
+        elif kind in (picows.WSMsgType.BINARY, picows.WSMsgType.TEXT, picows.WSMsgType.CONTINUATION):
+            if frame.fin and not self._parts:
+                self._client._on_message(frame.get_payload_as_bytes())
+                return
+            if len(self._parts) + frame.payload_size > self._max_bytes:
+                transport.disconnect(graceful=False)
+                return
+            self._parts += frame.get_payload_as_bytes()
+            if frame.fin:
+                message, self._parts = bytes(self._parts), bytearray()
+                self._client._on_message(message)
+
+    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:  # noqa: ARG002
+        self._client._on_closed(self, self._code)
+
+
+class PcpClient:
+    """A client. Use it as an asynchronous context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        uri: str,
+        *,
+        version: int = 1,
+        context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        options: ClientOptions | None = None,
+    ) -> None:
+        if not url.startswith(("ws://", "wss://")):
+            raise UsageError(f"{url[:80]!r} is not the address of a broker, expected ws://HOST:PORT/pcp or wss://...")
+        self._url = url
+        self._context = context
+        self._server_hostname = server_hostname
+        self._options = options or ClientOptions()
+        self._core = Client(uri, version, lambda: str(uuid.uuid4()), random.random, self._options)
+        self._kind = picows.WSMsgType.BINARY if version == 1 else picows.WSMsgType.TEXT
+        self._wire: _Wire | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._associated = asyncio.Event()
+        self._refusal: str | None = None
+        self._replies: dict[str, asyncio.Future[Incoming]] = {}
+        self._reports: dict[str, asyncio.Future[tuple[str, ...]]] = {}
+        self._messages: asyncio.Queue[Incoming] = asyncio.Queue(MAX_UNREAD_MESSAGES)
+        self._changes: asyncio.Queue[tuple[tuple[str, int], ...] | None] | None = None
+        self.dropped_messages = 0
+
+    @property
+    def uri(self) -> str:
+        """The client's own URI."""
+        return self._core.uri
+
+    @property
+    def is_associated(self) -> bool:
+        """Whether the broker knows the client now."""
+        return self._core.state is ClientState.ASSOCIATED
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._core.start(_now_us())
+        self._turn()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._core.stop(_now_us())
+        self._turn()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._connecting
+        wire, self._wire = self._wire, None
+        if wire is not None and wire.transport is not None:
+            wire.transport.send_close(picows.WSCloseCode.OK)
+            wire.transport.disconnect()
+            with contextlib.suppress(Exception):
+                await wire.transport.wait_disconnected()
+
+    # What applications call
+
+    async def wait_associated(self, timeout_s: float | None = None) -> None:
+        """Wait until the broker knows us; raises PcpConnectError if it refuses, TimeoutError if it takes too long."""
+        async with asyncio.timeout(timeout_s):
+            await self._associated.wait()
+        if self._refusal is not None and not self.is_associated:
+            raise PcpConnectError(f"{self.uri}: {self._refusal}")
+
+    async def send(
+        self,
+        message_type: str,
+        targets: str | Sequence[str],
+        data: object = None,
+        *,
+        ttl_ms: int = DEFAULT_TTL_MS,
+        in_reply_to: str | None = None,
+    ) -> str:
+        """Send a message and return its id. `bytes` are sent as they are, anything else as JSON, None not at all."""
+        await self.wait_associated(ttl_ms / 1000)
+        return self._send(message_type, targets, data, ttl_ms, in_reply_to)
+
+    async def send_reported(
+        self, message_type: str, targets: str | Sequence[str], data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
+    ) -> tuple[str, ...]:
+        """Send a message and return whom the broker sends it to (v1 only)."""
+        await self.wait_associated(ttl_ms / 1000)
+        message_id = self._send(message_type, targets, data, ttl_ms, None, destination_report=True)
+        future: asyncio.Future[tuple[str, ...]] = self._loop.create_future()
+        self._reports[message_id] = future
+        try:
+            return await future
+        finally:
+            self._reports.pop(message_id, None)
+            self._core.forget(message_id)
+
+    async def request(
+        self, message_type: str, target: str, data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
+    ) -> Incoming:
+        """Send a message and await the first reply to it; raises PcpRequestError."""
+        await self.wait_associated(ttl_ms / 1000)
+        message_id = self._send(message_type, target, data, ttl_ms, None, awaits_reply=True)
+        future: asyncio.Future[Incoming] = self._loop.create_future()
+        self._replies[message_id] = future
+        try:
+            return await future
+        finally:
+            self._replies.pop(message_id, None)
+            self._core.forget(message_id)
+
+    async def reply(self, message: Incoming, message_type: str, data: object = None, **more: Any) -> str:
+        """Answer a message."""
+        return await self.send(message_type, message.sender, data, in_reply_to=message.id, **more)
+
+    async def inventory(self, *patterns: str, subscribe: bool = False) -> list[str]:
+        """Who is connected now, of those that match any of the patterns."""
+        request = InventoryRequest(list(patterns), subscribe)
+        answer = await self.request(INVENTORY_REQUEST, BROKER_URI, request)
+        return msgspec.json.decode(answer.data or b"", type=InventoryResponse).uris
+
+    async def messages(self) -> AsyncIterator[Incoming]:
+        """Messages that answer no request of ours, as they come; the oldest unread are dropped at a bound."""
+        while True:
+            yield await self._messages.get()
+
+    async def subscribe(self, *patterns: str) -> AsyncIterator[tuple[str, int]]:
+        """Each client that matches and is connected (1), then each that comes (1) or goes (-1); survives reconnects."""
+        self._changes = asyncio.Queue()
+        known: set[str] = set()
+        try:
+            while True:
+                try:
+                    present = set(await self.inventory(*patterns, subscribe=True))
+                except (PcpRequestError, TimeoutError) as error:
+                    if isinstance(error, PcpRequestError) and error.kind is not FailureKind.DISCONNECTED:
+                        raise
+                    continue
+                for uri in sorted(known - present):
+                    yield uri, -1
+                for uri in sorted(present - known):
+                    yield uri, 1
+                known = present
+                while (changes := await self._changes.get()) is not None:
+                    for uri, change in changes:
+                        (known.add if change == 1 else known.discard)(uri)
+                        yield uri, change
+        finally:
+            self._changes = None
+
+    async def flush(self) -> None:
+        """Wait until what was sent has left this process."""
+        while self._wire is not None and self._wire.transport is not None:
+            if not self._wire.transport.underlying_transport.get_write_buffer_size():
+                return
+            await asyncio.sleep(FLUSH_CHECK_S)
+
+    # Between the core and the wire
+
+    def _send(
+        self,
+        message_type: str,
+        targets: str | Sequence[str],
+        data: object,
+        ttl_ms: int,
+        in_reply_to: str | None,
+        *,
+        destination_report: bool = False,
+        awaits_reply: bool = False,
+    ) -> str:
+        message_id = self._core.send(
+            message_type,
+            [targets] if isinstance(targets, str) else targets,
+            data if data is None or isinstance(data, bytes) else msgspec.json.encode(data),
+            ttl_ms=ttl_ms,
+            now=_now_us(),
+            in_reply_to=in_reply_to,
+            destination_report=destination_report,
+            awaits_reply=awaits_reply,
+        )
+        self._turn()
+        return message_id
+
+    def _turn(self) -> None:
+        events = self._core.events()
+        for payload in self._core.to_send():
+            if self._wire is not None and self._wire.transport is not None:
+                self._wire.transport.send(self._kind, payload)
+        for event in events:
+            self._act(event)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._core.next_timer()
+        if due is not None:
+            self._timer = self._loop.call_later(max(0, due - _now_us()) / 1_000_000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._core.handle_timer(_now_us())
+        self._turn()
+
+    def _on_opened(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._core.receive_opened(_now_us())
+        self._turn()
+
+    def _on_message(self, data: bytes) -> None:
+        self._core.receive_frame(data, _now_us())
+        self._turn()
+
+    def _on_closed(self, wire: _Wire, code: int) -> None:
+        if self._wire is wire:
+            self._wire = None
+            self._core.receive_closed(code, f"closed with code {code}", _now_us())
+            self._turn()
+
+    async def _connect(self) -> None:
+        options: dict[str, Any] = {}
+        if self._url.startswith("wss:"):
+            options = {"ssl_context": self._context}
+            if self._server_hostname is not None:
+                options["server_hostname"] = self._server_hostname
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await dial(
+                    _Wire(self, self._options.max_message_bytes),
+                    self._url,
+                    logger_name=quiet_log,
+                    enable_auto_ping=True,
+                    auto_ping_strategy=picows.WSAutoPingStrategy.PING_PERIODICALLY,
+                    auto_ping_idle_timeout=PING_INTERVAL_S,
+                    auto_ping_reply_timeout=PING_INTERVAL_S,
+                    max_frame_size=self._options.max_message_bytes,
+                    **options,
+                )
+        except (OSError, TimeoutError, picows.WSError) as error:
+            self._core.receive_closed(1006, f"cannot connect: {error}", _now_us())
+            self._turn()
+
+    def _act(self, event: ClientEvent) -> None:
+        match event:
+            case ConnectDecided():
+                self._connecting = self._loop.create_task(self._connect())
+            case DropDecided(detail=detail):
+                log.info("%s drops its connection: %s", self.uri, detail)
+                if self._wire is not None and self._wire.transport is not None:
+                    self._wire.transport.disconnect()
+            case Associated():
+                log.info("%s is associated", self.uri)
+                self._refusal = None
+                self._associated.set()
+            case AssociationRefused(detail=detail):
+                self._refusal = detail
+                self._associated.set()
+            case Disconnected(detail=detail):
+                log.info("%s is disconnected: %s", self.uri, detail)
+                if self._refusal is None:
+                    self._associated.clear()
+                if self._changes is not None:
+                    self._changes.put_nowait(None)
+            case MessageReceived(message=message):
+                if self._messages.full():
+                    self._messages.get_nowait()
+                    self.dropped_messages += 1
+                self._messages.put_nowait(message)
+            case ReplyReceived(id=message_id, reply=reply):
+                _finish(self._replies.get(message_id), reply)
+            case DestinationReported(id=message_id, targets=targets):
+                _finish(self._reports.get(message_id), targets)
+            case RequestFailed(id=failed, kind=kind, detail=detail):
+                self._fail(failed, PcpRequestError(kind, detail))
+            case InventoryChanged(changes=changes):
+                if self._changes is not None:
+                    self._changes.put_nowait(changes)
+            case _:
+                assert_never(event)
+
+    def _fail(self, message_id: str | None, error: PcpRequestError) -> None:
+        log.info("%s: message %s %s", self.uri, message_id, error)
+        for waiting in (self._replies.get(message_id or ""), self._reports.get(message_id or "")):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+
+
+def _finish(future: asyncio.Future[Any] | None, result: object) -> None:
+    if future is not None and not future.done():
+        future.set_result(result)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

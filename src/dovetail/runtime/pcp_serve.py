@@ -1,0 +1,152 @@
+"""A broker as a process: its journal, its event loop, its signals, from start to the last write."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
+from dovetail.model.errors import ConfigError, DovetailError
+from dovetail.pcp.settings import PcpSettings
+from dovetail.runtime.pcp_server import PcpServer, now_us
+from dovetail.runtime.pcp_tls import check_settings
+from dovetail.tlog.keys import Signer
+
+_GC_THRESHOLDS = (50_000, 20, 100)
+
+log = logging.getLogger("dovetail.pcp")
+
+
+def run_broker(
+    settings: PcpSettings,
+    on_started: Callable[[dict[str, object]], None],
+    *,
+    journal_options: JournalOptions | None = None,
+    on_journal: Callable[[Journal], None] | None = None,
+    read_settings: Callable[[], PcpSettings] | None = None,
+) -> None:
+    """Run a broker until SIGTERM or SIGINT; raises where it cannot start or can no longer keep its journal.
+
+    `on_journal` is told the open journal before the broker starts, for whatever else is to be done with it.
+    `read_settings` is called at SIGHUP: the rules it returns decide from then on; where it raises, the old ones do.
+    """
+    check_settings(settings)
+    running = _serve(settings, on_started, journal_options, on_journal, read_settings)
+    if settings.event_loop == "uvloop":
+        try:
+            import uvloop
+        except ImportError:
+            running.close()
+            raise ConfigError("event_loop is 'uvloop', which is not installed; 'asyncio' always is") from None
+        uvloop.run(running)
+    else:
+        asyncio.run(running)
+
+
+def open_journal(settings: PcpSettings, options: JournalOptions | None = None) -> Journal | None:
+    """The broker's journal; its signing key is made beside it where none is named."""
+    if settings.journal is None:
+        return None
+    path = Path(settings.journal)
+    server = settings.server_uri
+    if settings.signing_key is not None:
+        key_path = Path(settings.signing_key)
+    else:
+        key_path = path.parent / f"{file_stem(server)}.skey"
+        if not key_path.exists():
+            create_signing_key(path.parent, server)
+    key = load_signing_key(key_path)
+    options = options or JournalOptions(durability=settings.durability)
+    return Journal.open(path, server=server, signer=Signer(server, key.private_key), options=options)
+
+
+async def _serve(
+    settings: PcpSettings,
+    on_started: Callable[[dict[str, object]], None],
+    journal_options: JournalOptions | None,
+    on_journal: Callable[[Journal], None] | None,
+    read_settings: Callable[[], PcpSettings] | None,
+) -> None:
+    journal = open_journal(settings, journal_options)
+    try:
+        if journal is not None and on_journal is not None:
+            on_journal(journal)
+        server = PcpServer(settings, journal)
+        if journal is not None:
+            first = max(0, journal.size - settings.restore_hops)
+            server.broker.restore(journal.hops(first), now_us())
+        await server.start()
+        gc.collect()
+        gc.freeze()  # what is there now stays; a collection looks only at what comes after
+        gc.set_threshold(*_GC_THRESHOLDS)
+        if read_settings is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_rules, server, read_settings)
+        await _until_stopped(server, lambda: on_started(describe(server)))
+        await server.stop()
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def reload_rules(server: PcpServer, read_settings: Callable[[], PcpSettings]) -> None:
+    """Let the rules of newly read settings decide; where these cannot be read, the old rules stay."""
+    try:
+        settings = read_settings()
+    except DovetailError as error:
+        server.keep_rules(error)
+        return
+    changed = [
+        name
+        for name in settings.__struct_fields__
+        if name != "rules" and getattr(settings, name) != getattr(server.settings, name)
+    ]
+    if changed:
+        log.warning("changed settings that need a restart: %s", ", ".join(changed))
+    server.change_rules(settings.rules)
+
+
+def describe(server: PcpServer) -> dict[str, object]:
+    """Where a broker listens."""
+    settings = server.settings
+    scheme = "ws" if settings.insecure_plain else "wss"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    described: dict[str, object] = {
+        "server": settings.server_uri,
+        "url": f"{scheme}://{host}:{server.port}{settings.mount_v1}",
+        "url_v2": f"{scheme}://{host}:{server.port}{settings.mount_v2}",
+    }
+    if server.metrics_port is not None:
+        described["metrics"] = f"http://{settings.metrics_host}:{server.metrics_port}/metrics"
+    return described
+
+
+async def _until_stopped(server: PcpServer, on_ready: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop(name: str) -> None:
+        log.info("%s: draining", name)
+        if not stopped.done():
+            stopped.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    assert server.failed is not None
+    try:
+        # whoever is told that it runs may stop it at once
+        on_ready()
+        await asyncio.wait([stopped, server.failed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    if server.failed.done():
+        error = server.failed.exception()
+        with contextlib.suppress(Exception):
+            await server.stop()
+        raise error if isinstance(error, DovetailError) else DovetailError(f"the broker failed: {error}")

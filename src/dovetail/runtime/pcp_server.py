@@ -1,0 +1,481 @@
+"""The broker on sockets: feeds the core, journals what it saw, sends, and sets the timer again.
+
+Theory of operation. Messages that arrive in one turn of the event loop are collected in the inbox; the first of them
+plans one flush at the turn's end. The flush feeds them to the core at once, drains it, gives the observations to the
+journal, and writes to each connection once. There is no `await` on this path. Whatever else happens to a connection is
+told to the core at once, after what came before it.
+
+The gate. With durability `full`, observations are appended and waited for; until the disk has them, the inbox is kept
+and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages, so that a
+delivery is observed only if it is handed to a transport. With `relaxed` durability the gate closes only while the
+journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Protocol, assert_never
+
+from dovetail.model.errors import ConfigError, DovetailError, JournalError
+from dovetail.model.hop import Observation, Reason
+from dovetail.pcp.broker import Broker
+from dovetail.pcp.events import CloseDecided, Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.outbound import Outgoing
+from dovetail.pcp.session import ConnectionId, parse_mount
+from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.vocabulary import (
+    CLOSE_ASSOCIATION_UNSUCCESSFUL,
+    CLOSE_GOING_AWAY,
+    CLOSE_LIMIT_EXCEEDED,
+    CLOSE_NO_CERTIFICATE,
+    CLOSE_REVOKED,
+)
+from dovetail.runtime.metrics import Health, MetricsServer
+from dovetail.runtime.pcp_access import access, log_message
+from dovetail.runtime.pcp_metrics import BrokerMetrics
+from dovetail.runtime.pcp_tls import RevocationList, check_settings, common_name, serial_number, server_context
+from dovetail.runtime.websocket import Connection, encode_frames, listen
+
+REVOCATION_CHECK_S = 2.0
+RETRY_S = 0.01
+DRAIN_CHECK_S = 0.02
+MAX_INBOX_BYTES = 64 * 1024 * 1024
+
+log = logging.getLogger("dovetail.pcp")
+
+
+class Journal(Protocol):
+    """What the broker needs of a journal."""
+
+    @property
+    def queue_bytes(self) -> int: ...
+
+    async def append_async(self, observations: Sequence[Observation]) -> int: ...
+
+    def write(self, observations: Sequence[Observation]) -> None: ...
+
+
+def now_us() -> int:
+    """Microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
+
+
+class PcpServer:
+    """A broker that listens. `start` it, wait on `failed` or your own signal, then `stop` it."""
+
+    def __init__(self, settings: PcpSettings, journal: Journal | None = None) -> None:
+        check_settings(settings)
+        self.settings = settings
+        self._journal = journal
+        self._is_full = journal is not None and settings.durability == "full"
+        tells_messages = settings.access_log and access.isEnabledFor(logging.INFO)
+        self.broker = Broker(settings, lambda: str(uuid.uuid4()), tells_messages=tells_messages)
+        self.metrics = BrokerMetrics(self.broker, journal)
+        self._connections: dict[int, Connection] = {}
+        self._texts: set[int] = set()
+        self._opened_at: dict[int, float] = {}
+        self._serials: dict[int, int] = {}
+        self._read_buffers: dict[int, int] = {}
+        self._read_buffer_bytes = 0
+        self._revocations: RevocationList | None = None
+        self._listener: asyncio.Server | None = None
+        self._metrics_server = MetricsServer(self.metrics.registry, self.health)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_planned = False
+        self._is_gated = False
+        self._is_draining = False
+        self._inbox: list[tuple[bytes, ConnectionId, bool]] = []
+        self._inbox_bytes = 0  # counted only while it is gated
+        self._closed_while_gated: list[ConnectionId] = []
+        self._now = 0
+        self._turn_began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: int | None = None
+        self.port = 0
+        self.metrics_port: int | None = None
+        self.failed: asyncio.Future[None] | None = None
+
+    # Life
+
+    async def start(self) -> None:
+        """Listen."""
+        settings = self.settings
+        self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
+        context = None
+        if not settings.insecure_plain:
+            authority = settings.authority or ""
+            context = server_context(settings.certificate or "", settings.key or "", authority)
+            if settings.revocations:
+                self._revocations = RevocationList(settings.revocations, authority)
+                self._revocations.reload()
+                self._spawn(self._watch_revocations(self._revocations))
+        if settings.metrics_port is not None:
+            self.metrics_port = await self._metrics_server.start(settings.metrics_host, settings.metrics_port)
+        self._listener = await listen(
+            self,
+            settings.host,
+            settings.port,
+            context=context,
+            max_bytes=settings.max_message_bytes,
+            handshake_timeout_s=settings.handshake_timeout_ms / 1000,
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        scheme = "ws" if settings.insecure_plain else "wss"
+        log.info("listening on %s://%s:%d", scheme, settings.host, self.port)
+
+    async def stop(self) -> None:
+        """Take no more connections, write what is queued as far as it goes in time, close. Safe to call twice."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        if self._listener is not None:
+            self._listener.close()
+        deadline = self._loop.time() + self.settings.drain_timeout_ms / 1000
+        await self._wait_until(lambda: not (self._is_busy() or self._unwritten_bytes()), deadline)
+        self._now = now_us()
+        self._feed()
+        for connection in list(self._connections):
+            self.broker.close(ConnectionId(connection), CLOSE_GOING_AWAY, "shutting down", self._now)
+        self._plan()
+        await self._wait_until(lambda: not self._is_busy(), deadline + 1.0)
+        await asyncio.sleep(0)
+        for remaining in list(self._connections.values()):
+            remaining.abort()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._metrics_server.stop()
+        await asyncio.sleep(DRAIN_CHECK_S)
+        log.info("stopped")
+
+    async def _wait_until(self, is_done: Callable[[], object], deadline: float) -> None:
+        while not is_done() and self._loop.time() < deadline:  # noqa: ASYNC110 - only while stopping
+            await asyncio.sleep(DRAIN_CHECK_S)
+
+    def _is_busy(self) -> bool:
+        return self._is_planned or self._is_gated or bool(self.broker.backlogs())
+
+    def health(self) -> Health:
+        """What `/healthz` says."""
+        if self._is_draining:
+            return Health(False, "draining")
+        if self.failed is not None and self.failed.done():
+            return Health(False, "the journal failed")
+        return Health(True, "ok")
+
+    def _unwritten_bytes(self) -> int:
+        return sum(connection.write_buffer_size for connection in self._connections.values())
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Called by the listener
+
+    def admit(self, path: str) -> int | None:
+        """Refuse before the upgrade: clients then back off, while a close brings them back at once."""
+        if parse_mount(path, self.settings) is None:
+            status = 404
+        elif self._is_draining or len(self._connections) >= self.settings.max_connections:
+            status = 503
+        else:
+            return None
+        self.metrics.refused_upgrades.labels(str(status)).inc()
+        return status
+
+    def receive_opened(self, connection: Connection, path: str) -> None:
+        """A connection was upgraded."""
+        mount = parse_mount(path, self.settings)
+        assert mount is not None
+        name: str | None = None
+        if not self.settings.insecure_plain:
+            certificate = connection.take_certificate()
+            name = common_name(certificate)
+            serial = serial_number(certificate)
+            if name is None:
+                self._refuse(connection, CLOSE_NO_CERTIFICATE, "no certificate with exactly one common name")
+                return
+            if serial is not None and self._revocations is not None:
+                if serial in self._revocations.serials:
+                    self._refuse(connection, CLOSE_REVOKED, "certificate revoked")
+                    return
+                self._serials[connection.id] = serial
+        self._connections[connection.id] = connection
+        if mount.version == 2:
+            self._texts.add(connection.id)
+        else:
+            self._opened_at[connection.id] = self._loop.time()
+        self._plan()
+        self._feed()
+        self.broker.receive_opened(ConnectionId(connection.id), name, path, self._now)
+
+    def _refuse(self, connection: Connection, code: int, detail: str) -> None:
+        log.warning("connection refused: %s", detail)
+        self.metrics.closes.labels(str(code)).inc()
+        connection.close(code, detail)
+
+    def receive_message(self, data: bytes, connection: int, is_text: bool) -> None:
+        """A whole message; the hot path."""
+        if not self._is_planned:
+            self._plan()
+        self._inbox.append((data, ConnectionId(connection), is_text))
+        if self._is_gated:
+            self._inbox_bytes += len(data)
+            if self._inbox_bytes > MAX_INBOX_BYTES:
+                time.sleep(RETRY_S)  # the disk is slower than the network: let TCP slow the senders down
+
+    def receive_large(self, connection: int, size: int) -> None:
+        """Read buffers grow and never shrink: over the memory limit, a connection that has a large one is closed."""
+        grown = 2 * size - self._read_buffers.get(connection, 0)
+        if grown > 0:
+            self._read_buffers[connection] = 2 * size
+            self._read_buffer_bytes += grown
+        if self._read_buffer_bytes > self.settings.total_queue_bytes:
+            self._plan()
+            self._feed()
+            detail = "read buffers exceed the memory limit"
+            self.broker.close(ConnectionId(connection), CLOSE_LIMIT_EXCEEDED, detail, self._now)
+
+    def receive_ping(self, connection: int) -> None:
+        """A ping or a pong; picows was told to answer."""
+        self.broker.receive_ping(ConnectionId(connection), now_us())
+
+    def receive_refused(self, data: bytes, connection: int, reason: Reason, size: int) -> None:
+        """A frame that was not taken in whole."""
+        self._plan()
+        self._feed()
+        self.broker.receive_refused(data, ConnectionId(connection), self._now, reason, size)
+
+    def receive_paused(self, connection: int) -> None:
+        """The kernel takes no more for this connection."""
+        self.broker.receive_paused(ConnectionId(connection), now_us())
+
+    def receive_resumed(self, connection: int) -> None:
+        """The kernel has taken everything."""
+        self._plan()
+        self.broker.receive_resumed(ConnectionId(connection), self._now)
+
+    def receive_closed(self, connection: int) -> None:
+        """The wire is gone."""
+        if self._connections.pop(connection, None) is None:
+            return
+        self._texts.discard(connection)
+        self._opened_at.pop(connection, None)
+        self._serials.pop(connection, None)
+        self._read_buffer_bytes -= self._read_buffers.pop(connection, 0)
+        self._plan()
+        if self._is_gated:
+            # What it sent before must be fed first; but nothing more may be handed over to it.
+            self.broker.receive_broken(ConnectionId(connection), self._now)
+            self._closed_while_gated.append(ConnectionId(connection))
+        else:
+            self._feed()
+            self.broker.receive_closed(ConnectionId(connection), self._now)
+
+    # A turn
+
+    def _plan(self) -> None:
+        """Have one flush at the end of this turn."""
+        if not self._is_planned:
+            self._is_planned = True
+            self._now = now_us()
+            self._turn_began = time.perf_counter()
+            self._loop.call_soon(self._flush)
+
+    def _feed(self) -> None:
+        """Give the core what has arrived, unless the gate is closed."""
+        if self._is_gated or not self._inbox:
+            return
+        inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
+        left = iter(inbox)
+        while True:
+            try:
+                self.broker.receive_frames(left, self._now)
+                return
+            except Exception:
+                rest = list(left)
+                failed = inbox[len(inbox) - len(rest) - 1][1]
+                log.exception("connection %d is closed: its message could not be handled", failed)
+                self.broker.close(failed, CLOSE_LIMIT_EXCEEDED, "internal error", self._now)
+                left = iter(rest)
+
+    def _flush(self) -> None:
+        self._is_planned = False
+        if self._is_gated:
+            return
+        try:
+            self._feed()
+            events = self.broker.events(settle=not self._is_full)
+            observations = [event for event in events if isinstance(event, Observation)]
+            if observations and self._journal is not None:
+                if self._is_full:
+                    self._close_gate(observations, events)
+                    return
+                try:
+                    self._journal.write(observations)
+                except JournalError as error:
+                    if not error.retriable:
+                        raise
+                    self.metrics.journal_delays.inc()
+                    self._close_gate(observations, events)
+                    return
+            self._send(events, len(observations))
+        except Exception as error:
+            self._fail(error)
+
+    def _send(self, events: list[Event], observation_count: int) -> None:
+        outgoing = self.broker.to_send()
+        if outgoing:
+            self._write(outgoing)
+            if self._is_full:
+                self._plan()  # handing over was observed just now
+        if observation_count != len(events):
+            for event in events:
+                if event.__class__ is not Observation:
+                    self._act(event)
+        self._arm()
+        self.metrics.turns.observe(time.perf_counter() - self._turn_began)
+
+    def _write(self, outgoing: list[Outgoing]) -> None:
+        connections = self._connections
+        texts = self._texts
+        last: list[bytes] | None = None
+        frames = b""
+        for number, payloads in outgoing:
+            connection = connections.get(number)
+            if connection is None:
+                continue  # refused or gone; the core was told
+            if payloads is not last:
+                last = payloads
+                frames = encode_frames(payloads, number in texts)
+            connection.send(frames)
+
+    def _act(self, event: Event) -> None:
+        match event:
+            case MessageHandled():
+                log_message(event)
+            case SessionOpened(connection=connection, uri=uri, version=version):
+                opened = self._opened_at.pop(connection, None)
+                if opened is not None:
+                    self.metrics.handshake_seconds.observe(self._loop.time() - opened)
+                log.info("session opened uri=%s version=%d connection=%d", uri, version, connection)
+            case SessionEnded(connection=connection, uri=uri, was_superseded=superseded):
+                log.info("session ended uri=%s superseded=%s connection=%d", uri, superseded, connection)
+            case CloseDecided(connection=connection, code=code, detail=detail):
+                self.metrics.closes.labels(str(code)).inc()
+                closing = self._connections.get(connection)
+                if closing is not None:
+                    closing.close(code, detail)
+            case SlowConsumerFound(uri=uri, queued_bytes=size):
+                self.metrics.count_slow(uri)
+                log.warning("slow consumer uri=%s queued_bytes=%d", uri, size)
+            case Observation():
+                pass
+            case _:
+                assert_never(event)
+
+    # The gate
+
+    def _close_gate(self, observations: list[Observation], events: list[Event]) -> None:
+        self._is_gated = True
+        self._spawn(self._commit(observations, events))
+
+    async def _commit(self, observations: list[Observation], events: list[Event]) -> None:
+        """Wait until the journal has the observations, then send and let the next turn begin."""
+        assert self._journal is not None
+        try:
+            while True:
+                try:
+                    if self._is_full:
+                        await self._journal.append_async(observations)
+                    else:
+                        self._journal.write(observations)
+                    break
+                except JournalError as error:
+                    if not error.retriable:
+                        raise
+                    await asyncio.sleep(RETRY_S)
+            self._send(events, len(observations))
+        except Exception as error:
+            self._fail(error)
+            return
+        self._is_gated = False
+        self._plan()
+        self._feed()
+        closed, self._closed_while_gated = self._closed_while_gated, []
+        for connection in closed:
+            self.broker.receive_closed(connection, self._now)
+
+    def _fail(self, error: Exception) -> None:
+        """The broker cannot keep its promises: stop promising."""
+        if not isinstance(error, DovetailError):  # whoever runs the broker tells those
+            log.critical("the broker stops", exc_info=error)
+        self._is_gated = True
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    # Time
+
+    def _arm(self) -> None:
+        due = self.broker.next_timer()
+        if due is None or (self._timer_due is not None and self._timer_due <= due):
+            return  # an early timer does no harm: it sets itself again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_later(max(0, due - now_us()) / 1_000_000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_due = None
+        self._plan()
+        if not self._is_gated:
+            self._feed()
+            self.broker.handle_timer(self._now)
+
+    # Revocation
+
+    async def _watch_revocations(self, revocations: RevocationList) -> None:
+        while True:
+            await asyncio.sleep(REVOCATION_CHECK_S)
+            try:
+                new = revocations.reload()
+            except ConfigError as error:
+                log.error("revocation list not read, the last one stays: %s", error)
+                continue
+            revoked = [connection for connection, serial in self._serials.items() if serial in new]
+            if revoked:
+                log.warning("%d connections have a revoked certificate", len(revoked))
+                self._spawn(self._close_spread(revoked, CLOSE_REVOKED, "certificate revoked"))
+
+    async def _close_spread(self, connections: Sequence[int], code: int, detail: str) -> None:
+        """Close them spread over time, so that they do not all come back at once."""
+        pause = self.settings.revocation_spread_ms / 1000 / len(connections)
+        for connection in connections:
+            self._plan()
+            self._feed()
+            self.broker.close(ConnectionId(connection), code, detail, self._now)
+            await asyncio.sleep(pause)
+
+    # Rules
+
+    def change_rules(self, rules: tuple[Rule, ...]) -> None:
+        """From now on these rules decide; connections that they do not let associate are closed, spread over time."""
+        self._plan()
+        self._feed()
+        refused = self.broker.change_rules(rules, self._now)
+        self.metrics.rule_changes.labels("done").inc()
+        log.warning("rules changed: %d rules decide now, %d connections are closed by them", len(rules), len(refused))
+        if refused:
+            self._spawn(self._close_spread(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate"))
+
+    def keep_rules(self, error: DovetailError) -> None:
+        """New rules could not be read: say so; the old ones stay."""
+        self.metrics.rule_changes.labels("failed").inc()
+        log.error("rules not read, the old ones stay: %s", error)

@@ -1,0 +1,179 @@
+"""A running peer's control socket: `publish`, `tail` and `status` from other processes of the same user.
+
+One request per connection, one JSON object per line in both directions, on a Unix socket with mode 0600:
+
+    {"verb": "status"}                                     -> one object
+    {"verb": "publish", "payload": HEX, "ttl_epochs": N}   -> {"examined": N, "expected": N} while it works,
+                                                              then {"address": HEX}
+    {"verb": "tail", "since_ms": N or null}                -> one object per item, until the client goes
+
+An answer {"error": TEXT} ends a request that cannot be done. A client that goes cancels its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dovetail.model.errors import ConfigError, DovetailError
+from dovetail.runtime.swarm_node import Evidence, Gap, Item, Message, Missed, SwarmNode
+from dovetail.swarm.content import MAX_CONTENT_BYTES
+from dovetail.swarm.pow import expected_hashes
+
+MAX_REQUEST_BYTES: Final = 4 * MAX_CONTENT_BYTES
+REQUEST_TIMEOUT_S: Final = 5.0
+PROGRESS_S: Final = 0.2
+CONTROL_FILE: Final = "control.sock"
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client asks for."""
+
+    verb: Literal["status", "publish", "tail"]
+    payload: str = ""
+    ttl_epochs: int = 1
+    since_ms: int | None = None
+
+
+class ControlServer:
+    """Answers on a Unix socket for one node."""
+
+    def __init__(self, node: SwarmNode, path: Path) -> None:
+        self._node = node
+        self._path = path
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen; a socket left behind by a crash is replaced."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        mask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._answer, self._path, limit=MAX_REQUEST_BYTES)
+        except OSError as error:
+            raise ConfigError(f"control socket {self._path}: {error.strerror or error}") from None
+        finally:
+            os.umask(mask)
+
+    async def stop(self) -> None:
+        """Stop listening and remove the socket."""
+        if self._server is not None:
+            self._server.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                line = await reader.readline()
+            request = msgspec.json.decode(line, type=Request)
+            work = asyncio.ensure_future(self._perform(request, writer))
+            gone = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (work, gone):
+                task.cancel()
+            await work
+        except (DovetailError, ValueError) as error:
+            with contextlib.suppress(ConnectionError):
+                _write(writer, {"error": str(error)})
+        except (TimeoutError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _perform(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        match request.verb:
+            case "status":
+                endpoints = {"endpoints": self._node.endpoints, "journal_hops": self._node.journal.size}
+                _write(writer, msgspec.to_builtins(self._node.status()) | endpoints)
+            case "publish":
+                await self._publish(request, writer)
+            case "tail":
+                await self._tail(request.since_ms, writer)
+        await writer.drain()
+
+    async def _publish(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        examined = 0
+
+        def note(count: int) -> None:
+            nonlocal examined
+            examined = count
+
+        task = asyncio.ensure_future(
+            self._node.publish(bytes.fromhex(request.payload), request.ttl_epochs, progress=note)
+        )
+        try:
+            while not (await asyncio.wait({task}, timeout=PROGRESS_S))[0]:
+                _write(writer, {"examined": examined, "expected": expected_hashes(self._node.peer.rules.pow_target)})
+                await writer.drain()
+        finally:
+            task.cancel()
+        _write(writer, {"address": (await task).hex()})
+
+    async def _tail(self, since_ms: int | None, writer: asyncio.StreamWriter) -> None:
+        items = self._node.subscribe()
+        following = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        if since_ms is not None:
+            for message in self._node.query(since_ms, (1 << 48) - 1):
+                _write(writer, describe_item(message))
+        try:
+            while True:
+                _write(writer, describe_item(await following))
+                await writer.drain()
+                following = asyncio.ensure_future(anext(items))
+        except StopAsyncIteration:
+            pass
+        finally:
+            following.cancel()
+
+
+def describe_item(item: Item) -> dict[str, Any]:
+    """One item of the flow as a JSON object; bytes in hex."""
+    match item:
+        case Message():
+            return {
+                "message": item.address.hex(),
+                "timestamp": item.timestamp_ms,
+                "ttl_epoch": item.ttl_epochs,
+                "references": [each.hex() for each in item.references],
+                "source": item.source,
+                "payload_hex": item.payload.hex(),
+            }
+        case Gap():
+            referrer = item.referrer.hex() if item.referrer else None
+            return {"gap": item.msg_hash.hex(), "state": item.state, "referrer": referrer}
+        case Evidence():
+            return {"evidence": item.kind, "messages": [each.hex() for each in item.messages]}
+        case Missed():
+            return {"missed": item.count}
+
+
+def request(path: Path, asked: Request) -> Iterator[dict[str, Any]]:
+    """Ask a running peer and yield its answers as they come; DovetailError where it cannot be reached or refuses."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            raise ConfigError(f"no peer answers at {path}: {error.strerror}") from None
+        connection.sendall(msgspec.json.encode(asked) + b"\n")
+        with connection.makefile("rb") as lines:
+            for line in lines:
+                answer: dict[str, Any] = msgspec.json.decode(line)
+                if "error" in answer:
+                    raise DovetailError(str(answer["error"]))
+                yield answer
+    finally:
+        connection.close()
+
+
+def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+    writer.write(msgspec.json.encode(answer) + b"\n")

@@ -1,0 +1,220 @@
+"""An owner's client with a directory of its own: the atom's key, its journal, and the keys of others it has seen.
+
+atom.json       the atom's URI and its sockets
+atom.skey       the atom's signing key (PEM)
+keys/           documents of nodes and atoms, by which messages can be checked later without any network
+journal.db      every message of the atom's conversations, as this owner got them
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dovetail.journal.journal import Journal
+from dovetail.model.errors import ConfigError, KeyFileError
+from dovetail.model.hop import Stage
+from dovetail.runtime.won_driver import Driver, now_us
+from dovetail.runtime.won_socket import client_context, fetch
+from dovetail.tlog.keys import Signer
+from dovetail.won.chain import ChainState
+from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
+from dovetail.won.keys import read_key_document
+from dovetail.won.links import LinkKind
+from dovetail.won.message import Message
+from dovetail.won.owner import Owner
+from dovetail.won.settings import WonSettings
+from dovetail.won.signing import PublicKey, SigningKey
+
+_PRIVATE = 0o600
+
+
+class AtomFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an owner's directory says about its atom."""
+
+    atom: str
+    sockets: tuple[str, ...]
+    authority: str | None = None
+
+
+class OwnerHome:
+    """The directory of one owner's client."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            self.file = msgspec.json.decode((directory / "atom.json").read_bytes(), type=AtomFile)
+            private = serialization.load_pem_private_key((directory / "atom.skey").read_bytes(), password=None)
+        except OSError as error:
+            raise ConfigError(f"{directory} is no owner's directory: {error.strerror}") from None
+        except (msgspec.DecodeError, ValueError, TypeError) as error:
+            raise KeyFileError(f"{directory} cannot be used: {error}") from None
+        if not isinstance(private, Ed25519PrivateKey):
+            raise KeyFileError(f"{directory / 'atom.skey'} is not an Ed25519 key")
+        self.private_key = private
+
+    @classmethod
+    def create(cls, directory: Path, file: AtomFile, key: Ed25519PrivateKey | None = None) -> OwnerHome:
+        """Make a directory for an atom, with a new key or, for a further client of the same atom, its key."""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (directory / "atom.json").exists():
+            raise ConfigError(f"{directory} has an atom already")
+        pem = (key or Ed25519PrivateKey.generate()).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        handle = os.open(directory / "atom.skey", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(pem)
+        (directory / "atom.json").write_bytes(msgspec.json.format(msgspec.json.encode(file)))
+        return cls(directory)
+
+    @property
+    def journal_path(self) -> Path:
+        """Where the owner's own copy is kept."""
+        return self.directory / "journal.db"
+
+    def open_journal(self) -> Journal:
+        """The journal, open for writing; close it when done."""
+        signer = Signer(self.file.atom, self.private_key)
+        return Journal.open(self.journal_path, server=self.file.atom, signer=signer)
+
+    def _document_path(self, uri: str) -> Path:
+        return self.directory / "keys" / (hashlib.sha256(uri.encode()).hexdigest()[:32] + ".trig")
+
+    def read_document(self, uri: str) -> bytes | None:
+        """A document kept earlier."""
+        path = self._document_path(uri)
+        return path.read_bytes() if path.exists() else None
+
+    def keep_document(self, uri: str, data: bytes) -> None:
+        """Keep a document, if there is a key in it: the first key seen for a URI stays."""
+        path = self._document_path(uri)
+        if not path.exists() and read_key_document(uri, data) is not None:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+
+    def find_keys(self, uris: set[str]) -> dict[str, PublicKey]:
+        """The keys of some signers, from the documents kept."""
+        found = {self.file.atom: SigningKey(self.private_key.private_bytes_raw()).public}
+        for uri in uris - found.keys():
+            data = self.read_document(uri)
+            key = read_key_document(uri, data) if data is not None else None
+            if key is not None:
+                found[uri] = key
+        return found
+
+    async def fetch_keys(self, uris: set[str]) -> None:
+        """Fetch and keep the documents that are missing."""
+        context = client_context(self.file.authority)
+        for uri in uris - self.find_keys(uris).keys():
+            data = await fetch(uri, context)
+            if data is not None:
+                self.keep_document(uri, data)
+
+    def read_messages(self) -> list[bytes]:
+        """The bytes of every message taken or made, in order."""
+        if not self.journal_path.exists():
+            return []
+        with self.open_journal() as journal:
+            return [
+                hop.raw
+                for hop in journal.hops()
+                if hop.raw is not None and hop.stage in (Stage.ACCEPTED, Stage.CREATED)
+            ]
+
+
+class OwnerClient:
+    """A running client. `async with` it."""
+
+    def __init__(
+        self,
+        home: OwnerHome,
+        *,
+        is_created: bool = True,
+        settings: WonSettings | None = None,
+        observer: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.home = home
+        self._observer = observer
+        self._registered = asyncio.Event()
+        self._waiters: dict[str, asyncio.Future[None]] = {}
+        self.journal = home.open_journal()
+        self.owner = Owner(
+            home.file.atom,
+            SigningKey(home.private_key.private_bytes_raw()),
+            random.SystemRandom(),
+            settings=settings,
+            is_created=is_created,
+        )
+
+    async def __aenter__(self) -> OwnerClient:
+        self.owner.restore(self.journal.hops(), now_us())
+        self.driver = Driver(
+            self.owner,
+            self.journal,
+            label=LinkKind.OWNER.value,
+            context=client_context(self.home.file.authority),
+            observer=self._observe,
+            read_document=self.home.read_document,
+            keep_document=self.home.keep_document,
+        )
+        self.owner.start(now_us())
+        self.driver.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.owner.stop()
+        self.driver.settle()
+        await self.driver.stop()
+        await asyncio.to_thread(self.journal.close)
+
+    def say(self, action: Callable[[Owner, int], Message]) -> Message:
+        """Let the owner make a message; it is journaled and then sent."""
+        message = action(self.owner, now_us())
+        self.driver.settle()
+        return message
+
+    async def wait_registered(self, timeout_s: float) -> bool:
+        """Wait until this client has all that the node has."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._registered.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_settled(self, uri: str, timeout_s: float) -> ChainState | None:
+        """Wait until a message is complete or has failed; its state then, or when the time is over."""
+        if not self._is_final(uri):
+            waiter = self._waiters.setdefault(uri, asyncio.get_running_loop().create_future())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(waiter)
+        return self.owner.conversations.state_of(uri)
+
+    def _is_final(self, uri: str) -> bool:
+        chain = self.owner.conversations.threads[uri].chain
+        is_stored = chain.state is ChainState.ATOM and chain.first is not None
+        return is_stored or chain.state in (ChainState.COMPLETE, ChainState.FAILED)
+
+    def _observe(self, event: Event) -> None:
+        match event:
+            case RegistrationConfirmed():
+                self._registered.set()
+            case ChainAdvanced() if event.uri in self._waiters and self._is_final(event.uri):
+                waiter = self._waiters.pop(event.uri)
+                if not waiter.done():
+                    waiter.set_result(None)
+            case _:
+                pass
+        if self._observer is not None:
+            self._observer(event)

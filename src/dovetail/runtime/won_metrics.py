@@ -1,0 +1,106 @@
+"""A node's numbers for Prometheus, read from the core when they are asked for, so that counting costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dovetail.journal.journal import Journal
+from dovetail.runtime.won_driver import Driver, now_us
+from dovetail.won.atom import AtomState
+from dovetail.won.chain import ChainState
+from dovetail.won.connection import ConnectionState
+from dovetail.won.links import LinkKind
+from dovetail.won.node import Node
+from dovetail.won.status import QueueStatus
+
+MAX_NAMED_NODES = 100
+_OTHERS = "others"
+_State = TypeVar("_State", bound=StrEnum)
+
+
+class NodeCollector(Collector):
+    """Collects what the core counts."""
+
+    def __init__(self, node: Node, journal: Journal, driver: Driver) -> None:
+        self._node = node
+        self._journal = journal
+        self._driver = driver
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other."""
+        status = self._node.status(now_us())
+        messages = CounterMetricFamily(
+            "dovetail_won_messages", "Hops observed, by stage and reason.", labels=["stage", "reason"]
+        )
+        for (stage, reason), count in sorted(status.hops.items(), key=lambda item: (item[0][0], item[0][1] or "")):
+            messages.add_metric([stage, reason or ""], count)
+        yield messages
+        yield _by_state("atoms", "Atoms of this node by state.", AtomState, status.atoms)
+        yield _by_state("connections", "Connections of its atoms by state.", ConnectionState, status.connections)
+        yield _by_state(
+            "chains",
+            "Messages of its atoms by how far they got.",
+            [state for state in ChainState if state is not ChainState.AWAITING_SENDER],
+            status.chains,
+        )
+        yield _by_state("links", "Open WebSockets by who is at the other end.", LinkKind, status.links, label="kind")
+        yield from _describe_queues(status.queues)
+        keys = GaugeMetricFamily("dovetail_won_keys", "Public keys in memory: own and fetched ones.", labels=["kind"])
+        keys.add_metric(["own"], status.keys_pinned)
+        keys.add_metric(["fetched"], status.keys_fetched)
+        yield keys
+        path = self._journal.path
+        for name, help_text, value in (
+            ("links_waiting", "Links whose next frame waits for a signer's key.", status.links_waiting),
+            ("turns_waiting", "Turns whose observations wait for the journal.", self._driver.waiting),
+            ("journal_hops", "Hops in the journal.", self._journal.size),
+            ("journal_bytes", "Size of the journal's file.", path.stat().st_size if path.exists() else 0),
+            ("journal_queue_bytes", "Bytes that wait for the disk.", self._journal.queue_bytes),
+        ):
+            yield GaugeMetricFamily(f"dovetail_won_{name}", help_text, value=value)
+
+
+def _by_state(
+    name: str, help_text: str, states: Iterable[_State], counts: Mapping[_State, int], label: str = "state"
+) -> Metric:
+    family = GaugeMetricFamily(f"dovetail_won_{name}", help_text, labels=[label])
+    for state in states:
+        family.add_metric([state.value], counts.get(state, 0))
+    return family
+
+
+def _describe_queues(queues: list[QueueStatus]) -> Iterator[Metric]:
+    """The longest queues by name; the rest together, so that any number of nodes makes a bounded answer."""
+    length = GaugeMetricFamily("dovetail_won_queue_messages", "Messages owed to another node.", labels=["node"])
+    age = GaugeMetricFamily(
+        "dovetail_won_queue_oldest_seconds", "For how long the oldest of them has been owed.", labels=["node"]
+    )
+    reachable = GaugeMetricFamily(
+        "dovetail_won_node_linked", "1 while a link to the other node is open.", labels=["node"]
+    )
+    ranked = sorted(queues, key=lambda queue: (-queue.length, queue.node))
+    for queue in ranked[:MAX_NAMED_NODES]:
+        length.add_metric([queue.node], queue.length)
+        age.add_metric([queue.node], max(0, queue.oldest_ms) / 1000)
+        reachable.add_metric([queue.node], int(queue.is_open))
+    rest = ranked[MAX_NAMED_NODES:]
+    if rest:
+        length.add_metric([_OTHERS], sum(queue.length for queue in rest))
+        age.add_metric([_OTHERS], max(0, *(queue.oldest_ms for queue in rest)) / 1000)
+    yield length
+    yield age
+    yield reachable
+
+
+def node_registry(node: Node, journal: Journal, driver: Driver) -> CollectorRegistry:
+    """A registry with one node in it."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(node, journal, driver))
+    return registry

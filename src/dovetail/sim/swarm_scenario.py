@@ -1,0 +1,112 @@
+"""A swarm in the simulated world: every peer ends with every message that any peer has, each taken once.
+
+`places` is the number of peers; each knows three others from the start, and one after the other publishes a message.
+What a peer published and lost before it was journaled was promised to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dovetail.model.address import Address
+from dovetail.model.hop import Hop
+from dovetail.sim.core import Boot, CoreFactory
+from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.randomness import draw_between
+from dovetail.sim.scenario import Setting, name_places
+from dovetail.sim.world import World
+from dovetail.swarm.peer import Peer
+from dovetail.swarm.peer_exchange import Endpoint, PeerAddress
+from dovetail.swarm.pow import HashlibSearch, solve
+from dovetail.swarm.settings import SwarmSettings
+
+SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440, slot_slack=3)
+"""Faults set clocks by up to 20 s, so two peers may be 40 s apart and more: with less slack they would not hear each
+other (UEP-10), and what one of them has would never reach the other."""
+TTL_EPOCHS = 60
+KNOWN_AT_FIRST = 3
+PAUSE_US = (100_000, 500_000)
+"""How long it takes until somebody publishes again."""
+PAYLOAD_BYTES = 40
+_PEER_ADDRESS_BYTES = 20
+_SEARCH = HashlibSearch()
+
+
+class SwarmPlay:
+    """Peers and what they publish."""
+
+    def __init__(self, world: World, setting: Setting) -> None:
+        self.world = world
+        self.names = name_places("peer", max(2, setting.places))
+        self.published: set[Address] = set()
+        self._chance = world.randomness.stream("traffic")
+        for number, name in enumerate(self.names):
+            bootstrap = self._draw_names(self.names[:number])
+            world.add_place(name, self._make_peer(bootstrap), server=f"swarm://{SETTINGS.name}/{name}")
+        self._plan_traffic(setting.duration_us)
+
+    def _draw_names(self, names: Sequence[str]) -> list[str]:
+        return sorted(names, key=lambda _: self._chance.random())[:KNOWN_AT_FIRST]
+
+    def _make_peer(self, bootstrap: list[str]) -> CoreFactory:
+        def factory(boot: Boot) -> Peer:
+            address = PeerAddress(self.world.randomness.derive_key(boot.place)[:_PEER_ADDRESS_BYTES])
+            peer = Peer(SETTINGS, address, boot.random, boot.now, bootstrap=map(Endpoint, bootstrap))
+            peer.restore(boot.journal.hops(), boot.now)
+            return peer
+
+        return factory
+
+    def _plan_traffic(self, duration_us: int) -> None:
+        moment = 0
+        while moment < duration_us:
+            moment += draw_between(self._chance, *PAUSE_US)
+            name = self.names[draw_between(self._chance, 0, len(self.names) - 1)]
+            payload = bytes(draw_between(self._chance, 0, 255) for _ in range(PAYLOAD_BYTES))
+            self.world.command(name, self._make_publishing(payload), after_us=moment)
+
+    def _make_publishing(self, payload: bytes) -> Callable[[Peer, int], None]:
+        """Compose, solve and publish in one turn."""
+        start = draw_between(self._chance, 0, 2**53)
+
+        def act(peer: Peer, now: int) -> None:
+            message = peer.compose(payload, TTL_EPOCHS, now)
+            solved = solve(message, peer.rules.pow_target, start, _SEARCH, run=64)
+            assert solved is not None, "without a bound the search ends with a solution"
+            self.published.add(peer.publish_solved(solved, now))
+
+        return act
+
+    def peers(self) -> dict[str, Peer]:
+        """The cores that are up."""
+        cores = {name: self.world.places[name].core for name in self.names}
+        return {name: core for name, core in cores.items() if isinstance(core, Peer)}
+
+    # -- what came of it
+
+    def is_settled(self) -> bool:
+        """Whether all peers have the same messages."""
+        held = [peer.addresses() & self.published for peer in self.peers().values()]
+        return all(addresses == held[0] for addresses in held[1:])
+
+    def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
+        """What a peer took twice, or lacks though another has it."""
+        found = check_journals(hops, [check_taken_once])
+        peers = self.peers()
+        everything = self.published & {address for peer in peers.values() for address in peer.addresses()}
+        for name, peer in peers.items():
+            found += [
+                Finding(rule="converged", server=name, seq=None, detail=f"{address.hex()} is missing")
+                for address in sorted(everything - peer.addresses())
+            ]
+        return found
+
+    def facts(self) -> dict[str, int]:
+        """How many messages were published and are held by everybody."""
+        held = [peer.addresses() & self.published for peer in self.peers().values()]
+        return {"published": len(self.published), "held by all": len(set.intersection(*map(set, held)))}
+
+
+def build(world: World, setting: Setting) -> SwarmPlay:
+    """The scenario `swarm`."""
+    return SwarmPlay(world, setting)

@@ -1,0 +1,334 @@
+"""Nodes and owners in the simulated world: every acknowledged message is everywhere, once.
+
+`places` is the number of nodes, 2 to 5; each has two owners, and every owner talks to two others all the time. Streams
+are links, and the label of a stream says who opened it. Fetching a document takes time, and fails if the node is down
+or cut off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from dovetail.model.hop import Hop, Reason, Stage
+from dovetail.sim.core import Boot, CloseStream, CoreFactory, Frame, OpenStream, Outgoing
+from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.randomness import draw_between
+from dovetail.sim.scenario import Setting
+from dovetail.sim.world import World
+from dovetail.won import events as e
+from dovetail.won.chain import ChainState
+from dovetail.won.connection import ConnectionState
+from dovetail.won.conversation import Thread
+from dovetail.won.integrity import check_conversation
+from dovetail.won.links import LinkKind
+from dovetail.won.message import Message, decode_message
+from dovetail.won.node import Node
+from dovetail.won.owner import Owner
+from dovetail.won.resources import encode_resource
+from dovetail.won.settings import WonSettings
+from dovetail.won.signing import SigningKey
+from dovetail.won.vocabulary import MessageType, node_of_atom
+
+SETTINGS = WonSettings(retry_ms=200, max_retry_ms=4000, response_timeout_ms=8000, key_timeout_ms=3000, catch_up_page=8)
+OWNERS_PER_NODE = 2
+MIN_NODES, MAX_NODES = 2, 5
+PAUSE_US = (20_000, 120_000)
+"""How long it takes until somebody says something again."""
+GET_US = 40_000
+"""One way of fetching a document."""
+
+
+class NodePlace:
+    """A node's core as the world drives it."""
+
+    def __init__(self, node: Node, places: Mapping[str, str]) -> None:
+        self.node = node
+        self._places = places
+
+    def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
+        """An owner or another node opened a link."""
+        del peer
+        self.node.receive_accepted(stream, LinkKind(label), now)
+
+    def receive_opened(self, stream: str, peer: str, now: int) -> None:
+        """The link to another node is open."""
+        del peer
+        self.node.receive_opened(stream, now)
+
+    def receive_frame(self, data: bytes, stream: str, now: int) -> None:
+        """A dataset came."""
+        self.node.receive_frame(data, stream, now)
+
+    def receive_closed(self, stream: str, code: int, now: int) -> None:
+        """A link ended."""
+        del code
+        self.node.receive_closed(stream, now)
+
+    def handle_timer(self, now: int) -> None:
+        """Do what is due."""
+        self.node.handle_timer(now)
+
+    def next_timer(self) -> int | None:
+        """When something is due."""
+        return self.node.next_timer()
+
+    def events(self) -> Sequence[object]:
+        """What happened."""
+        return self.node.events()
+
+    def to_send(self) -> Sequence[Outgoing]:
+        """Frames and links."""
+        return [translate(item, self._places, LinkKind.NODE) for item in self.node.to_send()]
+
+
+class OwnerPlace:
+    """An owner's core as the world drives it."""
+
+    def __init__(self, owner: Owner, places: Mapping[str, str]) -> None:
+        self.owner = owner
+        self._places = places
+
+    def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
+        """Nobody opens a link to an owner."""
+        raise AssertionError(f"{peer} opened {stream}, labelled {label}, to an owner at {now}")
+
+    def receive_opened(self, stream: str, peer: str, now: int) -> None:
+        """The link to the node is open."""
+        del peer
+        self.owner.receive_opened(stream, now)
+
+    def receive_frame(self, data: bytes, stream: str, now: int) -> None:
+        """A dataset came."""
+        self.owner.receive_frame(data, stream, now)
+
+    def receive_closed(self, stream: str, code: int, now: int) -> None:
+        """The link ended."""
+        del code
+        self.owner.receive_closed(stream, now)
+
+    def handle_timer(self, now: int) -> None:
+        """Do what is due."""
+        self.owner.handle_timer(now)
+
+    def next_timer(self) -> int | None:
+        """When something is due."""
+        return self.owner.next_timer()
+
+    def events(self) -> Sequence[object]:
+        """What happened."""
+        return self.owner.events()
+
+    def to_send(self) -> Sequence[Outgoing]:
+        """Frames and links."""
+        return [translate(item, self._places, LinkKind.OWNER) for item in self.owner.to_send()]
+
+
+def translate(item: e.Outgoing, places: Mapping[str, str], kind: LinkKind) -> Outgoing:
+    """What a core wants sent, in the world's words; `places` are the nodes' places by URI."""
+    match item:
+        case e.OpenLink():
+            return OpenStream(item.link, places.get(item.node, "nowhere"), kind.value)
+        case e.SendFrame():
+            return Frame(item.link, item.data)
+        case e.CloseLink():
+            return CloseStream(item.link, item.code)
+
+
+class WonPlay:
+    """Nodes, owners and their talk."""
+
+    def __init__(self, world: World, setting: Setting) -> None:
+        self.world = world
+        self._chance = world.randomness.stream("traffic")
+        count = max(MIN_NODES, min(setting.places, MAX_NODES))
+        self.nodes = {f"node-{i}": f"https://node-{i}.example/won/resource" for i in range(count)}
+        self.places = {uri: name for name, uri in self.nodes.items()}
+        self.atoms = {
+            f"owner-{i}-{j}": f"{uri}/atom/owner-{j}"
+            for i, uri in enumerate(self.nodes.values())
+            for j in range(OWNERS_PER_NODE)
+        }
+        self._stored: set[str] = set()
+        for name, uri in self.nodes.items():
+            world.add_place(name, self._make_node(uri), server=uri, observer=self._observe)
+        for name, atom in self.atoms.items():
+            world.add_place(name, self._make_owner(atom), server=atom, observer=self._observe)
+        self._plan_traffic(self._draw_pairs(), setting.duration_us)
+
+    def node(self, name: str) -> Node:
+        """The core of a node's place, which is up."""
+        place = self.world.places[name].core
+        assert isinstance(place, NodePlace), f"{name} is down"
+        return place.node
+
+    def owners(self) -> dict[str, Owner]:
+        """The cores of all owners' places, which are up."""
+        found = {}
+        for name in self.atoms:
+            place = self.world.places[name].core
+            assert isinstance(place, OwnerPlace), f"{name} is down"
+            found[name] = place.owner
+        return found
+
+    # -- the places
+
+    def _key(self, uri: str) -> SigningKey:
+        return SigningKey(self.world.randomness.derive_key(uri))
+
+    def _make_node(self, uri: str) -> CoreFactory:
+        def factory(boot: Boot) -> NodePlace:
+            node = Node(uri, self._key(uri), boot.random, settings=SETTINGS)
+            node.restore(boot.journal.hops(), boot.now)
+            return NodePlace(node, self.places)
+
+        return factory
+
+    def _make_owner(self, atom: str) -> CoreFactory:
+        def factory(boot: Boot) -> OwnerPlace:
+            owner = Owner(atom, self._key(atom), boot.random, settings=SETTINGS)
+            owner.restore(boot.journal.hops(), boot.now)
+            if not owner.is_created and not owner.unanswered:
+                owner.create([f"{atom}#chat"], boot.now)
+            owner.start(boot.now)
+            return OwnerPlace(owner, self.places)
+
+        return factory
+
+    # -- the traffic
+
+    def _draw_pairs(self) -> list[tuple[str, str]]:
+        """Each owner with the next one and with one more."""
+        names = list(self.atoms)
+        pairs = []
+        for number, name in enumerate(names):
+            others = [other for other in names if other != name]
+            pairs.append((name, names[(number + 1) % len(names)]))
+            pairs.append((name, others[draw_between(self._chance, 0, len(others) - 1)]))
+        return pairs
+
+    def _plan_traffic(self, pairs: list[tuple[str, str]], duration_us: int) -> None:
+        moment = 0
+        while moment < duration_us:
+            moment += draw_between(self._chance, *PAUSE_US)
+            one, other = pairs[draw_between(self._chance, 0, len(pairs) - 1)]
+            if draw_between(self._chance, 0, 1):
+                one, other = other, one
+            self.world.command(one, self._make_speech(one, other), after_us=moment)
+
+    def _make_speech(self, one: str, other: str) -> Callable[[OwnerPlace, int], None]:
+        socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
+
+        def speak(place: OwnerPlace, now: int) -> None:
+            if self.atoms[other] not in self._stored:
+                return  # whoever is not there yet cannot be known
+            conversation = place.owner.conversations.by_sockets.get((socket, target))
+            state = conversation.state if conversation else None
+            kind = MessageType.CONNECTION if state is ConnectionState.CONNECTED else MessageType.CONNECT
+            place.owner.speak(kind, socket, target, now, "words")
+
+        return speak
+
+    def _observe(self, place: str, event: object, now: int) -> None:
+        del now
+        # Told only after the commit: an atom that a node has in memory alone may still be lost.
+        match event:
+            case e.KeyWanted():
+                self._fetch(place, event.uri)
+            case e.AtomChanged() | e.RegistrationConfirmed():
+                self._stored.add(event.atom)
+
+    def _fetch(self, place: str, uri: str) -> None:
+        server = self.places[node_of_atom(uri)]
+
+        def answer() -> None:
+            data = None
+            if self.world.places[server].is_up and not self.world.network.is_cut(place, server):
+                path = "/" + uri.partition("://")[2].partition("/")[2]
+                data = encode_resource(self.node(server), path, "", "application/trig")
+
+            def receive(there: NodePlace | OwnerPlace, now: int) -> None:
+                core = there.node if isinstance(there, NodePlace) else there.owner
+                core.receive_document(uri, data, now)
+
+            self.world.command(place, receive, GET_US)
+
+        self.world.schedule(GET_US, answer)
+
+    # -- what came of it
+
+    def is_settled(self) -> bool:
+        """Whether nothing is owed, and every owner has all that its node has for it."""
+        if any(self.node(name).ledger.sent for name in self.nodes):
+            return False
+        for owner in self.owners().values():
+            if owner.unanswered or not owner.is_created:
+                return False
+            if owner.position != len(self.node(self.places[owner.node]).ledger.atoms[owner.atom].log):
+                return False
+        return True
+
+    def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
+        """Chains that are not complete, copies that differ, logs that do not verify, refusals nobody provoked."""
+        found = check_journals(hops, [check_taken_once])
+        copies = {name: _read_messages(journal) for name, journal in hops.items()}
+        keys = {uri: self._key(uri).public for uri in (*self.nodes.values(), *self.atoms.values())}
+        for name, owner in self.owners().items():
+            for uri, thread in owner.conversations.threads.items():
+                found += self._check_thread(name, uri, thread, copies)
+            found += [
+                Finding(rule="integrity", server=name, seq=None, detail=f"{f.kind} {f.uri}: {f.detail}")
+                for f in check_conversation([message.raw for message in copies[name].values()], keys)
+            ]
+        for name, journal in hops.items():
+            # A key cannot be fetched while its node is away; whoever sent the frame sends it again.
+            found += [
+                Finding(rule="no_refusals", server=name, seq=hop.seq, detail=str(hop.reason))
+                for hop in journal
+                if hop.stage is Stage.REJECTED and hop.reason is not Reason.UNKNOWN_KEY
+            ]
+        return found
+
+    def _check_thread(
+        self, name: str, uri: str, thread: Thread, copies: Mapping[str, Mapping[str, Message]]
+    ) -> list[Finding]:
+        """m, s1 and s2 are the same at both owners and both nodes."""
+        chain = thread.chain
+        if chain.state is ChainState.ATOM:
+            return []
+        if chain.state is not ChainState.COMPLETE or chain.first is None or chain.second is None:
+            return [Finding(rule="complete", server=name, seq=None, detail=f"{uri} is {chain.state}: {thread.detail}")]
+        own = copies[name]
+        by_atom = {atom: place for place, atom in self.atoms.items()}
+        parts = (uri, chain.first, chain.second)
+        holders = [by_atom[atom] for atom in (own[uri].sender, own[uri].recipient) if atom is not None]
+        holders += [self.places[own[response].signer] for response in parts[1:]]
+        return [
+            Finding(rule="same_copies", server=holder, seq=None, detail=f"{part} is missing or different")
+            for holder in holders
+            for part in parts
+            if copies[holder].get(part) != own[part]
+        ]
+
+    def facts(self) -> dict[str, int]:
+        """How many messages got how far, as their owners see it."""
+        return dict(
+            Counter(
+                thread.chain.state.value
+                for owner in self.owners().values()
+                for thread in owner.conversations.threads.values()
+            )
+        )
+
+
+def _read_messages(journal: Sequence[Hop]) -> dict[str, Message]:
+    return {
+        (message := decode_message(hop.raw)).uri: message
+        for hop in journal
+        if hop.raw is not None and hop.stage in (Stage.CREATED, Stage.ACCEPTED)
+    }
+
+
+def build(world: World, setting: Setting) -> WonPlay:
+    """The scenario `won`."""
+    return WonPlay(world, setting)

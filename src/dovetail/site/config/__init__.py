@@ -1,0 +1,17 @@
+"""The configuration: its sections, what is allowed in them, and reading them from a file and the environment."""
+
+from dovetail.site.config.fields import ListenTcp, ListenUdp, Section, parse_listen
+from dovetail.site.config.reader import ConfigProblems, LoadedConfig, Setting, load_config
+from dovetail.site.config.sections import Config
+
+__all__ = [
+    "Config",
+    "ConfigProblems",
+    "ListenTcp",
+    "ListenUdp",
+    "LoadedConfig",
+    "Section",
+    "Setting",
+    "load_config",
+    "parse_listen",
+]

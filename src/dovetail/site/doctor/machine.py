@@ -1,0 +1,211 @@
+"""Checks of the machine: Python, Java, Spark, SQLite, file descriptors, the clock."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from dovetail.audit.java import Java, Rejected, find_java
+from dovetail.site.doctor.finding import Finding, fail, ok, warn
+
+MIN_PYTHON = (3, 11)
+MIN_SQLITE = (3, 37)
+NEWEST_KNOWN_JAVA = 25
+MIN_DESCRIPTORS = 256
+GOOD_DESCRIPTORS = 4096
+EARLIEST_SANE_TIME = 1_767_225_600  # 2026-01-01 UTC: earlier than any machine that runs this
+_CLOCK_SAMPLE_S = 0.1
+_MAX_CLOCK_STEP_S = 0.02
+_MAX_CLOCK_ERROR_US = 1_000_000
+_SPARK_TIMEOUT_S = 180
+_TIME_ERROR = 5
+_AUDIT_ADVICE = "the audit needs it: make setup, or pip install 'dovetail[audit]'"
+
+
+def check_machine() -> Iterator[Finding]:
+    """Every check of the machine, one after another."""
+    yield check_python()
+    java, rejected = find_java()
+    yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
+    yield check_spark()
+    yield check_sqlite(sqlite3.sqlite_version_info)
+    yield check_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield check_clock()
+    yield check_synchronised(read_clock_state())
+
+
+def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
+    """Whether this Python is new enough."""
+    text = ".".join(map(str, version))
+    if version < MIN_PYTHON:
+        return fail("python", f"Python {text}", "install Python 3.11 or newer")
+    return ok("python", f"Python {text} ({platform.python_implementation()}) in {sys.prefix}")
+
+
+def check_java(java: Java | None, rejected: list[Rejected], *, java_home: str | None) -> Finding:
+    """Which Java Spark would run on."""
+    if java is None:
+        seen = "; ".join(f"the one in {each.home} {each.why}" for each in rejected)
+        detail = f"no Java 17 or newer found{': ' + seen if seen else ''}"
+        return fail("java", detail, "make setup fetches one; or install Java 17, 21 or 25, or set JAVA_HOME")
+    detail = f"Java {java.version_text} in {java.home} (from {java.source})"
+    if java_home and java.source != "JAVA_HOME":
+        why = next((each.why for each in rejected if each.source == "JAVA_HOME"), "will not do")
+        return warn("java", detail, f"JAVA_HOME={java_home} {why} and is passed over: correct or unset it")
+    if java.version > NEWEST_KNOWN_JAVA:
+        return warn("java", detail, f"newer than Java {NEWEST_KNOWN_JAVA}, the newest that Spark was tried on here")
+    return ok("java", detail)
+
+
+def check_spark() -> Finding:
+    """Whether Spark and what it needs in Python are installed; imports none of them."""
+    versions = {}
+    for name in ("pyspark", "pyarrow", "pandas"):
+        if importlib.util.find_spec(name) is None:
+            return warn("spark", f"{name} is not installed", _AUDIT_ADVICE)
+        versions[name] = importlib.metadata.version(name)
+    detail = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if int(versions["pyspark"].split(".")[0]) != 4:
+        return fail("spark", detail, "pyspark 4 is needed: make setup")
+    if int(versions["pandas"].split(".")[0]) >= 3:
+        return fail("spark", detail, "pandas 2 is needed: make setup")
+    return ok("spark", detail)
+
+
+def start_spark() -> Finding:
+    """Starts a real session in a process of its own and computes something in Java and in a Python worker."""
+    java, _ = find_java()
+    if java is None:
+        return fail("spark session", "not started: there is no Java", "see the line on java")
+    environment = {**os.environ, **java.environment(), "PYSPARK_PYTHON": sys.executable}
+    started = time.monotonic()
+    try:
+        ran = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", _SPARK_SCRIPT],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SPARK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return fail("spark session", f"no answer within {_SPARK_TIMEOUT_S} s", "look at the machine's load and memory")
+    took = time.monotonic() - started
+    answer = ran.stdout.strip()
+    if ran.returncode != 0 or not answer.endswith("499500 499500"):
+        lines = [line for line in ran.stderr.splitlines() if line.strip()]
+        detail = lines[-1].strip() if lines else f"exit {ran.returncode}"
+        return fail("spark session", f"failed after {took:.0f} s: {detail}", "see the lines on java and spark")
+    return ok("spark session", f"Spark {answer.split()[0]} on Java {java.version_text} computed a sum in {took:.0f} s")
+
+
+def check_sqlite(version: tuple[int, ...]) -> Finding:
+    """Whether the SQLite inside this Python has what journals use."""
+    text = ".".join(map(str, version))
+    if version < MIN_SQLITE:
+        return fail("sqlite", f"SQLite {text}", f"use a Python with SQLite {'.'.join(map(str, MIN_SQLITE))} or newer")
+    return ok("sqlite", f"SQLite {text}")
+
+
+def check_descriptors(soft: int, hard: int) -> Finding:
+    """Whether enough files and connections may be open at once."""
+    unlimited = resource.RLIM_INFINITY
+    detail = f"{'unlimited' if soft == unlimited else soft} may be open at once"
+    if soft == unlimited or soft >= GOOD_DESCRIPTORS:
+        return ok("descriptors", detail)
+    if hard == unlimited or hard > soft:
+        most = GOOD_DESCRIPTORS if hard == unlimited else min(hard, GOOD_DESCRIPTORS)
+        advice = f"each connection takes one: ulimit -n {most}"
+    else:
+        advice = "each connection takes one, and the hard limit is as low: raise it for the user or the service"
+    return (fail if soft < MIN_DESCRIPTORS else warn)("descriptors", detail, advice)
+
+
+def check_clock() -> Finding:
+    """Whether the wall clock is in this age and goes as fast as the monotonic one."""
+    wall, monotonic = time.time(), time.monotonic()
+    time.sleep(_CLOCK_SAMPLE_S)
+    step = (time.time() - wall) - (time.monotonic() - monotonic)
+    return judge_clock(wall, step)
+
+
+def judge_clock(wall: float, step: float) -> Finding:
+    """`step` is how much further the wall clock went than the monotonic one."""
+    detail = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall))
+    if wall < EARLIEST_SANE_TIME:
+        return fail("clock", detail, "the date is in the past: set the clock; lifetimes and certificates depend on it")
+    if abs(step) > _MAX_CLOCK_STEP_S:
+        detail = f"{detail}, jumped {step * 1000:+.0f} ms while being looked at"
+        return warn("clock", detail, "somebody is setting it; journals keep their order, but latencies will be off")
+    return ok("clock", detail)
+
+
+def check_synchronised(state: tuple[bool, int] | None) -> Finding:
+    """Whether the system says that its clock follows a time server; `state` is that and the error in microseconds."""
+    if state is None:
+        return ok("time server", "this system does not say whether its clock follows one")
+    synchronised, error_us = state
+    if not synchronised:
+        advice = "run chrony, ntpd or systemd-timesyncd: times of several servers are compared in the audit"
+        return warn("time server", "the clock does not follow one", advice)
+    detail = f"the clock follows one, within {error_us / 1000:.0f} ms"
+    if error_us > _MAX_CLOCK_ERROR_US:
+        return warn("time server", detail, "the time server was not reached for long: check the time service")
+    return ok("time server", detail)
+
+
+class _Timex(ctypes.Structure):
+    """The first fields of `struct timex` (adjtimex(2)), and room for the others."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("rest", ctypes.c_byte * 512),
+    )
+
+
+def read_clock_state() -> tuple[bool, int] | None:
+    """What the kernel knows of its clock: synchronised or not, and the largest error; None where it cannot be asked."""
+    if sys.platform != "linux":
+        return None
+    buffer = _Timex()  # modes = 0: only read
+    try:
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(buffer))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else (state != _TIME_ERROR, int(buffer.maxerror))
+
+
+_SPARK_SCRIPT = """
+from pyspark.sql import SparkSession
+
+from dovetail.audit.session import SMALL_JAVA
+
+def pass_on(batches):
+    yield from batches
+
+spark = (
+    SparkSession.builder.master("local[1]").appName("dovetail doctor").config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "1").config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.driver.host", "127.0.0.1").config("spark.driver.extraJavaOptions", SMALL_JAVA).getOrCreate()
+)
+numbers = spark.range(1000)
+in_java = numbers.selectExpr("sum(id)").first()[0]
+in_python = numbers.mapInArrow(pass_on, "id bigint").selectExpr("sum(id)").first()[0]
+print(spark.version, in_java, in_python)
+spark.stop()
+"""

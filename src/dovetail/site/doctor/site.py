@@ -1,0 +1,212 @@
+"""Checks of what a configuration names: directories, room, certificates, ports."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.model.errors import KeyFileError
+from dovetail.site.config import Config, Section, parse_listen
+from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
+from dovetail.site.config.schema import extra_of
+from dovetail.site.config.servers import ServerSection
+from dovetail.site.doctor.finding import Finding, Status, fail, ok, warn
+
+MIN_FREE_BYTES = 256 * 1024 * 1024
+GOOD_FREE_BYTES = 5 * 1024 * 1024 * 1024
+CERTIFICATE_WARN_DAYS = 30
+REVOCATION_LIST_WARN_DAYS = 7
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.glusterfs"}
+)
+_GIB = 1024**3
+
+
+def check_site(config: Config) -> Iterator[Finding]:
+    """Every check of what a configuration names."""
+    yield check_directory("journals", config.journal.directory)
+    yield check_file_system("journals", config.journal.directory)
+    yield check_directory("lake", config.lake.directory)
+    yield from check_room({"journals": config.journal.directory, "lake": config.lake.directory})
+    yield from check_keys(config.keys.directory)
+    yield from check_ports(listen_addresses(config))
+
+
+def check_directory(check: str, path: Path) -> Finding:
+    """Whether files can be made in a directory, or the directory itself."""
+    if path.is_dir():
+        try:
+            with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor-") as file:
+                file.write(b"x")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return fail(check, f"{path}: {error.strerror}", "let this user write there, or name another directory")
+        return ok(check, f"{path} is writable")
+    if os.path.lexists(path):
+        return fail(check, f"{path} is not a directory", "move it away, or name another directory")
+    parent = existing_parent(path)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return fail(check, f"{path} is not there and cannot be made in {parent}", "make it, writable for this user")
+    return ok(check, f"{path} will be made")
+
+
+def check_file_system(check: str, path: Path, mounts: str | None = None) -> Finding:
+    """Whether a journal may live there: SQLite's write-ahead log needs shared memory, which network mounts lack."""
+    parent = existing_parent(path)
+    kind = file_system_of(parent, read_mounts() if mounts is None else mounts)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        return fail(f"{check} disk", f"{parent} is on {kind}, over the network", "keep journals on a local disk")
+    return ok(f"{check} disk", f"{parent} is on {kind or 'a file system that is not told'}")
+
+
+def check_room(directories: dict[str, Path]) -> Iterator[Finding]:
+    """Whether there is room, once for each disk."""
+    disks: dict[int, tuple[Path, list[str]]] = {}
+    for name, path in directories.items():
+        parent = existing_parent(path)
+        disks.setdefault(parent.stat().st_dev, (parent, []))[1].append(name)
+    for parent, names in disks.values():
+        usage = shutil.disk_usage(parent)
+        yield judge_room(f"room for {' and '.join(names)}", usage.free, usage.total)
+
+
+def judge_room(check: str, free: int, total: int) -> Finding:
+    """`free` of `total` bytes."""
+    detail = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
+    if free < MIN_FREE_BYTES:
+        return fail(check, detail, "make room: a full disk stops the journals and with them the servers")
+    if free < GOOD_FREE_BYTES:
+        return warn(check, detail, "make room soon, or purge what is expired")
+    return ok(check, detail)
+
+
+def check_keys(directory: Path) -> Iterator[Finding]:
+    """Certificates and revocation lists that are, or soon will be, out of date; private keys others may read."""
+    from dovetail.keys import describe
+
+    if not directory.is_dir():
+        yield ok("keys", f"{directory} is not there; dovetail keys makes it")
+        return
+    bad: list[Finding] = []
+    count = 0
+    try:
+        for record in describe(directory):
+            count += 1
+            finding = judge_key_file(record)
+            if finding is not None:
+                bad.append(finding)
+    except (KeyFileError, OSError) as error:
+        bad.append(fail("keys", str(error), "let this user read the keys directory"))
+    yield from bad
+    if not any(finding.status is Status.FAIL for finding in bad):
+        yield ok("keys", f"{directory} has {count} keys, certificates and lists")
+
+
+def judge_key_file(record: dict[str, Any]) -> Finding | None:
+    """What is wrong with one key file, from its description; None if nothing is."""
+    name = record["file"]
+    match record["kind"]:
+        case "unreadable":
+            return warn("keys", record["problem"], "move it out of the keys directory")
+        case "private key" if not str(record["mode"]).endswith("00"):
+            return fail("keys", f"{name} has mode {str(record['mode'])[:4]}", f"chmod 600 {name}; consider a new key")
+        case "ca" | "certificate" | "revocation list" as kind:
+            limit = REVOCATION_LIST_WARN_DAYS if kind == "revocation list" else CERTIFICATE_WARN_DAYS
+            advice = {
+                "ca": "make a new CA and issue its certificates anew",
+                "certificate": "dovetail keys issue --force makes a new one",
+                "revocation list": "dovetail keys crl signs it anew",
+            }[kind]
+            if not record["valid"]:
+                detail = f"{name} is valid only from {record['valid_from']} until {record['valid_until']}"
+                return fail("keys", detail, advice)
+            if record["days_left"] < limit:
+                return warn("keys", f"{name} is over in {record['days_left']} days", advice)
+    return None
+
+
+def listen_addresses(section: Section) -> Iterator[tuple[str, str]]:
+    """Kind and address of everything a configuration listens on."""
+    for each in msgspec.structs.fields(section):
+        value = getattr(section, each.name)
+        role = extra_of(each.type).get("role")
+        if role in (LISTEN_TCP, LISTEN_UDP) and value is not None:
+            yield "tcp" if role == LISTEN_TCP else "udp", value
+        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]:
+            if isinstance(inner, ServerSection):
+                yield from inner.listens()
+            elif isinstance(inner, Section) and getattr(inner, "enabled", True):
+                yield from listen_addresses(inner)
+
+
+def check_ports(addresses: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+    """Whether the ports that will be listened on are free."""
+    for kind, address in addresses:
+        yield check_port(kind, address)
+
+
+def check_port(kind: str, address: str) -> Finding:
+    """Tries to take a port, and gives it back."""
+    name = f"port {kind}:{address}"
+    host, port = parse_listen(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as trial:
+            if kind == "tcp":
+                # As servers do it: connections that are still winding down are no hindrance.
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((host, port))
+            if kind == "tcp":
+                trial.listen()
+    except OSError as error:
+        match error.errno:
+            case errno.EADDRINUSE:
+                return fail(name, "is in use", "stop the program that has it, or name another port")
+            case errno.EACCES:
+                return fail(name, "may not be taken", "ports below 1024 need rights: name another port")
+            case errno.EADDRNOTAVAIL:
+                return fail(name, f"{host} is no address of this machine", "name one of its own, or 0.0.0.0")
+            case _:
+                return fail(name, error.strerror or str(error), "name an address that can be listened on")
+    return ok(name, "is free")
+
+
+def existing_parent(path: Path) -> Path:
+    """The path itself, or the nearest directory above it that is there."""
+    path = path.absolute()
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def read_mounts() -> str:
+    """The kernel's list of mounts; empty where there is none."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return Path("/proc/self/mounts").read_text(errors="replace")
+    return ""
+
+
+def file_system_of(path: Path, mounts: str) -> str | None:
+    """The kind of file system a path is on: that of the longest mount point above it, the last of equals."""
+    best: tuple[int, str] | None = None
+    real = path.resolve()
+    for line in mounts.splitlines():
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = Path(fields[1].replace("\\040", " "))
+        if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
+            best = len(point.parts), fields[2]
+    return best[1] if best else None

@@ -1,0 +1,127 @@
+"""What keeps a site from running, found before anything is started: each a line that says what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from dovetail.audit.java import Java, Rejected, find_java
+from dovetail.journal.reader import JournalReader
+from dovetail.keys.signing import load_signing_key
+from dovetail.lake.manifest import latest_manifest
+from dovetail.model.errors import JournalError, KeyFileError
+from dovetail.site.config import parse_listen
+from dovetail.site.config.sections import DashboardSection
+from dovetail.site.config.servers import ServerSection, SwarmServerSection
+from dovetail.site.doctor.finding import Finding, Status, fail, ok
+from dovetail.site.doctor.machine import check_java, check_spark
+from dovetail.site.doctor.site import check_directory, check_file_system, check_port, check_room
+from dovetail.site.servers import Site, server_uri
+
+CONTROL_FILE = "control.sock"
+"""What `swarm_control` calls the socket in a peer's directory."""
+MAX_SOCKET_PATH_BYTES = 107
+FindJava = Callable[[], tuple[Java | None, list[Rejected]]]
+
+
+def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[str]:
+    """Everything that would keep the site from running, one line each."""
+    for table in site.servers():
+        for path, advice in site.needed_files(table):
+            problem = _why_unreadable(path)
+            if problem is not None:
+                yield f"{table.label}: {path}: {problem}: {advice}"
+        if not isinstance(table, SwarmServerSection):
+            yield from _find_bad_key(table.label, site.signing_key_of(table))
+        if isinstance(table, SwarmServerSection):
+            size = len(os.fsencode(site.swarm_directory(table) / CONTROL_FILE))
+            if size > MAX_SOCKET_PATH_BYTES:
+                yield (
+                    f"{table.label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} "
+                    "are possible: name a shorter `directory`"
+                )
+        yield from _find_old_copy(site, table)
+    token_file = site.config.dashboard.token_file
+    if site.runs_dashboard and token_file is not None:
+        problem = _why_unreadable(token_file)
+        if problem is not None:
+            yield f"dashboard: {token_file}: {problem}: write a token into it, for example with `openssl rand -hex 32`"
+    for finding in _findings(site, look_for_java):
+        # what the doctor only warns of does not keep anything from running
+        if finding.status is Status.FAIL or (finding.check == "spark" and finding.status is not Status.OK):
+            yield f"{finding.check}: {finding.detail}: {finding.advice}"
+
+
+def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
+    config = site.config
+    directories = {"lake": config.lake.directory}
+    for journal in site.journals():
+        directories[f"journals in {journal.parent}"] = journal.parent
+    if site.runs_audit:
+        directories["audit"] = config.audit.directory
+        java, rejected = look_for_java()
+        yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
+        yield check_spark()
+    for name, directory in directories.items():
+        yield check_directory(name, directory)
+    for journal in site.journals():
+        yield check_file_system(f"journal {journal.name}", journal.parent)
+    yield from check_room(directories)
+    for table in site.servers():
+        for kind, address in table.listens():
+            yield check_port(kind, address)
+    if site.runs_dashboard:
+        yield check_port("tcp", config.dashboard.listen)
+        yield check_exposure(config.dashboard)
+    if config.supervisor.metrics is not None:
+        yield check_port("tcp", config.supervisor.metrics)
+
+
+def check_exposure(dashboard: DashboardSection) -> Finding:
+    """Whether the dashboard asks for a token where others can reach it."""
+    from dovetail.dashboard.guard import is_loopback
+
+    host, _ = parse_listen(dashboard.listen)
+    if dashboard.token_file is None and not is_loopback(host):
+        detail = f"{dashboard.listen} can be reached from outside"
+        return fail("dashboard", detail, "name a dashboard.token_file, or listen on 127.0.0.1")
+    return ok("dashboard", f"{dashboard.listen} is safe to listen on")
+
+
+def _find_old_copy(site: Site, table: ServerSection) -> Iterator[str]:
+    """A journal that ends before what was sealed of it: the server would give the same numbers to other hops."""
+    journal = site.journal_of(table)
+    try:
+        if journal.exists():
+            with JournalReader.open(journal) as reader:
+                server, size = reader.identity.server, reader.size
+        elif isinstance(table, SwarmServerSection):
+            return  # its name comes from its key, which it makes with its journal
+        else:
+            server, size = server_uri(table), 0
+        manifest = latest_manifest(site.config.lake.directory, server)
+    except (JournalError, OSError):
+        return  # the server itself says what is wrong with its journal
+    if manifest is not None and manifest.end > size:
+        yield (
+            f"{table.label}: {journal} has {size} hops, and the lake has {manifest.end} of {server}: bring back the "
+            "newest journal, or start under a new name; an old copy would contradict what was sealed"
+        )
+
+
+def _find_bad_key(label: str, path: Path) -> Iterator[str]:
+    """A signing key that is there and cannot be used."""
+    if _why_unreadable(path) is None:
+        try:
+            load_signing_key(path, label)
+        except KeyFileError as error:
+            yield f"{label}: {error}: put its own key back from the backup; a new key needs a new journal"
+
+
+def _why_unreadable(path: Path) -> str | None:
+    try:
+        with path.open("rb"):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)

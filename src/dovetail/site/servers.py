@@ -1,0 +1,293 @@
+"""What of a configuration runs on this machine: the processes of a site, and the settings each starts with.
+
+A site's processes stop in waves: first who only look (audit, dashboard), then the servers, and last the sealing, which
+so sees everything that the servers wrote.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dovetail.journal.folder import PEER_JOURNAL, SUFFIX
+from dovetail.keys.signing import SIGNING_SUFFIX, file_stem
+from dovetail.model.errors import ConfigError, UsageError
+from dovetail.pcp.settings import PcpSettings
+from dovetail.site.config import Config, parse_listen
+from dovetail.site.config.schema import toml_value
+from dovetail.site.config.servers import (
+    PcpServerSection,
+    ServerSection,
+    SwarmServerSection,
+    WonServerSection,
+    join_host,
+)
+from dovetail.swarm.settings import SwarmSettings
+
+if TYPE_CHECKING:
+    from dovetail.journal.journal import JournalOptions
+    from dovetail.runtime.won_server import NodeOptions
+
+SEAL = "seal"
+AUDIT = "audit"
+DASHBOARD = "dashboard"
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
+
+
+class Wave(enum.IntEnum):
+    """When a process is stopped: lower ones first. They are started the other way round."""
+
+    WATCHING = 0
+    SERVING = 1
+    SEALING = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One process of the site: its name, its wave, and its table where it is a server."""
+
+    name: str
+    wave: Wave
+    section: ServerSection | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A configuration with the roles that this machine has; without roles, it has all of them."""
+
+    config: Config
+    roles: frozenset[str] = frozenset()
+
+    @classmethod
+    def choose(cls, config: Config, roles: Sequence[str] = ()) -> Site:
+        """The site of these roles; UsageError where a role is not in the file, or nothing is left to run."""
+        watchers = [section for section in (config.audit, config.dashboard) if section.enabled]
+        known = {table.role for table in (*_tables(config), *watchers)} - {""}
+        for role in roles:
+            if role not in known:
+                there = f"there are: {', '.join(sorted(known))}" if known else "no table has a role"
+                raise UsageError(f"--role {role}: no table of the configuration has this role; {there}")
+        site = cls(config, frozenset(roles))
+        if not site.servers() and not site.runs_audit and not site.runs_dashboard:
+            raise UsageError("nothing to run: the configuration has no [[pcp]], [[won]] or [[swarm]] table")
+        _check_apart(site)
+        _check_ports(site)
+        return site
+
+    @property
+    def runs_audit(self) -> bool:
+        """Whether the audit runs here."""
+        return self.config.audit.enabled and self._has(self.config.audit.role)
+
+    @property
+    def runs_dashboard(self) -> bool:
+        """Whether the dashboard runs here."""
+        return self.config.dashboard.enabled and self._has(self.config.dashboard.role)
+
+    def servers(self) -> list[ServerSection]:
+        """The servers that run here."""
+        return [table for table in _tables(self.config) if self._has(table.role)]
+
+    def members(self) -> list[Member]:
+        """All processes, in the order in which they start."""
+        members = [Member(name=each.label, wave=Wave.SERVING, section=each) for each in self.servers()]
+        if members:
+            members.append(Member(name=SEAL, wave=Wave.SEALING))
+        if self.runs_audit:
+            members.append(Member(name=AUDIT, wave=Wave.WATCHING))
+        if self.runs_dashboard:
+            members.append(Member(name=DASHBOARD, wave=Wave.WATCHING))
+        return members
+
+    def member(self, name: str) -> Member:
+        """The process of this name; UsageError where there is none."""
+        members = {member.name: member for member in self.members()}
+        if name not in members:
+            raise UsageError(f"--only {name}: no such process; there are: {', '.join(members)}")
+        return members[name]
+
+    def role_of(self, member: Member) -> str:
+        """The role that a process belongs to; sealing has none, it runs wherever a server does."""
+        if member.section is not None:
+            return member.section.role
+        return {AUDIT: self.config.audit.role, DASHBOARD: self.config.dashboard.role}.get(member.name, "")
+
+    def listens_of(self, member: Member) -> list[tuple[str, str]]:
+        """Kind and address of everything that a process listens on."""
+        if member.section is not None:
+            return member.section.listens()
+        return [("tcp", self.config.dashboard.listen)] if member.name == DASHBOARD else []
+
+    def journals(self) -> list[Path]:
+        """The journals that are written here."""
+        return [self.journal_of(each) for each in self.servers()]
+
+    def journal_of(self, table: ServerSection) -> Path:
+        """A server's journal."""
+        match table:
+            case PcpServerSection():
+                return Path(table.journal or self._journal_file(table.server_uri))
+            case WonServerSection():
+                return Path(table.journal or self._journal_file(table.uri))
+            case SwarmServerSection():
+                return self.swarm_directory(table) / PEER_JOURNAL
+
+    def journal_options(self, table: ServerSection) -> JournalOptions:
+        """How a server's journal behaves."""
+        from dovetail.journal.journal import JournalOptions
+
+        journal = self.config.journal
+        return JournalOptions(
+            durability=table.durability or journal.durability,
+            checkpoint_interval_s=journal.checkpoint_interval_s,
+            max_queue_bytes=journal.max_queue_bytes,
+            relaxed_flush_ms=journal.relaxed_flush_ms,
+            relaxed_sync_s=journal.relaxed_sync_s,
+        )
+
+    def broker_settings(self, table: PcpServerSection) -> PcpSettings:
+        """The settings of a broker, complete."""
+        keys = self.config.keys.directory
+        revocations = table.revocations
+        if revocations is None and (keys / "crl.pem").exists():
+            revocations = str(keys / "crl.pem")
+        files = {}
+        if not table.insecure_plain:
+            files = {
+                "certificate": table.certificate or str(keys / f"{table.name}.pem"),
+                "key": table.key or str(keys / f"{table.name}.key"),
+                "authority": table.authority or str(keys / "ca.pem"),
+                "revocations": revocations,
+            }
+        return msgspec.structs.replace(
+            table,
+            **files,
+            journal=str(self.journal_of(table)),
+            signing_key=str(self.signing_key_of(table)),
+            durability=self.journal_options(table).durability,
+        )
+
+    def node_options(self, table: WonServerSection) -> NodeOptions:
+        """The settings of a node, complete."""
+        from dovetail.runtime.won_server import NodeOptions
+
+        keys = self.config.keys.directory
+        host, port = parse_listen(table.listen)
+        return NodeOptions(
+            uri=table.uri,
+            host=host,
+            port=port,
+            journal=self.journal_of(table),
+            certificate=table.certificate or str(keys / f"{table.host}.pem"),
+            certificate_key=table.key or str(keys / f"{table.host}.key"),
+            authority=table.authority or (str(keys / "ca.pem") if (keys / "ca.pem").exists() else None),
+            metrics=parse_listen(table.metrics) if table.metrics is not None else None,
+            settings=table.limits,
+            journal_options=self.journal_options(table),
+        )
+
+    def signing_key_of(self, table: PcpServerSection | WonServerSection) -> Path:
+        """The file of the key that signs a server's checkpoints."""
+        if table.signing_key is not None:
+            return Path(table.signing_key)
+        return self.config.keys.directory / (file_stem(server_uri(table)) + SIGNING_SUFFIX)
+
+    def swarm_directory(self, table: SwarmServerSection) -> Path:
+        """Where a peer keeps its key, journal and control socket."""
+        return Path(table.directory or self.config.journal.directory / f"swarm_{table.name}_{table.peer}")
+
+    def metrics_endpoints(self) -> list[tuple[str, str]]:
+        """Name and URL of the metrics of every server here that has them."""
+        found = []
+        for table in self.servers():
+            match table:
+                case PcpServerSection(metrics_port=int(port)) if port:
+                    found.append((table.label, f"http://{join_host(table.metrics_host, port)}/metrics"))
+                case WonServerSection(metrics=str(address)) | SwarmServerSection(metrics=str(address)):
+                    found.append((table.label, f"http://{address}/metrics"))
+        return found
+
+    def needed_files(self, table: ServerSection) -> Iterator[tuple[Path, str]]:
+        """Files that must be there before a server can start, each with the command that makes it."""
+        directory = self.config.keys.directory
+        if isinstance(table, SwarmServerSection):
+            return
+        uri = server_uri(table)
+        if isinstance(table, WonServerSection):
+            options = self.node_options(table)
+            issue = f"dovetail keys issue {table.host} --kind peer --dir {directory}"
+            files = [(options.certificate, issue), (options.certificate_key, issue), (options.authority, None)]
+        else:
+            settings = self.broker_settings(table)
+            issue = f"dovetail keys issue {table.name} --dns HOST --dir {directory}"
+            files = [(settings.certificate, issue), (settings.key, issue), (settings.revocations, None)]
+            files.append((settings.authority, f"dovetail keys ca --dir {directory}"))
+        for path, command in files:
+            if path is not None:
+                yield Path(path), f"make it with `{command}`" if command else "correct the path"
+        yield self.signing_key_of(table), f"make it with `dovetail keys issue {uri} --kind signing --dir {directory}`"
+
+    def _has(self, role: str) -> bool:
+        return not self.roles or role in self.roles
+
+    def _journal_file(self, uri: str) -> Path:
+        return self.config.journal.directory / (file_stem(uri) + SUFFIX)
+
+
+def write_agreements(config: Config) -> list[Path]:
+    """Write the agreement of each swarm of the file, for the audit; the paths. The secret is not part of it."""
+    directory = config.audit.directory / "_agreements"
+    directory.mkdir(parents=True, exist_ok=True)
+    agreements = {table.name: table for table in config.swarm}
+    paths = []
+    for name, table in agreements.items():
+        agreed = {key: getattr(table, key) for key in SwarmSettings.__struct_fields__ if key != "secret"}
+        path = directory / f"{name}.toml"
+        path.write_text("".join(f"{key} = {toml_value(value)}\n" for key, value in agreed.items() if value is not None))
+        paths.append(path)
+    return paths
+
+
+def _tables(config: Config) -> list[ServerSection]:
+    return [*config.pcp, *config.won, *config.swarm]
+
+
+def server_uri(table: PcpServerSection | WonServerSection) -> str:
+    """The name of a server in journals, checkpoints and receipts."""
+    return table.server_uri if isinstance(table, PcpServerSection) else table.uri
+
+
+def _check_apart(site: Site) -> None:
+    """No two servers of one machine may have one name or one journal; raises ConfigError."""
+    names: set[str] = set()
+    journals: dict[Path, str] = {}
+    for table in site.servers():
+        if table.label in names:
+            key = "peer" if isinstance(table, SwarmServerSection) else "name or uri"
+            raise ConfigError(f"two tables are {table.label}: give one of them another {key}, or another role")
+        names.add(table.label)
+        journal = site.journal_of(table)
+        if journal in journals:
+            raise ConfigError(f"{journals[journal]} and {table.label} have one journal, {journal}: name two")
+        journals[journal] = table.label
+
+
+def _check_ports(site: Site) -> None:
+    """No two processes of one machine may listen on one port; raises ConfigError."""
+    listens = [(member.name, kind, address) for member in site.members() for kind, address in site.listens_of(member)]
+    if site.config.supervisor.metrics is not None:
+        listens.append(("the supervisor", "tcp", site.config.supervisor.metrics))
+    taken: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for name, kind, address in listens:
+        host, port = parse_listen(address)
+        for other, other_host in taken.setdefault((kind, port), []):
+            is_one_family = (":" in host) == (":" in other_host)
+            if port and is_one_family and (host == other_host or {host, other_host} & _EVERYWHERE):
+                who = f"{other} and {name} both listen" if other != name else f"{name} listens twice"
+                raise ConfigError(f"{who} on {kind} port {port}: give one of them another port, or another role")
+        taken[kind, port].append((name, host))

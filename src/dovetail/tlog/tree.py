@@ -1,0 +1,226 @@
+"""The Merkle tree of RFC 9162 over a journal's hops: roots, inclusion proofs, consistency proofs.
+
+Everything here is arithmetic on hashes. A proof is made from perfect subtrees, which the caller looks up through a
+`NodeSource`: `node(level, index)` is the hash of the leaves `index << level` up to `(index + 1) << level`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+
+from dovetail.model.errors import CheckpointError
+
+HASH_BYTES = 32
+MAX_LEVEL = 63
+EMPTY_ROOT = hashlib.sha256(b"").digest()
+
+NodeSource = Callable[[int, int], bytes]
+
+
+def hash_leaf(entry: bytes) -> bytes:
+    """RFC 9162, 2.1.1: the hash of one entry."""
+    return hashlib.sha256(b"\x00" + entry).digest()
+
+
+def hash_children(left: bytes, right: bytes) -> bytes:
+    """RFC 9162, 2.1.1: the hash of an inner node."""
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def fold_perfect(hashes: Sequence[bytes]) -> bytes:
+    """The root of a perfect subtree from its hashes of one level, whose number is a power of two."""
+    if not hashes or len(hashes) & (len(hashes) - 1):
+        raise ValueError(f"a perfect subtree has a power of two of hashes, got {len(hashes)}")
+    level = list(hashes)
+    sha256 = hashlib.sha256
+    while len(level) > 1:
+        level = [sha256(b"\x01" + level[i] + level[i + 1]).digest() for i in range(0, len(level), 2)]
+    return level[0]
+
+
+class Frontier:
+    """The peaks of a growing tree: enough to append and to know the root, in logarithmic space."""
+
+    __slots__ = ("_peaks", "size")
+
+    def __init__(self, size: int = 0, peaks: Iterable[bytes] = ()) -> None:
+        hashes = list(peaks)
+        levels = _peak_levels(size)
+        if len(levels) != len(hashes):
+            raise ValueError(f"a tree of {size} leaves has {len(levels)} peaks, got {len(hashes)}")
+        self.size = size
+        self._peaks = list(zip(levels, hashes, strict=True))
+
+    def append(self, subtree: bytes, level: int = 0) -> None:
+        """Append one leaf hash, or a perfect subtree of `1 << level` leaves at a place aligned to it."""
+        if self.size & ((1 << level) - 1):
+            raise ValueError(f"a subtree of {1 << level} leaves cannot stand at {self.size}")
+        self.size += 1 << level
+        peaks = self._peaks
+        while peaks and peaks[-1][0] == level:
+            subtree = hash_children(peaks.pop()[1], subtree)
+            level += 1
+        peaks.append((level, subtree))
+
+    def root(self) -> bytes:
+        """RFC 9162, 2.1.1: the Merkle tree hash of all leaves appended so far."""
+        if not self._peaks:
+            return EMPTY_ROOT
+        root = self._peaks[-1][1]
+        for _, peak in reversed(self._peaks[:-1]):
+            root = hash_children(peak, root)
+        return root
+
+    def peaks(self) -> list[bytes]:
+        """The hashes of the perfect subtrees from left to right, as the constructor takes them."""
+        return [peak for _, peak in self._peaks]
+
+    def copy(self) -> Frontier:
+        """An independent frontier of the same tree."""
+        return Frontier(self.size, self.peaks())
+
+
+def root_of(leaf_hashes: Iterable[bytes]) -> bytes:
+    """The root over leaf hashes, given in order."""
+    frontier = Frontier()
+    for leaf in leaf_hashes:
+        frontier.append(leaf)
+    return frontier.root()
+
+
+def aligned_ranges(first: int, end: int, max_level: int = MAX_LEVEL) -> list[tuple[int, int]]:
+    """`[first, end)` cut into the fewest perfect subtrees, as (start, level) from left to right."""
+    ranges = []
+    while first < end:
+        level = min((first & -first).bit_length() - 1 if first else MAX_LEVEL, (end - first).bit_length() - 1)
+        level = min(level, max_level)
+        ranges.append((first, level))
+        first += 1 << level
+    return ranges
+
+
+def prove_inclusion(index: int, size: int, node: NodeSource) -> list[bytes]:
+    """RFC 9162, 2.1.3.1: the path from leaf `index` to the root of the tree of `size` leaves."""
+    if not 0 <= index < size:
+        raise ValueError(f"leaf {index} is not in a tree of {size} leaves")
+    path: list[bytes] = []
+    first, end = 0, size
+    while end - first > 1:
+        split = first + _split(end - first)
+        if index < split:
+            path.append(_range_root(split, end, node))
+            end = split
+        else:
+            path.append(_range_root(first, split, node))
+            first = split
+    path.reverse()
+    return path
+
+
+def prove_consistency(old_size: int, size: int, node: NodeSource) -> list[bytes]:
+    """RFC 9162, 2.1.4.1: that the tree of `size` leaves begins with the tree of `old_size` leaves."""
+    if not 0 <= old_size <= size:
+        raise ValueError(f"a tree of {size} leaves cannot begin with one of {old_size}")
+    if old_size in (0, size):
+        return []
+    path: list[bytes] = []
+    first, end = 0, size
+    whole = True
+    while old_size != end:
+        split = first + _split(end - first)
+        if old_size <= split:
+            path.append(_range_root(split, end, node))
+            end = split
+        else:
+            path.append(_range_root(first, split, node))
+            first = split
+            whole = False
+    if not whole:
+        path.append(_range_root(first, end, node))
+    path.reverse()
+    return path
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> None:
+    """RFC 9162, 2.1.3.2. Raises CheckpointError where `path` does not lead from `leaf` to `root`."""
+    if not 0 <= index < size:
+        raise CheckpointError(f"leaf {index} is not in a tree of {size} leaves")
+    if len(path) > MAX_LEVEL:
+        raise CheckpointError(f"inclusion proof of {len(path)} hashes, expected at most {MAX_LEVEL}")
+    node, last, computed = index, size - 1, leaf
+    for step in path:
+        if last == 0:
+            raise CheckpointError(f"inclusion proof of leaf {index} is too long")
+        if node & 1 or node == last:
+            computed = hash_children(step, computed)
+            while not node & 1 and node:
+                node >>= 1
+                last >>= 1
+        else:
+            computed = hash_children(computed, step)
+        node >>= 1
+        last >>= 1
+    if last != 0:
+        raise CheckpointError(f"inclusion proof of leaf {index} is too short")
+    if computed != root:
+        raise CheckpointError(f"inclusion proof of leaf {index} leads to another root than that of {size} leaves")
+
+
+def verify_consistency(old_size: int, old_root: bytes, size: int, root: bytes, path: Sequence[bytes]) -> None:
+    """RFC 9162, 2.1.4.2. Raises CheckpointError where the newer tree does not begin with the older one."""
+    if not 0 <= old_size <= size:
+        raise CheckpointError(f"a tree of {size} leaves cannot begin with one of {old_size}")
+    if len(path) > MAX_LEVEL + 1:
+        raise CheckpointError(f"consistency proof of {len(path)} hashes, expected at most {MAX_LEVEL + 1}")
+    if old_size in (0, size):
+        if path:
+            raise CheckpointError("consistency proof is too long")
+        if old_root != (EMPTY_ROOT if old_size == 0 else root):
+            raise CheckpointError(f"two different roots for {old_size} leaves")
+        return
+    hashes = list(path)
+    if old_size & (old_size - 1) == 0:
+        hashes.insert(0, old_root)
+    if not hashes:
+        raise CheckpointError("consistency proof is too short")
+    node, last = old_size - 1, size - 1
+    while node & 1:
+        node >>= 1
+        last >>= 1
+    old_computed = computed = hashes[0]
+    for step in hashes[1:]:
+        if last == 0:
+            raise CheckpointError("consistency proof is too long")
+        if node & 1 or node == last:
+            old_computed = hash_children(step, old_computed)
+            computed = hash_children(step, computed)
+            while not node & 1 and node:
+                node >>= 1
+                last >>= 1
+        else:
+            computed = hash_children(computed, step)
+        node >>= 1
+        last >>= 1
+    if last != 0:
+        raise CheckpointError("consistency proof is too short")
+    if old_computed != old_root or computed != root:
+        raise CheckpointError(f"the tree of {size} leaves does not begin with that of {old_size} leaves")
+
+
+def _split(leaves: int) -> int:
+    """The largest power of two smaller than `leaves`."""
+    return 1 << ((leaves - 1).bit_length() - 1)
+
+
+def _range_root(first: int, end: int, node: NodeSource) -> bytes:
+    """The root over `[first, end)`, where `first` is aligned as in any node of the tree."""
+    hashes = [node(level, start >> level) for start, level in aligned_ranges(first, end)]
+    root = hashes[-1]
+    for left in reversed(hashes[:-1]):
+        root = hash_children(left, root)
+    return root
+
+
+def _peak_levels(size: int) -> list[int]:
+    return [level for level in range(size.bit_length() - 1, -1, -1) if size >> level & 1]

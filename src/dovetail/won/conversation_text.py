@@ -1,0 +1,91 @@
+"""A conversation for people: who said what, when, how far each message got, and whether the log is intact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.won import vocabulary as v
+from dovetail.won.chain import Chain, Role, role_of
+from dovetail.won.integrity import Finding, check_conversation
+from dovetail.won.message import Message, decode_message
+from dovetail.won.signing import PublicKey
+
+_MARKS = {"complete": "✓✓", "awaiting_recipient": "✓ ", "awaiting_sender": "… ", "failed": "✗ ", "atom": "  "}
+
+
+class Transcript:
+    """The messages of an owner's copy, grouped by the other side's socket."""
+
+    def __init__(self, atom: str, raws: list[bytes], messages: list[Message]) -> None:
+        self._atom = atom
+        self._raws = raws
+        self._messages = [m for m in messages if not m.is_response]
+        self._chains: dict[str, Chain] = {m.uri: Chain(type=m.type) for m in self._messages}
+        self._details: dict[str, str | None] = {}
+        for response in messages:
+            if response.is_response:
+                self._join(response)
+        self.signers = {m.signer for m in messages}
+
+    def _join(self, response: Message) -> None:
+        chain = self._chains.get(response.responding_to or "")
+        if chain is None:
+            return
+        match role_of(response):
+            case Role.FIRST | Role.ATOM:
+                chain.first = response.uri
+            case Role.SECOND:
+                chain.second = response.uri
+            case Role.FAILURE:
+                chain.failure = response.uri
+                self._details[response.responding_to or ""] = response.text
+
+    def check(self, keys: Mapping[str, PublicKey]) -> list[Finding]:
+        """What is wrong with the log."""
+        return check_conversation(self._raws, keys)
+
+    def records(self) -> Iterator[dict[str, object]]:
+        """One record per message, oldest first."""
+        for message in self._messages:
+            chain = self._chains[message.uri]
+            record = {
+                "uri": message.uri,
+                "type": message.type.value,
+                "timestamp_ms": message.timestamp_ms,
+                "from": message.sender_socket or message.atom,
+                "to": message.recipient_socket,
+                "text": message.text,
+                "forwarded": list(message.forwarded) or None,
+                "state": chain.state.value,
+                "s1": chain.first,
+                "s2": chain.second,
+                "failure": chain.failure,
+                "failed": self._details.get(message.uri),
+            }
+            yield {name: value for name, value in record.items() if value is not None}
+
+    def lines(self) -> Iterator[str]:
+        """The same for people: `✓` stored by the sender's node, `✓✓` by both, `✗` failed, `…` not stored yet."""
+        for message in self._messages:
+            state = self._chains[message.uri].state.value
+            who = "me" if message.sender == self._atom else v.atom_of_socket(message.sender_socket or "?")
+            text = message.text or ""
+            failed = self._details.get(message.uri)
+            yield f"{message.timestamp_ms}  {_MARKS[state]} {who}  {message.type.value}  {text}" + (
+                f"  ({failed})" if failed else ""
+            )
+
+
+def write_transcript(atom: str, raws: Iterable[bytes], target: str | None = None) -> Transcript:
+    """A transcript of everything, or of the conversation with one socket."""
+    kept: list[tuple[bytes, Message | None]] = []
+    for raw in raws:
+        try:
+            kept.append((raw, decode_message(raw)))
+        except RemoteProtocolError:
+            kept.append((raw, None))
+    wanted = {m.uri for _, m in kept if m and target in (m.sender_socket, m.recipient_socket)} if target else None
+    if wanted is not None:
+        kept = [(raw, m) for raw, m in kept if m is None or m.uri in wanted or m.responding_to in wanted]
+    return Transcript(atom, [raw for raw, _ in kept], [m for _, m in kept if m is not None])

@@ -1,0 +1,87 @@
+"""What comes out of one turn of a core: events with observations, and what is to be sent once these are durable."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dovetail.model.address import Address, address_of
+from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.won.events import Event, MessageRejected, Outgoing, SendFrame
+from dovetail.won.message import Message
+
+
+class Turn:
+    """Collects until the shell drains it."""
+
+    def __init__(self, max_evidence_bytes: int) -> None:
+        self._max_evidence_bytes = max_evidence_bytes
+        self._events: list[Event] = []
+        self._outgoing: list[Outgoing] = []
+        self.counts: Counter[tuple[Stage, Reason | None]] = Counter()
+
+    def drain_events(self) -> list[Event]:
+        """What happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def drain_outgoing(self) -> list[Outgoing]:
+        """What is to be sent since the last call."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def tell(self, event: Event) -> None:
+        """Note an event."""
+        self._events.append(event)
+
+    def send(self, item: Outgoing) -> None:
+        """Note something to be sent."""
+        self._outgoing.append(item)
+
+    def send_frame(self, link: str, data: bytes) -> None:
+        """Note a frame to be sent."""
+        self._outgoing.append(SendFrame(link, data))
+
+    def keep(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
+        """Observe a message with its bytes."""
+        counterparts = (counterpart,) if counterpart else ()
+        self.counts[stage, None] += 1
+        self._events.append(
+            Observation(at_us=now, stage=stage, message=message.address, counterparts=counterparts, raw=message.raw)
+        )
+
+    def note(self, stage: Stage, address: Address, counterpart: str, now: int) -> None:
+        """Observe a message whose bytes were kept before."""
+        self.counts[stage, None] += 1
+        self._events.append(Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,)))
+
+    def reject_message(self, message: Message, counterpart: str, reason: Reason, detail: str, now: int) -> None:
+        """Observe the refusal of a readable message."""
+        self.counts[Stage.REJECTED, reason] += 1
+        self._events.append(
+            Observation(
+                at_us=now,
+                stage=Stage.REJECTED,
+                message=message.address,
+                counterparts=(counterpart,),
+                reason=reason,
+                raw=message.raw,
+            )
+        )
+        self._events.append(MessageRejected(message.uri, reason, detail))
+
+    def reject_frame(self, data: bytes, counterpart: str, error: RemoteProtocolError, now: int) -> None:
+        """Observe the refusal of bytes that are no message, or not the message they claim to be."""
+        self.counts[Stage.REJECTED, error.reason] += 1
+        self._events.append(
+            Observation(
+                at_us=now,
+                stage=Stage.REJECTED,
+                message=address_of(data),
+                counterparts=(counterpart,),
+                reason=error.reason,
+                raw=data[: self._max_evidence_bytes],
+                size=len(data),
+            )
+        )
+        self._events.append(MessageRejected(None, error.reason, error.detail))

@@ -1,0 +1,1 @@
+"""Readers for the forms in which won messages arrive, quickest first."""

@@ -1,0 +1,75 @@
+"""Canonical N-Quads in the narrow form that messages of this project have, as journals and receipts keep them.
+
+    <subject> <predicate> object <graph> .
+
+`decode_lines` reads it without a general parser, as `decode_blocks` reads our TriG. It takes nothing but lines in
+ascending order, each once, of a narrow set of terms: no blank nodes, no literal with an escape or with `<` in it, no
+message's URI as a predicate. For anything else it gives None, and the general parser decides. What it takes, that one
+would have read alike: `tests/properties/test_won_lines.py`. So every `<` in the text begins an IRI, and `rename_text`
+may rename a message in the text itself.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dovetail.won import vocabulary as v
+from dovetail.won.canonical import MAX_DATASET_QUADS, Statement
+from dovetail.won.readers.blocks import IRI, is_iri
+
+# Characters that canonical N-Quads neither escapes nor changes, without `<`.
+PLAIN_LITERAL = '"[ !#-;=-\\[\\]-~\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*"'
+_is_object = re.compile(f"{IRI}|{PLAIN_LITERAL}(?:{re.escape(v.XSD_LONG)})?").fullmatch
+_PREDICATES = frozenset().union(*v.ALLOWED.values()) | {
+    *(v.P_SIGNATURE, v.P_SIGNER, v.P_SIGNED_GRAPH, v.P_HASH, v.P_SIGNATURE_VALUE, v.P_FINGERPRINT),
+    *(v.P_TEXT, v.P_SOCKET, v.P_CERT_KEY, v.P_PUBLIC_KEY),
+}
+_WORDS = frozenset({*v.TYPES_BY_TERM, *v.DIRECTIONS_BY_TERM, v.T_ENVELOPE_GRAPH})
+_MESSAGE_PREFIX = "<" + v.MESSAGE_SCHEME
+
+
+def decode_lines(data: bytes) -> dict[str, list[Statement]] | None:
+    """Graph -> statements in ascending order, each once; None if this is not the form above."""
+    if data[:1] != b"<" or data[-3:] != b" .\n":
+        return None
+    try:
+        lines = data.decode().split("\n")
+    except UnicodeDecodeError:
+        return None
+    lines.pop()
+    if len(lines) > MAX_DATASET_QUADS:
+        return None
+    graphs: dict[str, list[Statement]] = {}
+    known = set(_WORDS)
+    previous = subject = graph = ""
+    for line in lines:
+        words = line.split(" ", 2)
+        if len(words) != 3 or line <= previous or line[-2:] != " .":
+            return None
+        previous = line
+        start, predicate, rest = words
+        target, _, end = rest[:-2].rpartition(" ")
+        # neighbours share subject and graph: the same text is not looked at, nor hashed, a second time
+        if start != subject:
+            if start not in known and not is_iri(start):
+                return None
+            subject = start
+            known.add(subject)
+        if end != graph:
+            if end not in known and not is_iri(end):
+                return None
+            graph = end
+            known.add(graph)
+            statements = graphs.setdefault(graph, [])
+        if predicate not in _PREDICATES and (not is_iri(predicate) or predicate.startswith(_MESSAGE_PREFIX)):
+            return None
+        if target not in known and not _is_object(target):
+            return None
+        statements.append((subject, predicate, target))
+    return graphs
+
+
+def rename_text(text: str, old: str, new: str) -> str:
+    """`old` and `old#x` become `new` and `new#x` in lines that `decode_lines` took; they may need sorting again."""
+    # quicker than `replace` where there is much to replace
+    return f"<{new}#".join(f"<{new}>".join(text.split(f"<{old}>")).split(f"<{old}#"))

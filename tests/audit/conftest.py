@@ -1,0 +1,12 @@
+"""One Spark session for all tests of the audit, started when the first of them asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from audit.audit_worlds import open_test_session
+
+
+@pytest.fixture(scope="session")
+def spark():
+    return open_test_session()

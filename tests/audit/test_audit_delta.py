@@ -1,0 +1,282 @@
+"""A run after another makes only what new segments touch, and the tables are those of one run over everything."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.testing import assertDataFrameEqual
+
+from audit.audit_worlds import (
+    ALICE,
+    ALICE_CHAT,
+    BROKER,
+    EPOCH_MS,
+    KEYS,
+    NODE_A,
+    NODE_B,
+    PEERS,
+    SECOND,
+    SETTINGS,
+    T0_US,
+    A,
+    B,
+    pcp_frame,
+    pcp_world,
+    see,
+    swarm_message,
+    won_create,
+    won_response,
+    won_text,
+    won_world,
+    write_lake,
+)
+from dovetail.audit import schemas
+from dovetail.audit.jobs.gold import Gold
+from dovetail.audit.jobs.run import Audit
+from dovetail.audit.reading import open_table
+from dovetail.audit.store import Store
+from dovetail.audit.transforms.holdings import collect_sightings, sightings
+from dovetail.model.address import address_of
+from dovetail.model.hop import Stage
+from dovetail.won import compose as c
+
+LATER = 100 * SECOND
+T0 = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
+
+
+def world(number: int):
+    """Some traffic; each number has messages of its own. No swarm: the clocks of its peers are estimated anew."""
+    rng, start = random.Random(number), T0_US + number * LATER
+    return {
+        **pcp_world(rng, 6, first=1 + 1000 * number, start_us=start),
+        **won_world(rng, 6, start, creates=number == 0),
+    }
+
+
+def run(spark, root: Path, out: str, **options) -> Path:
+    audit = Audit(spark=spark, lake=root / "lake", store=Store.open(root / out), settings=SETTINGS, **options)
+    audit.run()
+    return root / out
+
+
+def rows_of(out: Path, table: str) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in open_table(out, table).to_table().to_pylist())
+
+
+def files_of(out: Path, table: str) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in (out / table).glob("*.parquet")}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_second_run_replaces_what_is_touched_and_keeps_the_rest(spark, tmp_path):
+    write_lake(tmp_path, world(0))
+    out = run(spark, tmp_path, "out", whole_below=0)
+    split_by_fabric(out / "deliveries")
+    before = files_of(out, "deliveries")
+    write_lake(tmp_path, world(1))
+    run(spark, tmp_path, "out", whole_below=0)
+    kept = {name for name, changed in files_of(out, "deliveries").items() if before.get(name) == changed}
+    assert kept == {"pcp.parquet"}, "won has messages under way"
+    assert_each_address_once(out, 2)
+
+    whole = run(spark, tmp_path, "whole")
+    for table in schemas.TABLES:
+        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+
+    # killed while tables were put in place: nothing says what they were made from
+    (out / "_state" / "run.json").unlink()
+    for path in (out / "deliveries").glob("*.parquet"):
+        path.unlink()
+    run(spark, tmp_path, "out", whole_below=0)
+    for table in schemas.TABLES:
+        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+
+
+def split_by_fabric(directory: Path) -> None:
+    """A small table is one file; in how many files it lies has no meaning."""
+    table = pq.read_table(directory)
+    for path in directory.glob("*.parquet"):
+        path.unlink()
+    for fabric in ("pcp", "won"):
+        pq.write_table(table.filter(pc.field("fabric") == fabric), directory / f"{fabric}.parquet")
+
+
+def assert_each_address_once(out: Path, batches: int) -> None:
+    """Bytes are decoded once, and signatures verified once, whatever the number of runs."""
+    for table, column in (("decoded", "digest"), ("verdicts", "message")):
+        paths = sorted((out / "_state" / table).glob("batch=*"))
+        assert len(paths) == batches
+        values = [value for path in paths for value in pq.read_table(path)[column].to_pylist()]
+        assert len(values) == len(set(values)), table
+        assert all(pq.read_table(path).num_rows for path in paths), f"each run had new rows of {table}"
+
+
+def broker_steps() -> list[list]:
+    """An answer, a request and the other half of a circle come late, and a third message with one id."""
+
+    def frames(at: int, *numbers: tuple[int, int | None, list[str]]) -> list:
+        each = [pcp_frame(number, targets, reply_to=reply_to) for number, reply_to, targets in numbers]
+        return [see(at + i, Stage.ACCEPTED, raw, A) for i, raw in enumerate(each)]
+
+    first = frames(T0_US, (1, None, [B]), (7, None, [B]), (7, None, [A]), (30, 50, [A]), (20, 21, [B]))
+    late = [(2, 1, [A]), (7, None, [A, B]), (50, None, [B]), (21, 20, [A])]
+    return [first, frames(T0_US + LATER, *late), frames(T0_US + 2 * LATER, (7, None, [B, A]))]
+
+
+def node_steps() -> tuple[list[list], list[list]]:
+    """Of the node of alice and that of bob: what completes, contradicts or explains what came before it."""
+    ms = T0_US // 1000
+    create, again = won_create(ALICE, ALICE_CHAT, ms), won_create(ALICE, ALICE_CHAT, ms + 9)
+    logs = [
+        c.respond(
+            create,
+            success=True,
+            signer=NODE_A,
+            key=KEYS[NODE_A],
+            timestamp_ms=ms + step,
+            atom=ALICE,
+            previous=(again.uri,),
+        )
+        for step in (1, 2, 3)
+    ]
+    half, twice, orphan, unseen = (won_text(text, ms) for text in ("half", "twice", "orphan", "unseen"))
+    firsts = [won_response(message, NODE_A, ms + 1, first=True) for message in (half, orphan)]
+    second = won_response(half, NODE_B, ms + 2, first=False)
+    others = [won_response(twice, NODE_A, ms + step, first=True) for step in (1, 2, 3)]
+
+    def made(at: int, *messages) -> list:
+        return [see(at, Stage.CREATED, message.raw, address=message.address) for message in messages]
+
+    def taken(at: int, *messages) -> list:
+        return [see(at, Stage.ACCEPTED, message.raw, ALICE, address=message.address) for message in messages]
+
+    one, two, three = (T0_US + step * LATER for step in range(3))
+    sent = see(two, Stage.FORWARDED, b"", NODE_B, address=unseen.address, keep=False)
+    at_a = [
+        [*taken(one, half, twice), *made(one + 1, *firsts, *others[:2], logs[0])],
+        [*taken(two, orphan, unseen, create), sent, *made(two + 1, others[2], logs[1]), *taken(two + 2, second)],
+        [*taken(three, again), *made(three + 1, logs[2])],
+    ]
+    return at_a, [taken(one, half), made(two, second), []]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path, monkeypatch):
+    rng = random.Random(5)
+    parent = swarm_message(rng, T0_US, [])
+    child = swarm_message(rng, T0_US + SECOND, [bytes(address_of(parent))])
+    in_swarm = [
+        [see(T0_US + SECOND, Stage.CREATED, child)],
+        [see(T0_US + LATER, Stage.ACCEPTED, parent, "udp://x")],
+        [],
+    ]
+    at_a, at_b = node_steps()
+    at_broker = broker_steps()
+    found, states = [], []
+    for step in range(3):
+        world = {BROKER: at_broker[step], NODE_A: at_a[step], NODE_B: at_b[step], PEERS[0]: in_swarm[step]}
+        write_lake(tmp_path, world)
+        with monkeypatch.context() as patch:
+            if step:
+                patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
+            out = run(spark, tmp_path, "out", whole_below=0)
+        forks = open_table(out, "forks").to_table().to_pylist()
+        found.append(sorted((fork["kind"], len(fork["evidence"])) for fork in forks))
+        states.append(sorted(row["state"] for row in open_table(out, "chains").to_table().to_pylist()))
+    assert_each_address_once(out, 3)
+    whole = run(spark, tmp_path, "whole")
+    for table in schemas.TABLES:
+        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+    two, three = ("conflicting_response", 2), ("conflicting_response", 3)
+    assert found == [
+        [two, ("shared_id", 2)],
+        [two, three, ("cycle", 2), ("forked_log", 2), ("shared_id", 3)],
+        [three, three, ("cycle", 2), ("forked_log", 3), ("shared_id", 4), ("two_creates", 2)],
+    ]
+    assert states[0].count("orphan_response") == 4
+    assert states[1].count("orphan_response") == 0
+    assert not open_table(out, "gaps").to_table().filter(pc.field("fabric") == "swarm").num_rows
+    lost = open_table(out, "deliveries").to_table().filter(pc.field("outcome") == "lost")
+    assert lost["type"].to_pylist() == ["ConnectionMessage"], "patience was over with the third step"
+
+
+@pytest.mark.timeout(900)
+def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
+    """Nothing new is said of messages whose lifetime ends between two runs: what they reached stays."""
+    rng = random.Random(6)
+    elsewhere = "swarm://elsewhere/" + "0" * 40
+    brief, lasting = (swarm_message(rng, T0_US, [], ttl=ttl) for ttl in (1, 600))
+    referring = swarm_message(rng, T0_US + SECOND, [bytes(address_of(brief))], ttl=600)
+    silent = [pcp_frame(number, [B], expires_us=T0_US + LATER // 2) for number in (1, 2)]
+    write_lake(
+        tmp_path,
+        {
+            BROKER: [
+                *(see(T0_US, Stage.ACCEPTED, raw, A) for raw in silent),
+                see(T0_US + 1, Stage.DELIVERED, silent[1], B, keep=False),
+            ],
+            PEERS[0]: [see(T0_US, Stage.CREATED, raw) for raw in (brief, lasting)],
+            PEERS[1]: [see(T0_US + 1, Stage.PULLED, brief, keep=False)],
+            elsewhere: [see(T0_US + SECOND, Stage.CREATED, referring)],
+        },
+    )
+    out = run(spark, tmp_path, "out", whole_below=0)
+    assert outcomes_of(out) == [("pcp", "delivered"), ("pcp", "in_flight"), *IN_SWARM, *[("swarm", "in_flight")] * 2]
+    assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [True]
+
+    write_lake(tmp_path, {BROKER: [see(T0_US + EPOCH_MS * 2000, Stage.ACCEPTED, pcp_frame(3, [B]), A)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
+        run(spark, tmp_path, "out", whole_below=0)
+    ended = [("pcp", "delivered"), ("pcp", "expired"), ("pcp", "in_flight")]
+    assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "expired"), ("swarm", "in_flight")]
+    assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [False]
+    touched = pq.read_table(out / "_state" / "next" / "_state" / "touched")
+    assert sorted(touched["message"].to_pylist()) == sorted(
+        address_of(raw) for raw in (silent[0], brief, pcp_frame(3, [B]))
+    ), "what arrived is left alone"
+    whole = run(spark, tmp_path, "whole")
+    for table in schemas.TABLES:
+        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+
+
+IN_SWARM = [("swarm", "delivered")] * 3
+
+
+def outcomes_of(out: Path) -> list[tuple[str, str]]:
+    rows = open_table(out, "deliveries").to_table().to_pylist()
+    return sorted((row["fabric"], row["outcome"]) for row in rows)
+
+
+def test_a_column_for_each_peer_gives_what_collecting_gives(spark):
+    hops = [
+        ("swarm://s/a", "created", 5, b"1", None),
+        ("swarm://s/b", "accepted", 5, b"1", None),
+        ("swarm://s/b", "accepted", 3, b"1", None),
+        ("swarm://s/b", "rejected", 9, b"1", "too_large"),
+        ("swarm://s/a", "rejected", 4, b"2", "truncated"),
+        ("swarm://s/a", "rejected", 4, b"2", None),
+        ("swarm://s/a", "forwarded", 1, b"3", None),
+        ("swarm://s/b", "rejected", -7, b"4", "lifetime_over"),
+    ]
+    rows = [
+        ("swarm", server, seq, T0 + dt.timedelta(microseconds=us), stage, message * 32, None, reason, 1, False, True)
+        for seq, (server, stage, us, message, reason) in enumerate(hops)
+    ]
+    known = [
+        {"fabric": "swarm", "message": m * 32, "key": m * 8, "created": T0, "work_valid": m == b"1"}
+        for m in (b"1", b"5")
+    ]
+    names = schemas.MESSAGES.schema.names
+    messages = spark.createDataFrame([tuple(row.get(name) for name in names) for row in known], schemas.MESSAGES.schema)
+    seen = spark.createDataFrame(rows, schemas.HOPS.schema)
+    columns = sightings(seen, messages, peers=["swarm://s/a", "swarm://s/b"])
+    assertDataFrameEqual(columns, collect_sightings(seen, messages), ignoreNullable=True)
+    assert columns.count() == 4

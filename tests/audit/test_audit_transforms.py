@@ -1,0 +1,317 @@
+"""Transforms on a few rows typed inline, and the plans they make."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.testing import assertDataFrameEqual
+
+from dovetail.audit import schemas
+from dovetail.audit.checks import BY_ID, CHECKS, find
+from dovetail.audit.leaves import with_leaves
+from dovetail.audit.steps import gold_steps, graph
+from dovetail.audit.transforms.deliveries import deliveries, latency
+from dovetail.audit.transforms.forks import forks
+from dovetail.audit.transforms.gaps import gaps
+from dovetail.audit.transforms.holdings import sightings
+from dovetail.audit.transforms.hops import servers
+from dovetail.audit.transforms.skew import fastest_legs, skew
+from dovetail.audit.transforms.suspect_links import edges
+from dovetail.audit.transforms.traffic import traffic
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry
+from dovetail.tlog.tree import hash_leaf
+
+T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
+M1, M2, M3 = (bytes([number]) * 32 for number in (1, 2, 3))
+
+
+def at(us: int) -> dt.datetime:
+    return T0 + dt.timedelta(microseconds=us)
+
+
+def frame(spark, table, *rows):
+    """Rows of a table with the columns given and nulls for the others."""
+    names = table.schema.names
+    return spark.createDataFrame([tuple(row.get(name) for name in names) for row in rows], table.schema)
+
+
+def hop(seq, stage, message=M1, **more):
+    row = {"fabric": "swarm", "server": "swarm://s/a", "seq": seq, "at": at(seq), "stage": stage, "message": message}
+    return row | {"has_bytes": False, "proven": True} | more
+
+
+def test_the_native_leaf_hash_is_that_of_the_journal(spark):
+    hops = [
+        Hop(server="s", seq=0, at_us=0, fabric=Fabric.PCP, stage=Stage.CREATED, message=Address(M1)),
+        Hop(
+            server="s",
+            seq=(1 << 62) + 5,
+            at_us=-1_000_001,
+            fabric=Fabric.PCP,
+            stage=Stage.REJECTED,
+            message=Address(M2),
+            counterpart="pcp://ä/" + "x" * 40_000,
+            reason=Reason.REDELIVERY_OVERFLOW,
+            raw=b"bytes",
+            size=1 << 40,
+        ),
+        Hop(server="s", seq=7, at_us=1, fabric=Fabric.PCP, stage=Stage.EXPIRED, message=Address(M3), raw=b"", size=0),
+    ]
+    digests = [NO_DIGEST, hashlib.sha256(b"bytes").digest(), hashlib.sha256(b"").digest()]
+    leaves = [hash_leaf(encode_entry(one, digest)) for one, digest in zip(hops, digests, strict=True)]
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    rows = [
+        (
+            one.server,
+            one.seq,
+            epoch + dt.timedelta(microseconds=one.at_us),
+            one.stage.value,
+            bytes(one.message),
+            one.counterpart,
+            one.reason and one.reason.value,
+            one.raw,
+            one.size,
+            None if digest == NO_DIGEST else digest,
+            leaf[:8],
+            "pcp",
+            "2026-11-15",
+        )
+        for one, digest, leaf in zip(hops, digests, leaves, strict=True)
+    ]
+    found = with_leaves(spark.createDataFrame(rows, schemas.LAKE)).collect()
+    assert [bytes(row["leaf_hash"]) for row in found] == leaves
+    assert all(row["leaf_valid"] for row in found)
+
+
+def test_traffic_counts_hops_messages_and_bytes_by_minute(spark):
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "created", size=10),
+        hop(1, "forwarded"),
+        hop(2, "forwarded"),
+        hop(60_000_000, "created", M2, size=7),
+        hop(60_000_001, "rejected", M3, reason="truncated"),
+    )
+    messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "type": "content"} for m in (M1, M2)))
+    minute = at(60_000_000)
+    expected = frame(
+        spark,
+        schemas.TRAFFIC,
+        *(
+            dict(zip(schemas.TRAFFIC.schema.names, values, strict=True))
+            for values in [
+                (T0, "swarm", "swarm://s/a", "content", "created", None, 1, 1, 10),
+                (T0, "swarm", "swarm://s/a", "content", "forwarded", None, 2, 1, 0),
+                (minute, "swarm", "swarm://s/a", "content", "created", None, 1, 1, 7),
+                (minute, "swarm", "swarm://s/a", None, "rejected", "truncated", 1, 1, 0),
+            ]
+        ),
+    )
+    assertDataFrameEqual(traffic(hops, messages), expected, ignoreNullable=True)
+
+
+def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
+    a, b, c = (f"swarm://s/{name}" for name in "abc")
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "created", M1, server=a, at=at(0)),
+        *(hop(1, "accepted", M2, server=server, at=at(10)) for server in (a, b, c)),
+        hop(0, "rejected", M1, server=b, reason="from_future", at=at(5)),
+    )
+    messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "key": m[:8]} for m in (M1, M2)))
+    links = frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M2, "parent": M1[:8], "relation": "refers"})
+    seen = sightings(hops, messages)
+    (row,) = gaps(edges(links, seen, servers(hops)), seen, as_of=at(100)).collect()
+    assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
+
+
+def test_a_latency_before_its_beginning_is_marked(spark):
+    """The clock was set back by 5 s between taking the first message in and handing it over."""
+    broker = "pcp://b/server"
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "accepted", M1, fabric="pcp", server=broker, counterpart="pcp://x/agent", at=at(7_000_000)),
+        hop(1, "delivered", M1, fabric="pcp", server=broker, counterpart="pcp://y/agent", at=at(2_000_000)),
+        hop(2, "accepted", M2, fabric="pcp", server=broker, counterpart="pcp://x/agent", at=at(3_000_000)),
+        hop(3, "delivered", M2, fabric="pcp", server=broker, counterpart="pcp://y/agent", at=at(3_000_400)),
+    )
+    messages, clocks = frame(spark, schemas.MESSAGES), frame(spark, schemas.SKEW)
+    seen = sightings(hops, messages)
+    table = deliveries(hops, messages, seen, servers(hops), clocks, as_of=at(9_000_000), fabrics=["pcp"])
+    told = {bytes(row["message"]): (row["latency_us"], row["skew_known"]) for row in table.collect()}
+    assert told == {M1: (-5_000_000, False), M2: (400, True)}
+    assert [(row["up_to_ms"], row["deliveries"]) for row in latency(table).collect()] == [(1, 1)]
+
+
+def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
+    a, b = "swarm://s/a", "swarm://s/b"
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "forwarded", M1, server=a, counterpart=b, at=at(0)),
+        hop(0, "accepted", M1, server=b, counterpart=a, at=at(1300)),
+        hop(1, "forwarded", M2, server=a, counterpart=b, at=at(5000)),
+        hop(1, "accepted", M2, server=b, counterpart=a, at=at(9000)),
+        hop(2, "served", M3, server=b, counterpart=a, at=at(20_000)),
+        hop(2, "accepted", M3, server=a, counterpart=b, at=at(19_100)),
+    )
+    (row,) = skew(fastest_legs(hops)).collect()
+    # there 1300 us, back -900 us: clocks differ by 1100 us, the way takes 200 us
+    assert (row["server"], row["other"], row["offset_us"], row["error_us"]) == (a, b, 1100, 200)
+    assert (row["there"], row["back"]) == (2, 1)
+
+
+def test_latency_is_counted_in_powers_of_two(spark):
+    rows = [
+        {"fabric": "pcp", "type": "t", "outcome": outcome, "latency_us": us, "skew_known": known}
+        for outcome, us, known in [
+            ("delivered", 0, True),
+            ("delivered", 1000, True),
+            ("delivered", 1001, True),
+            ("delivered", 900_000, True),
+            ("delivered", 5, False),
+            ("expired", None, True),
+        ]
+    ]
+    found = {(row["up_to_ms"], row["deliveries"]) for row in latency(frame(spark, schemas.DELIVERIES, *rows)).collect()}
+    assert found == {(1, 2), (2, 1), (1024, 1)}
+
+
+def forks_of(spark, hops, messages, links, **options):
+    rows = frame(spark, schemas.HOPS, *hops)
+    known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)
+    seen = sightings(rows, known)
+    return forks(edges(refers, seen, servers(rows)), seen, known, refers, **options)
+
+
+def test_forks_name_the_contradiction_and_its_evidence(spark):
+    key = M1[:8]
+    node, atom = "https://n/won/resource", "https://n/won/resource/atom/a"
+    twin = M1[:8] + bytes(24)
+    swarm = {"fabric": "swarm", "created": T0}
+    log = {"fabric": "won", "type": "SuccessResponse", "signer": node, "sender": atom, "created": T0}
+    messages = [
+        {**swarm, "message": M1, "key": key},
+        {**swarm, "message": twin, "key": key},
+        {**swarm, "message": M2, "key": M2[:8]},
+        {**log, "message": M1, "key": M1},
+        {**log, "message": M2, "key": M2},
+        {"fabric": "won", "type": "CreateMessage", "sender": atom, "message": M3, "key": M3, "created": T0},
+        {"fabric": "won", "type": "CreateMessage", "sender": atom, "message": twin, "key": twin, "created": T0},
+    ]
+    links = [
+        {"fabric": "swarm", "child": M2, "parent": M2[:8], "relation": "refers", "child_created": T0},
+        {"fabric": "won", "child": M1, "parent": M3, "relation": "previous"},
+        {"fabric": "won", "child": M2, "parent": M3, "relation": "previous"},
+    ]
+    hops = [hop(i, "accepted", m["message"], fabric=m["fabric"]) for i, m in enumerate(messages)]
+    found = forks_of(spark, hops, messages, links)
+    kinds = {(row["kind"], tuple(bytes(item) for item in row["evidence"])) for row in found.collect()}
+    assert kinds == {
+        ("collision", tuple(sorted([M1, twin]))),
+        ("self_reference", (M2,)),
+        ("forked_log", (M1, M2)),
+        ("two_creates", tuple(sorted([M3, twin]))),
+    }
+
+
+def test_pcp_messages_that_answer_each_other_are_a_cycle(spark):
+    ids = {M1: b"1" * 16, M2: b"2" * 16, M3: b"3" * 16}
+    answers = {M1: M2, M2: M1, M3: M3}
+    messages = [{"fabric": "pcp", "message": m, "key": key, "sender": "pcp://a/b"} for m, key in ids.items()]
+    # an ordinary answer, and one that nobody accepted
+    messages += [{"fabric": "pcp", "message": bytes([n]) * 32, "key": bytes([n]) * 16} for n in (7, 8)]
+    links = [
+        {"fabric": "pcp", "child": child, "parent": ids[parent], "relation": "in_reply_to"}
+        for child, parent in answers.items()
+    ]
+    links += [
+        {"fabric": "pcp", "child": bytes([7]) * 32, "parent": ids[M1], "relation": "in_reply_to"},
+        {"fabric": "pcp", "child": bytes([8]) * 32, "parent": bytes([8]) * 16, "relation": "in_reply_to"},
+    ]
+    hops = [hop(i, "accepted", m, fabric="pcp", at=at(i)) for i, m in enumerate((*ids, bytes([7]) * 32))]
+    hops.append(hop(9, "rejected", bytes([8]) * 32, fabric="pcp"))
+    found = forks_of(spark, hops, messages, links, fabrics=["pcp"])
+    rows = found.select("kind", "evidence", F.unix_micros("first_seen").alias("us")).collect()
+    start_us = int(T0.timestamp()) * 1_000_000
+    assert {(row["kind"], tuple(bytes(one) for one in row["evidence"]), row["us"] - start_us) for row in rows} == {
+        ("cycle", (M1, M2), 1),
+        ("self_reference", (M3,), 2),
+    }
+
+
+def test_a_rejected_message_is_no_evidence(spark):
+    messages = [{"fabric": "pcp", "message": m, "key": b"0" * 16, "sender": "pcp://a/b"} for m in (M1, M2)]
+    hops = [hop(0, "accepted", M1, fabric="pcp"), hop(1, "rejected", M2, fabric="pcp")]
+    found = forks_of(spark, hops, messages, [], fabrics=["pcp"])
+    assert found.count() == 0
+
+
+def test_a_check_finds_its_rows_and_no_others(spark):
+    rows = frame(
+        spark,
+        schemas.DELIVERIES,
+        {"fabric": "won", "message": M1, "outcome": "lost", "recipient": "x", "failed_at": "n"},
+        {"fabric": "won", "message": M2, "outcome": "delivered", "recipient": "x"},
+        {"fabric": "pcp", "message": M3, "outcome": None},
+    )
+    found = [
+        (row["check"], row["severity"], bytes(row["message"]), row["server"], row["detail"])
+        for row in find(rows, "deliveries").collect()
+    ]
+    assert found == [("delivery.lost", "error", M1, "n", "for x")]
+
+
+def test_every_check_is_about_a_table_and_named_once():
+    assert len(BY_ID) == len(CHECKS)
+    assert {check.table for check in CHECKS} <= set(schemas.BY_NAME)
+    assert all(check.sentence.endswith(".") for check in CHECKS)
+
+
+def test_the_graph_names_every_table():
+    assert set(graph()) == set(schemas.BY_NAME)
+
+
+@pytest.fixture(scope="module")
+def silver(spark, tmp_path_factory):
+    """Silver tables on disk: a plan over rows in memory would be optimised away."""
+    root = tmp_path_factory.mktemp("plans")
+    rows = {
+        "hops": frame(spark, schemas.HOPS, hop(0, "created")),
+        "messages": frame(spark, schemas.MESSAGES, {"fabric": "swarm", "message": M1, "key": M1[:8]}),
+        "links": frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M1, "parent": M2[:8], "relation": "refers"}),
+    }
+    tables = {}
+    rows["sightings"] = sightings(rows["hops"], rows["messages"])
+    rows["servers"] = servers(rows["hops"])
+    rows["legs"] = fastest_legs(rows["hops"])
+    rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"])
+    for name, df in rows.items():
+        df.write.parquet(str(root / name))
+        tables[name] = spark.read.schema(df.schema).parquet(str(root / name))
+    return tables
+
+
+@pytest.mark.parametrize("step", gold_steps(), ids=lambda step: step.name)
+def test_gold_is_native_and_joins_by_key(silver, spark, step):
+    tables = {**silver, "skew": frame(spark, schemas.SKEW), "deliveries": frame(spark, schemas.DELIVERIES)}
+    inputs = [tables[name] for name in step.inputs]
+    made = step.transform(*inputs, as_of=T0) if step.is_dated else step.transform(*inputs)
+    assert [field.name for field in made.schema] == step.schema.schema.names
+    assert made.schema.simpleString() == step.schema.schema.simpleString()
+    plan = made._jdf.queryExecution().executedPlan().toString()
+    for node in ("Python", "MapInArrow", "CartesianProduct", "NestedLoop"):
+        assert node not in plan
+
+
+def test_leaves_are_hashed_natively(silver, spark):
+    rows = spark.createDataFrame([], schemas.LAKE).withColumn("file", F.lit("f"))
+    assert "Python" not in with_leaves(rows)._jdf.queryExecution().executedPlan().toString()

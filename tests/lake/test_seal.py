@@ -1,0 +1,231 @@
+"""Sealing and purging: files that are subtrees, manifests that announce them, crashes in between, expired bytes."""
+
+import datetime as dt
+import random
+import sqlite3
+
+import pyarrow.parquet as pq
+import pytest
+
+from dovetail.journal.purge import purge_step
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.verify import verify_journal
+from dovetail.lake.manifest import manifest_paths, read_manifest, read_manifests, server_slug
+from dovetail.lake.seal import LAKE_SCHEMA, seal_journal
+from dovetail.model.address import address_of
+from dovetail.model.errors import JournalDamaged, JournalLocked
+from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.tlog.checkpoint import verify_checkpoint
+from dovetail.tlog.leaf import NO_DIGEST, encode_entry
+from dovetail.tlog.tree import Frontier, hash_leaf, root_of
+from journal.worlds import SERVER, SIGNER, START_US, observe, open_writer, random_observations
+
+DAY_US = 86_400_000_000
+
+
+def fill(path, seed=1, steps=10, start_us=START_US):
+    rng = random.Random(seed)
+    with open_writer(path) as journal:
+        for step in range(steps):
+            journal.append(random_observations(rng, start_us + step * 10**6, 5))
+        journal.checkpoint()
+
+
+def rows_of(lake, file):
+    table = pq.ParquetFile(lake / file.path).read()
+    assert table.schema.equals(LAKE_SCHEMA)
+    return table.to_pylist()
+
+
+def hops_of_lake(lake):
+    """Hops as they lie in the lake, with each file's own claims checked on the way."""
+    hops = []
+    tree = Frontier()
+    for manifest in read_manifests(lake):
+        for file in manifest.files:
+            leaves = []
+            for row in rows_of(lake, file):
+                at_us = round((row["at"] - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
+                hop = Hop(
+                    server=row["server"],
+                    seq=row["seq"],
+                    at_us=at_us,
+                    fabric=Fabric.PCP,
+                    stage=Stage(row["stage"]),
+                    message=row["message"],
+                    counterpart=row["counterpart"],
+                    reason=Reason(row["reason"]) if row["reason"] else None,
+                    raw=row["raw"],
+                    size=row["size"],
+                )
+                assert f"date={row['at'].date().isoformat()}" in file.path
+                leaves.append(hash_leaf(encode_entry(hop, row["digest"] or NO_DIGEST)))
+                assert row["leaf"] == leaves[-1][:8]
+                hops.append(hop)
+            assert len(leaves) == file.rows
+            assert root_of(leaves).hex() == file.root
+            assert file.first_seq % file.rows == 0
+            assert (lake / file.path).stat().st_size == file.bytes
+            tree.append(bytes.fromhex(file.root), file.level)
+        signed = verify_checkpoint(manifest.checkpoint, [SIGNER.verifier])
+        assert (signed.size, signed.root) == (tree.size, tree.root())
+    return hops
+
+
+def test_the_lake_holds_every_hop_once_in_files_that_are_subtrees(tmp_path):
+    fill(tmp_path / "a.journal")
+    seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    with JournalReader.open(tmp_path / "a.journal") as reader:
+        assert hops_of_lake(tmp_path / "lake") == list(reader.hops())
+
+
+def test_sealing_again_adds_only_what_is_new(tmp_path):
+    lake = tmp_path / "lake"
+    for round_ in range(5):
+        fill(tmp_path / "a.journal", seed=round_, steps=round_ + 1, start_us=START_US + round_ * 10**8)
+        assert seal_journal(tmp_path / "a.journal", lake) is not None
+        assert seal_journal(tmp_path / "a.journal", lake) is None
+    with JournalReader.open(tmp_path / "a.journal") as reader:
+        assert hops_of_lake(lake) == list(reader.hops())
+    assert len(manifest_paths(lake)) == 5
+
+
+def test_nothing_is_sealed_beyond_the_last_checkpoint(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"1"), observe(b"2"), observe(b"3")])
+        assert seal_journal(tmp_path / "a.journal", tmp_path / "lake") is None
+        journal.checkpoint()
+        journal.append([observe(b"4")])
+        assert seal_journal(tmp_path / "a.journal", tmp_path / "lake").end == 3
+
+
+def test_a_file_has_hops_of_one_date(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        midnight = (START_US // DAY_US + 1) * DAY_US
+        journal.append([observe(b"%d" % i, at_us=midnight - 5 + i) for i in range(11)])
+        journal.append([observe(b"later", at_us=midnight + 3 * DAY_US)])
+        journal.checkpoint()
+    manifest = seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    assert [file.rows for file in manifest.files] == [4, 1, 1, 2, 2, 1, 1]
+    assert len(hops_of_lake(tmp_path / "lake")) == 12
+
+
+def test_files_stay_near_the_target_size(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        for i in range(64):
+            journal.append([observe(random.Random(i).randbytes(10_000))])
+        journal.checkpoint()
+    manifest = seal_journal(tmp_path / "a.journal", tmp_path / "lake", target_bytes=100_000)
+    assert [file.rows for file in manifest.files] == [8] * 8
+    assert all(file.bytes < 120_000 for file in manifest.files)
+
+
+@pytest.mark.exhaustive
+def test_a_crash_at_any_moment_leaves_nothing_that_counts_and_is_made_good(tmp_path):
+    class PowerCut(Exception):
+        pass
+
+    fill(tmp_path / "a.journal", steps=7)
+    with JournalReader.open(tmp_path / "a.journal") as reader:
+        hops = list(reader.hops())
+    whole = len(seal_journal(tmp_path / "a.journal", tmp_path / "whole").files)
+    for cut in range(whole):
+        lake = tmp_path / f"lake{cut}"
+
+        def stop(done, total, cut=cut, calls=[0]):  # noqa: B006
+            calls[0] += 1
+            if calls[0] > cut:
+                raise PowerCut
+
+        with pytest.raises(PowerCut):
+            seal_journal(tmp_path / "a.journal", lake, progress=stop)
+        assert list(read_manifests(lake)) == []
+        leftover = next(lake.glob("fabric=*/date=*/*.parquet"))
+        leftover.with_name(f".{leftover.name}.tmp").write_bytes(b"half")
+        fill(tmp_path / "a.journal", seed=99, steps=0)
+        seal_journal(tmp_path / "a.journal", lake)
+        assert hops_of_lake(lake) == hops
+        announced = {file.path for manifest in read_manifests(lake) for file in manifest.files}
+        there = {str(path.relative_to(lake)) for path in lake.glob("fabric=*/date=*/*")}
+        assert there == announced, "something that no manifest announces was left"
+
+
+def test_a_tampered_journal_is_not_sealed(tmp_path):
+    fill(tmp_path / "a.journal")
+    connection = sqlite3.connect(tmp_path / "a.journal")
+    with connection:
+        connection.execute("UPDATE names SET name = name || 'x' WHERE id = 3")
+    connection.close()
+    with pytest.raises(JournalDamaged, match="not those that were signed"):
+        seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    assert manifest_paths(tmp_path / "lake") == []
+
+
+def test_manifests_that_are_not_whole_are_refused(tmp_path):
+    fill(tmp_path / "a.journal")
+    seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    (path,) = manifest_paths(tmp_path / "lake")
+    data = path.read_bytes()
+    for bad in (
+        data[:-20],
+        b"{}",
+        data.replace(b'"rows": 32', b'"rows": 31'),
+        data.replace(b'"format": 1', b'"format": 9'),
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(JournalDamaged, match=path.name):
+            read_manifest(path)
+
+
+def test_only_one_sealing_at_a_time(tmp_path):
+    fill(tmp_path / "a.journal")
+
+    def again(done, total):
+        with pytest.raises(JournalLocked, match="sealed into"):
+            seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+
+    assert seal_journal(tmp_path / "a.journal", tmp_path / "lake", progress=again) is not None
+
+
+def test_names_of_files_carry_server_and_range(tmp_path):
+    fill(tmp_path / "a.journal")
+    manifest = seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    assert server_slug(SERVER).startswith("broker.example-server-")
+    assert server_slug(SERVER) in manifest.files[0].path
+    assert server_slug("pcp://a/b") != server_slug("pcp://a-b/") != server_slug("pcp://a/b/")
+
+
+def test_expired_bytes_go_and_everything_still_verifies(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"short", Stage.ACCEPTED, "pcp://a/agent", expires_us=START_US + 10)])
+        journal.append([observe(b"long", expires_us=START_US + 10**9), observe(b"forever")])
+        assert purge_step(journal, now_us=START_US + 100) == 0, "bytes above the last checkpoint must stay"
+        before = journal.checkpoint()
+        path_before = tmp_path / "before.note"
+        path_before.write_text(before.note)
+        assert purge_step(journal, now_us=START_US + 9) == 0, "nothing unexpired is ever purged"
+        assert purge_step(journal, now_us=START_US + 100, below_seq=0) == 0, "nothing unsealed is purged"
+        assert purge_step(journal, now_us=START_US + 100) == 1
+        assert purge_step(journal, now_us=START_US + 100) == 0
+        assert journal.reader.raw(address_of(b"short")) is None
+        assert journal.reader.raw(address_of(b"long")) == b"long"
+        assert [hop.stage for hop in journal.reader.hops_of(address_of(b"short"))] == [Stage.ACCEPTED, Stage.PURGED]
+        journal.append([observe(b"short")])
+        assert journal.reader.raw(address_of(b"short")) is None, "purged bytes do not come back"
+        journal.checkpoint()
+    verdict = verify_journal(tmp_path / "a.journal", since=before)
+    assert verdict.findings == []
+    assert b"short" not in (tmp_path / "a.journal").read_bytes()
+    seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    assert [hop.raw for hop in hops_of_lake(tmp_path / "lake")] == [None, b"long", b"forever", None, None]
+
+
+def test_bytes_that_came_after_the_index_was_made_are_purged_too(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"m", Stage.PULLED, raw=None)])
+        journal.index()
+        journal.append([observe(b"m", expires_us=START_US + 10)])
+        journal.checkpoint()
+        assert purge_step(journal, now_us=START_US + 100) == 1
+        journal.checkpoint()
+    assert verify_journal(tmp_path / "a.journal").findings == []

@@ -1,0 +1,49 @@
+"""What is said when a server cannot listen."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dovetail.model.errors import PlaceTaken
+from dovetail.runtime.listening import listening
+from dovetail.runtime.metrics import Health, MetricsServer
+
+
+def start(host: str, port: int) -> int:
+    server = MetricsServer(CollectorRegistry(), lambda: Health(True, "ok"))
+
+    async def run() -> int:
+        try:
+            return await server.start(host, port)
+        finally:
+            await server.stop()
+
+    return asyncio.run(run())
+
+
+def test_a_free_port_is_taken():
+    assert start("127.0.0.1", 0) > 0
+
+
+def test_a_port_in_use_is_named_with_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PlaceTaken) as caught:
+            start("127.0.0.1", port)
+    assert str(caught.value) == (
+        f"tcp port {port} of 127.0.0.1 is in use: stop the program that has it, or name another port"
+    )
+
+
+def test_an_address_of_another_machine_is_named():
+    with pytest.raises(PlaceTaken, match=r"tcp port 0 of 192\.0\.2\.1 is no address of this machine"):
+        start("192.0.2.1", 0)
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(FileNotFoundError), listening("tcp", "127.0.0.1", 1):
+        raise FileNotFoundError(2, "no such file")
