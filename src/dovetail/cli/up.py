@@ -221,6 +221,7 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
     from dovetail.cli.transcript import Transcript
     from dovetail.runtime.metrics import MetricsServer
     from dovetail.site.config import parse_listen
+    from dovetail.site.site_metrics import SiteCollector
     from dovetail.site.supervisor import Rules, Supervisor
 
     section = site.config.supervisor
@@ -239,6 +240,9 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.reload)
         metrics = MetricsServer(supervisor.registry, supervisor.health)
         if section.metrics is not None:
+            readings = SiteCollector(site)
+            readings.start()
+            supervisor.registry.register(readings)
             await metrics.start(*parse_listen(section.metrics))
         try:
             return await supervisor.run()

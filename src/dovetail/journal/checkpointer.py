@@ -44,6 +44,7 @@ class Checkpointer:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._tree: tuple[JournalReader, JournalTree, GrowingTree] | None = None
+        self.signed_at_s = time.time()
 
     def start(self, interval_s: float) -> None:
         """Sign every `interval_s` seconds, while anything is new."""
@@ -72,6 +73,7 @@ class Checkpointer:
                     # what was hashed is not stored: begin again from what is
                     self._release()
                     raise
+            self.signed_at_s = time.time()
             return reader.latest_checkpoint()
 
     def _grow(self, tree: JournalTree, growing: GrowingTree, end: int) -> TreeGrowth:

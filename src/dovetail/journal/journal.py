@@ -37,6 +37,7 @@ from dovetail.journal.checkpointer import Checkpointer
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
 from dovetail.model.address import Address
+from dovetail.model.durations import Durations
 from dovetail.model.errors import DovetailError, JournalBusy, JournalError, JournalFull
 from dovetail.model.hop import Hop, Observation
 from dovetail.tlog.checkpoint import SignedCheckpoint
@@ -47,6 +48,7 @@ log = logging.getLogger("dovetail.journal")
 MAX_GROUP_BYTES = 1 << 20
 _HOP_COST_BYTES = 64
 _RETRY_S = 0.5
+_COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ class Journal:
     def __init__(self, writer: JournalWriter, options: JournalOptions) -> None:
         self.path = writer.path
         self.identity = writer.reader.identity
+        self.commit_times = Durations(_COMMIT_BOUNDS_S)
         self._writer = writer
         self._options = options
         self._lock = threading.Lock()
@@ -210,6 +213,11 @@ class Journal:
     def failure(self) -> JournalError | None:
         """The failure of the disk that has ended this journal, if one has."""
         return self._writer.broken
+
+    @property
+    def signed_at_s(self) -> float:
+        """When a checkpoint last covered every committed hop, in seconds since 1970; at first, when it was opened."""
+        return self._checkpointer.signed_at_s
 
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
         """Committed hops from `first` up to and without `end`."""
@@ -359,8 +367,10 @@ class Journal:
     def _commit(self, items: list[_Item]) -> list[_Item]:
         """Commit a group and tell those who wait. Returns items that nobody waits for and that can be tried again."""
         error: JournalError | None = None
+        began = time.perf_counter()
         try:
             self._writer.commit([o for observations, _, _ in items for o in observations])
+            self.commit_times.observe(time.perf_counter() - began)
         except Exception as failure:
             if not isinstance(failure, JournalError):
                 log.exception("journal %s: append failed", self.path)

@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
+from dovetail import __version__
 from dovetail.runtime.listening import listening
 
 MAX_REQUEST_BYTES = 8_192
@@ -31,12 +36,42 @@ class Health(NamedTuple):
     text: str
 
 
+def new_registry(*collectors: Collector) -> CollectorRegistry:
+    """A registry of these, and of what every process tells: its version, processor time, memory and descriptors."""
+    registry = CollectorRegistry()
+    for collector in (_Build(), *collectors):
+        registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class _Build(Collector):
+    """Which version runs here."""
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("dovetail_build_info", "Always 1; the labels tell.", labels=["version", "python"])
+        build.add_metric([__version__, platform.python_version()], 1)
+        yield build
+
+
+class _HealthOf(Collector):
+    """The answer of `/healthz` as a number."""
+
+    def __init__(self, health: Callable[[], Health]) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        value = int(self._health().is_well)
+        yield GaugeMetricFamily("dovetail_healthy", "1 where /healthz answers 200, else 0.", value=value)
+
+
 class MetricsServer:
     """Serves one registry; `start` it, and `stop` it when done."""
 
     def __init__(self, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
         self._registry = registry
         self._health = health
+        registry.register(_HealthOf(health))
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:

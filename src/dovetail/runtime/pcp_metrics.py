@@ -2,61 +2,27 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections.abc import Iterator
-from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from dovetail.model.durations import Durations
 from dovetail.pcp.broker import Broker
+from dovetail.runtime.journal_metrics import histogram
+from dovetail.runtime.metrics import new_registry
 
 MAX_NAMED_CLIENTS = 100
 _TURN_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
-class JournalQueue(Protocol):
-    """What is measured of a journal."""
-
-    @property
-    def queue_bytes(self) -> int: ...
-
-
-class TurnTimes:
-    """How long turns take; a histogram that is cheap enough to keep on the data path."""
-
-    __slots__ = ("_counts", "_sum")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_TURN_BUCKETS) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one turn."""
-        self._counts[bisect.bisect_left(_TURN_BUCKETS, seconds)] += 1
-        self._sum += seconds
-
-    def collect(self) -> Metric:
-        """The histogram for Prometheus, whose buckets are cumulative."""
-        counts = itertools.accumulate(self._counts)
-        bounds = [*(str(bound) for bound in _TURN_BUCKETS), "+Inf"]
-        return HistogramMetricFamily(
-            "dovetail_pcp_routing_seconds",
-            "One turn: decode, authorise, route, journal and write all that came in it.",
-            buckets=[(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)],
-            sum_value=self._sum,
-        )
-
-
 class BrokerCollector(Collector):
     """Collects what the core counts."""
 
-    def __init__(self, broker: Broker, journal: JournalQueue | None, turns: TurnTimes) -> None:
+    def __init__(self, broker: Broker, turns: Durations) -> None:
         self._broker = broker
-        self._journal = journal
         self._turns = turns
 
     def collect(self) -> Iterator[Metric]:
@@ -85,20 +51,19 @@ class BrokerCollector(Collector):
         for uri, size in backlogs[:MAX_NAMED_CLIENTS]:
             backlog.add_metric([uri], size)
         yield backlog
-        yield self._turns.collect()
-        if self._journal is not None:
-            yield GaugeMetricFamily(
-                "dovetail_pcp_journal_queue_bytes", "Bytes that wait for the journal.", value=self._journal.queue_bytes
-            )
+        yield histogram(
+            "dovetail_pcp_routing_seconds",
+            "One turn: decode, authorise, route, journal and write all that came in it.",
+            self._turns,
+        )
 
 
 class BrokerMetrics:
     """The registry of one broker: what the core counts, and what only the shell sees."""
 
-    def __init__(self, broker: Broker, journal: JournalQueue | None) -> None:
-        self.registry = CollectorRegistry()
-        self.turns = TurnTimes()
-        self.registry.register(BrokerCollector(broker, journal, self.turns))
+    def __init__(self, broker: Broker) -> None:
+        self.turns = Durations(_TURN_BUCKETS)
+        self.registry = new_registry(BrokerCollector(broker, self.turns))
         self.refused_upgrades = Counter(
             "dovetail_pcp_refused_upgrades", "Upgrades refused, by HTTP status.", ["status"], registry=self.registry
         )

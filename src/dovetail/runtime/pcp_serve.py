@@ -14,6 +14,7 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
 from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.pcp.settings import PcpSettings
+from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.pcp_server import PcpServer, now_us
 from dovetail.runtime.pcp_tls import check_settings
 from dovetail.tlog.keys import Signer
@@ -79,6 +80,7 @@ async def _serve(
             on_journal(journal)
         server = PcpServer(settings, journal)
         if journal is not None:
+            server.metrics.registry.register(JournalCollector(journal))
             first = max(0, journal.size - settings.restore_hops)
             server.broker.restore(journal.hops(first), now_us())
         await server.start()

@@ -34,6 +34,7 @@ from dovetail.pcp.vocabulary import (
     CLOSE_NO_CERTIFICATE,
     CLOSE_REVOKED,
 )
+from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.metrics import Health, MetricsServer
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
@@ -74,7 +75,7 @@ class PcpServer:
         self._is_full = journal is not None and settings.durability == "full"
         tells_messages = settings.access_log and access.isEnabledFor(logging.INFO)
         self.broker = Broker(settings, lambda: str(uuid.uuid4()), tells_messages=tells_messages)
-        self.metrics = BrokerMetrics(self.broker, journal)
+        self.metrics = BrokerMetrics(self.broker)
         self._connections: dict[int, Connection] = {}
         self._texts: set[int] = set()
         self._opened_at: dict[int, float] = {}
@@ -114,6 +115,8 @@ class PcpServer:
                 self._revocations = RevocationList(settings.revocations, authority)
                 self._revocations.reload()
                 self._spawn(self._watch_revocations(self._revocations))
+            files = {"certificate": settings.certificate, "authority": authority}
+            self.metrics.registry.register(CertificateCollector(files, self._next_revocations))
         if settings.metrics_port is not None:
             self.metrics_port = await self._metrics_server.start(settings.metrics_host, settings.metrics_port)
         self._listener = await listen(
@@ -440,6 +443,9 @@ class PcpServer:
             self.broker.handle_timer(self._now)
 
     # Revocation
+
+    def _next_revocations(self) -> float | None:
+        return None if self._revocations is None else self._revocations.next_update_s
 
     async def _watch_revocations(self, revocations: RevocationList) -> None:
         while True:

@@ -80,6 +80,7 @@ class RevocationList:
         self._authority = Path(authority)
         self._stamp: tuple[int, int] | None = None
         self.serials: frozenset[int] = frozenset()
+        self.next_update_s: float | None = None
 
     def reload(self) -> frozenset[int]:
         """Read the list if the file has changed; returns the numbers that are new. Raises ConfigError."""
@@ -111,6 +112,8 @@ class RevocationList:
         issuers = [authority for authority in authorities if authority.subject == revocations.issuer]
         if not any(_is_signed_by(revocations, issuer) for issuer in issuers):
             raise ConfigError(f"{self._path} is not signed by an authority of {self._authority}")
+        promised = revocations.next_update_utc
+        self.next_update_s = None if promised is None else promised.timestamp()
         return frozenset(entry.serial_number for entry in revocations)
 
 

@@ -9,6 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from dovetail.runtime.journal_metrics import JournalCollector
+from dovetail.runtime.metrics import new_registry
 from dovetail.runtime.swarm_node import SwarmNode
 
 
@@ -28,7 +30,6 @@ class PeerCollector(Collector):
             ("unconfirmed", "Own messages that nobody was seen to have.", status.unconfirmed),
             ("contacts", "Peers that have answered a ticket.", status.contacts),
             ("strangers", "Endpoints that have not answered a ticket.", status.strangers),
-            ("journal_queue_bytes", "Bytes that wait for the disk.", self._node.journal.queue_bytes),
         ):
             yield GaugeMetricFamily(f"dovetail_swarm_{name}", help_text, value=value)
         links = GaugeMetricFamily("dovetail_swarm_links", "Links by direction.", labels=["direction"])
@@ -57,6 +58,4 @@ class PeerCollector(Collector):
 
 def peer_registry(node: SwarmNode) -> CollectorRegistry:
     """A registry with one peer in it."""
-    registry = CollectorRegistry()
-    registry.register(PeerCollector(node))
-    return registry
+    return new_registry(PeerCollector(node), JournalCollector(node.journal))

@@ -12,6 +12,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail.journal.journal import Journal
+from dovetail.runtime.journal_metrics import JournalCollector
+from dovetail.runtime.metrics import new_registry
 from dovetail.runtime.won_driver import Driver, now_us
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
@@ -28,9 +30,8 @@ _State = TypeVar("_State", bound=StrEnum)
 class NodeCollector(Collector):
     """Collects what the core counts."""
 
-    def __init__(self, node: Node, journal: Journal, driver: Driver) -> None:
+    def __init__(self, node: Node, driver: Driver) -> None:
         self._node = node
-        self._journal = journal
         self._driver = driver
 
     def collect(self) -> Iterator[Metric]:
@@ -56,13 +57,9 @@ class NodeCollector(Collector):
         keys.add_metric(["own"], status.keys_pinned)
         keys.add_metric(["fetched"], status.keys_fetched)
         yield keys
-        path = self._journal.path
         for name, help_text, value in (
             ("links_waiting", "Links whose next frame waits for a signer's key.", status.links_waiting),
             ("turns_waiting", "Turns whose observations wait for the journal.", self._driver.waiting),
-            ("journal_hops", "Hops in the journal.", self._journal.size),
-            ("journal_bytes", "Size of the journal's file.", path.stat().st_size if path.exists() else 0),
-            ("journal_queue_bytes", "Bytes that wait for the disk.", self._journal.queue_bytes),
         ):
             yield GaugeMetricFamily(f"dovetail_won_{name}", help_text, value=value)
 
@@ -101,6 +98,4 @@ def _describe_queues(queues: list[QueueStatus]) -> Iterator[Metric]:
 
 def node_registry(node: Node, journal: Journal, driver: Driver) -> CollectorRegistry:
     """A registry with one node in it."""
-    registry = CollectorRegistry()
-    registry.register(NodeCollector(node, journal, driver))
-    return registry
+    return new_registry(NodeCollector(node, driver), JournalCollector(journal))

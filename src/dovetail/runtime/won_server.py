@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.model.errors import ConfigError
+from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.metrics import Health, MetricsServer
 from dovetail.runtime.won_driver import Driver, now_us
 from dovetail.runtime.won_metrics import node_registry
@@ -93,7 +94,10 @@ class NodeServer:
         self._server = await serve(self._answer, self.options.host, self.options.port, self._server_context)
         self.driver.start()
         if self.options.metrics is not None:
-            self._metrics = MetricsServer(node_registry(self.node, self.journal, self.driver), self.health)
+            registry = node_registry(self.node, self.journal, self.driver)
+            files = {"certificate": self.options.certificate, "authority": self.options.authority}
+            registry.register(CertificateCollector(files))
+            self._metrics = MetricsServer(registry, self.health)
             self.metrics_port = await self._metrics.start(*self.options.metrics)
         port: int = self._server.sockets[0].getsockname()[1]
         log.info("node %s listens on port %d with %d atoms", self.node.uri, port, len(self.node.ledger.atoms))

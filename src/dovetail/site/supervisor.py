@@ -30,9 +30,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import Counter, Gauge
 
-from dovetail.runtime.metrics import Health
+from dovetail.runtime.metrics import Health, new_registry
 from dovetail.site.backoff import Backoff
 from dovetail.site.output_lines import LineSplitter
 
@@ -158,7 +158,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._killing = asyncio.Event()
         self._changed = asyncio.Condition()
-        self.registry = CollectorRegistry()
+        self.registry = new_registry()
         self._is_up = Gauge("dovetail_process_running", "1 while a process works", ["process"], registry=self.registry)
         self._restarts = Counter(
             "dovetail_process_restarts", "Starts after the first", ["process"], registry=self.registry

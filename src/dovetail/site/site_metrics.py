@@ -1,0 +1,122 @@
+"""What the supervisor tells Prometheus about sealing, audit and disks: how far each is behind, and what was found.
+
+A thread reads journals, lake and tables every few seconds, and a scrape gets what it read last. So neither the
+supervisor nor a scrape waits for a disk that does not answer; a reading that could not be had is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dovetail.journal.reader import JournalReader
+from dovetail.lake.manifest import latest_manifest, manifest_paths, read_manifest
+from dovetail.model.errors import DovetailError
+from dovetail.runtime.journal_metrics import disk_free
+from dovetail.site.servers import Site
+
+READ_INTERVAL_S = 15.0
+
+log = logging.getLogger("dovetail.metrics")
+
+
+class SiteCollector(Collector):
+    """Reads a site until stopped; `start` it once."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._stopped = threading.Event()
+        self._families: list[Metric] = []
+        self._found: tuple[int, list[tuple[str, str, int]], int] | None = None
+
+    def start(self) -> None:
+        """Read now and every few seconds, in a thread that ends with the process."""
+        threading.Thread(target=self._loop, name="site metrics", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread after what it is doing."""
+        self._stopped.set()
+
+    def collect(self) -> Iterator[Metric]:
+        """What was read last."""
+        yield from self._families
+
+    def read(self) -> None:
+        """Read everything once."""
+        config = self._site.config
+        directories = {"journal": str(config.journal.directory), "lake": str(config.lake.directory)}
+        readings: list[Callable[[], list[Metric]]] = [lambda: [disk_free(directories)], self._seal_lag]
+        if self._site.runs_audit:
+            readings.append(self._audit)
+        families: list[Metric] = []
+        for reading in readings:
+            # files come and go while they are read; the next reading is soon
+            try:
+                families += reading()
+            except (DovetailError, OSError) as error:
+                log.debug("not read: %s", error)
+        self._families = families
+
+    def _loop(self) -> None:
+        while True:
+            self.read()
+            if self._stopped.wait(READ_INTERVAL_S):
+                return
+
+    def _seal_lag(self) -> list[Metric]:
+        family = GaugeMetricFamily(
+            "dovetail_seal_lag_seconds", "Age of the oldest hop that is not in the lake; 0 if none.", labels=["server"]
+        )
+        for path in self._site.journals():
+            if path.exists():
+                with contextlib.suppress(DovetailError, OSError), JournalReader.open(path) as reader:
+                    server = reader.identity.server
+                    family.add_metric([server], _unsealed_s(reader, self._site.config.lake.directory, server))
+        return [family]
+
+    def _audit(self) -> list[Metric]:
+        """How far the tables are behind the lake, and their findings; the tables are read when a run replaced them."""
+        from dovetail.dashboard.audit import survey
+
+        root = self._site.config.audit.directory
+        changed = (root / "_state" / "run.json").stat().st_mtime_ns
+        if self._found is None or self._found[0] != changed:
+            overview = survey(root)
+            if overview.as_of_us is None:
+                return []
+            counts = [(row["check"], row["severity"], row["count"]) for row in overview.checks]
+            self._found = changed, counts, overview.as_of_us
+        _, counts, as_of_us = self._found
+        findings = GaugeMetricFamily(
+            "dovetail_findings", "Findings in the tables of the audit.", labels=["check", "severity"]
+        )
+        for check, severity, count in counts:
+            findings.add_metric([check, severity], count)
+        lag_s = max(0, _newest_sealed_us(self._site.config.lake.directory) - as_of_us) / 1_000_000
+        lag = GaugeMetricFamily(
+            "dovetail_audit_lag_seconds", "From the newest hop in the tables to the newest in the lake.", value=lag_s
+        )
+        made = GaugeMetricFamily(
+            "dovetail_audit_timestamp_seconds", "When the tables were last replaced.", value=changed / 1e9
+        )
+        return [findings, lag, made]
+
+
+def _unsealed_s(reader: JournalReader, lake: Path, server: str) -> float:
+    manifest = latest_manifest(lake, server)
+    oldest = next(reader.commits(manifest.end if manifest is not None else 0), None)
+    return 0.0 if oldest is None else max(0.0, time.time() - oldest.first_at_us / 1_000_000)
+
+
+def _newest_sealed_us(lake: Path) -> int:
+    """The time of the newest hop in the lake, from the last manifest of each server."""
+    latest = {path.parent: path for path in manifest_paths(lake)}
+    return max((read_manifest(path).files[-1].last_at_us for path in latest.values()), default=0)

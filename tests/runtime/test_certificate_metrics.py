@@ -1,0 +1,29 @@
+"""Expiries of the certificates in use: the first of a chain, and the promise of the revocation list."""
+
+import datetime as dt
+
+from dovetail.keys.authority import CertificateKind, Names, create_authority
+from dovetail.runtime.certificate_metrics import CertificateCollector
+from dovetail.runtime.pcp_tls import RevocationList
+
+DAY_S = 86_400
+
+
+def expiries(collector):
+    (family,) = collector.collect()
+    return {sample.labels["name"]: sample.value for sample in family.samples}
+
+
+def test_the_first_certificate_of_a_chain_counts(tmp_path):
+    now = dt.datetime.now(dt.UTC).timestamp()
+    authority = create_authority(tmp_path, "CA", days=1000)
+    authority.issue("broker", CertificateKind.SERVER, Names(), days=10)
+    chain = tmp_path / "chain.pem"
+    chain.write_bytes((tmp_path / "ca.pem").read_bytes() + (tmp_path / "broker.pem").read_bytes())
+    revocations = RevocationList(str(tmp_path / "crl.pem"), str(tmp_path / "ca.pem"))
+    collector = CertificateCollector({"certificate": str(chain), "authority": None}, lambda: revocations.next_update_s)
+    assert expiries(collector).keys() == {"certificate"}
+    revocations.reload()
+    found = expiries(collector)
+    assert round((found["certificate"] - now) / DAY_S) == 10
+    assert round((found["revocations"] - now) / DAY_S) == 30

@@ -1,0 +1,84 @@
+"""What the supervisor reads of a site: how far sealing and audit are behind, what was found, and the room on disks."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dovetail.journal.writer import JournalWriter
+from dovetail.lake.seal import seal_journal
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Stage
+from dovetail.site.config import load_config
+from dovetail.site.servers import Site
+from dovetail.site.site_metrics import SiteCollector
+from dovetail.tlog.keys import Signer
+from report.sample_tables import small_world
+
+SERVER = "pcp://broker/server"
+TARGET = 64 << 20
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    path = tmp_path / "site.toml"
+    path.write_text('[[pcp]]\nname = "broker"\n[audit]\nenabled = true\n')
+    return Site.choose(load_config(path, {}).config)
+
+
+def samples(site: Site) -> dict[tuple[str, ...], float]:
+    collector = SiteCollector(site)
+    collector.read()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in collector.collect()
+        for sample in family.samples
+    }
+
+
+def write_hop(site: Site, at_us: int) -> Path:
+    """A journal with one more hop, signed."""
+    path = site.journals()[0]
+    path.parent.mkdir(exist_ok=True)
+    signer = Signer(SERVER, Ed25519PrivateKey.from_private_bytes(bytes(32)))
+    with JournalWriter.open(path, server=SERVER, signer=signer, durability="relaxed") as writer:
+        raw = str(at_us).encode()
+        writer.commit([Observation(at_us=at_us, stage=Stage.ACCEPTED, message=address_of(raw), raw=raw)])
+        writer.checkpoint()
+    return path
+
+
+def test_nothing_is_read_where_nothing_is(site):
+    assert not samples(site)
+
+
+def test_a_hop_that_is_not_sealed_lags_until_it_is(site):
+    journal = write_hop(site, 1_000_000)
+    assert samples(site)["dovetail_seal_lag_seconds", SERVER] > 1e9
+    seal_journal(journal, site.config.lake.directory, target_bytes=TARGET)
+    found = samples(site)
+    assert found["dovetail_seal_lag_seconds", SERVER] == 0
+    assert found["dovetail_disk_free_bytes", "lake"] > 0
+
+
+def test_findings_are_counted_and_the_audit_lags_behind_the_lake(site):
+    world = small_world()
+    world.write(site.config.audit.directory)
+    found = samples(site)
+    assert found["dovetail_audit_lag_seconds",] == 0
+    expected = Counter((row["check"], row["severity"]) for row in world.rows["findings"])
+    assert {name[1:]: value for name, value in found.items() if name[0] == "dovetail_findings"} == expected
+    journal = write_hop(site, 4_000_000_000_000_000)
+    seal_journal(journal, site.config.lake.directory, target_bytes=TARGET)
+    assert samples(site)["dovetail_audit_lag_seconds",] > 1e9
+
+
+def test_tables_that_cannot_be_read_leave_the_rest(site):
+    write_hop(site, 1_000_000)
+    small_world().write(site.config.audit.directory)
+    for path in (site.config.audit.directory / "findings").rglob("*.parquet"):
+        path.write_bytes(b"not Parquet")
+    found = samples(site)
+    assert ("dovetail_seal_lag_seconds", SERVER) in found
+    assert not any(name[0] == "dovetail_findings" for name in found)
