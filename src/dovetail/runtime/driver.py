@@ -1,0 +1,399 @@
+"""Drives one core: feeds it, journals what it observed, and sends only what the journal holds.
+
+Theory of operation. Whatever comes in during one turn of the event loop gathers in the inbox; the first of it plans a
+turn at the end. A turn feeds all of it, drains `events()`, commits the observations among them, and when that is done
+drains `to_send()`, hands it to the transport, tells the other events, and sets the timer.
+
+The gate. While a commit is under way nothing is fed: the inbox waits, and its next turn is the next group commit. So
+the core is never ahead of the disk by more than one turn, and what `to_send()` gives after the commit is covered by it.
+With an inbox over its bound the transport stops reading from all peers until the inbox has been fed.
+
+    durability  order of a turn                        what a crash can lose
+    full        feed, events, commit, to_send, send    nothing that left
+    relaxed     feed, to_send, events, commit, send    what the journal had only queued
+
+A core may observe the hand-over itself in `to_send()` (pcp does: `delivered`). With `full` those observations belong to
+the next turn, so the journal never says `delivered` of a frame that did not leave. `relaxed` promises nothing, and puts
+both into one write.
+
+There is no asyncio here: clock, journal and transport are small interfaces that call back, all in one thread. So the
+simulator and the unit tests run this very class.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
+
+from dovetail.model.errors import DovetailError, JournalError
+from dovetail.model.hop import Observation
+from dovetail.model.wire import CLOSE_INTERNAL_ERROR, CloseLink, Frame, LinkId, Outgoing
+
+MAX_INBOX_BYTES: Final = 64 << 20
+CALL_BYTES: Final = 512
+"""What a call counts for in the inbox."""
+
+log = logging.getLogger("dovetail.driver")
+
+Durability = Literal["full", "relaxed"]
+Action = Callable[[int], object]
+"""An input other than a frame; called with the time."""
+
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+
+class Core(Protocol[E_co]):
+    """The verbs of every core; times are microseconds since 1970."""
+
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Frames or datagrams, in order. If one raises, its link is ended and the rest is fed."""
+
+    def handle_timer(self, now: int) -> None:
+        """Do what is due; a call that comes early does nothing."""
+
+    def next_timer(self) -> int | None: ...
+
+    def events(self) -> Sequence[E_co]:
+        """Drain what happened, the observations for the journal among it."""
+
+    def to_send(self) -> Sequence[Outgoing]:
+        """Drain what may leave; may observe the hand-over, which the next `events` has."""
+
+
+class LinkCore(Core[E_co], Protocol[E_co]):
+    """A core whose frames come over links."""
+
+    def receive_opened(self, link: LinkId, now: int) -> None:
+        """A link that the core asked for is open."""
+
+    def receive_closed(self, link: LinkId, now: int) -> None:
+        """A link ended, broke, or could not be opened."""
+
+
+@runtime_checkable
+class HandOverCore(Protocol):
+    """A core that observes the hand-over in `to_send`, and so must know at once that a link is gone."""
+
+    def receive_broken(self, link: LinkId, now: int) -> None:
+        """Hand over nothing more to this link; frames that came by it may still be fed before `receive_closed`."""
+
+
+class Journal(Protocol):
+    """Where observations become durable."""
+
+    @property
+    def stalled(self) -> JournalError | None:
+        """Why the journal cannot write at present, if so; it tries again by itself."""
+
+    def commit(self, observations: Sequence[Observation], done: Callable[[JournalError | None], None]) -> None:
+        """Call `done` once they are durable (full) or queued (relaxed: before this returns, while there is room).
+
+        An error is final: it is not known what is durable, and nothing more will be.
+        """
+
+
+class Cancellable(Protocol):
+    """A planned call."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time, and calls at a time; all calls come one after the other."""
+
+    def now(self) -> int: ...
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """At the end of this turn of the event loop."""
+
+    def call_at(self, when: int, action: Callable[[], None]) -> Cancellable: ...
+
+
+class Transport(Protocol):
+    """What carries frames and datagrams; it hands what comes to `receive`, `receive_opened` and `receive_closed`."""
+
+    def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:
+        """Write; what is for a link that is gone is dropped. `made_at` is when the core was fed."""
+
+    def set_reading(self, wanted: bool) -> None:
+        """Stop or go on reading from all peers."""
+
+
+class Health(enum.StrEnum):
+    """What `/healthz` of every server says."""
+
+    OK = "ok"
+    WAITING = "waiting for the disk"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Driver(Generic[E]):
+    """Feeds a core, and lets nothing out that the journal does not hold.
+
+    `on_events` is told the events that are not observations, once these are committed and the turn is sent.
+    `on_failure` is told once why the driver stopped for good. Without a journal nothing is waited for.
+    """
+
+    def __init__(
+        self,
+        core: Core[E],
+        journal: Journal | None,
+        transport: Transport,
+        clock: Clock,
+        *,
+        durability: Durability,
+        on_events: Callable[[list[E]], None],
+        on_failure: Callable[[Exception], None],
+        max_inbox_bytes: int = MAX_INBOX_BYTES,
+    ) -> None:
+        self._core = core
+        self._journal = journal
+        self._transport = transport
+        self._clock = clock
+        self._is_full = journal is not None and durability == "full"
+        self._on_events = on_events
+        self._on_failure = on_failure
+        self._max_inbox_bytes = max_inbox_bytes
+        self._hand_over = core if isinstance(core, HandOverCore) else None
+        self._inbox: list[Frame] = []
+        self._inbox_bytes = 0
+        self._calls: list[tuple[int, Action]] = []  # each after so many frames of the inbox
+        self._waiters: list[Callable[[Exception | None], None]] = []
+        self._settling: list[Callable[[Exception | None], None]] = []
+        self._is_awaited = False  # a turn is planned or under way
+        self._is_gated = False
+        self._is_crowded = False
+        self._is_draining = False
+        self._is_stopped = False
+        self._is_due = False
+        self._timer: Cancellable | None = None
+        self._timer_due: int | None = None
+        self.failure: Exception | None = None
+        """Why the driver stopped for good."""
+
+    def start(self) -> None:
+        """Have the first turn: what the core has to say already is sent, and its timer is set."""
+        if not self._is_awaited:
+            self._plan()
+
+    # What comes in
+
+    def receive(self, data: bytes, link: LinkId, is_text: bool = False) -> None:
+        """A frame or datagram came; the hot path."""
+        self._inbox.append((data, link, is_text))
+        self._inbox_bytes += len(data)
+        if not self._is_awaited:
+            self._plan()
+        if self._inbox_bytes > self._max_inbox_bytes:
+            self._hold_back()
+
+    def call(self, action: Action) -> None:
+        """Any other input, in order with the frames; what it raises is logged and goes no further."""
+        self._calls.append((len(self._inbox), action))
+        self._inbox_bytes += CALL_BYTES
+        if not self._is_awaited:
+            self._plan()
+        if self._inbox_bytes > self._max_inbox_bytes:
+            self._hold_back()
+
+    def receive_closed(self, link: LinkId, tell: Action) -> None:
+        """A link is gone: `tell` tells the core, after all that came by this link has been fed.
+
+        While a commit is under way the core also hears at once that nothing more can be handed over.
+        """
+        if self._is_gated and self._hand_over is not None:
+            self._hand_over.receive_broken(link, self._clock.now())
+        self.call(tell)
+
+    def when_settled(self, done: Callable[[Exception | None], None]) -> None:
+        """Call `done` once all that was fed so far is committed and sent, or with what stopped the driver."""
+        if self.failure is not None:
+            done(self.failure)
+            return
+        self._waiters.append(done)
+        if not self._is_awaited:
+            self._plan()
+
+    # State
+
+    @property
+    def health(self) -> Health:
+        """Whether the driver takes input in and makes it durable."""
+        if self.failure is not None:
+            return Health.FAILED
+        if self._is_draining:
+            return Health.DRAINING
+        if self._journal is not None and self._journal.stalled is not None:
+            return Health.WAITING
+        return Health.OK
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits: no input, no commit, nothing to send."""
+        return not self._is_awaited
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the inbox is over its bound."""
+        return self._is_crowded
+
+    def drain(self) -> None:
+        """From now on the health is `draining`; turns go on as before."""
+        self._is_draining = True
+
+    def stop(self) -> None:
+        """No more turns. What waits is dropped: to keep it, wait until it is settled."""
+        self._is_stopped = True
+        self._is_gated = True
+        self._drop_input()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def fail(self, error: Exception) -> None:
+        """Stop for good: nothing more is let out, and `on_failure` is told. Only the first failure counts."""
+        if self.failure is not None or self._is_stopped:
+            return
+        if not isinstance(error, DovetailError):  # the caller logs the others
+            log.critical("the driver stops", exc_info=error)
+        self.failure = error
+        self.stop()
+        self._transport.set_reading(False)
+        waiters = self._settling + self._waiters
+        self._settling, self._waiters = [], []
+        for done in waiters:
+            done(error)
+        self._on_failure(error)
+
+    # A turn
+
+    def _plan(self) -> None:
+        self._is_awaited = True
+        if not self._is_stopped:
+            self._clock.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._is_stopped:
+            return
+        try:
+            now = self._clock.now()
+            self._settling, self._waiters = self._waiters, []
+            self._feed(now)
+            early = None if self._is_full else self._core.to_send()
+            events = self._core.events()
+            observations = [event for event in events if isinstance(event, Observation)]
+            if observations and self._journal is not None:
+                self._is_gated = True
+                done = functools.partial(self._committed, events, len(observations), early, now)
+                self._journal.commit(observations, done)
+            else:
+                self._release(events, len(observations), early, now)
+        except Exception as error:
+            self.fail(error)
+
+    def _committed(
+        self,
+        events: Sequence[E],
+        observed: int,
+        early: Sequence[Outgoing] | None,
+        now: int,
+        error: JournalError | None,
+    ) -> None:
+        if self._is_stopped:
+            return
+        if error is not None:
+            self.fail(error)
+            return
+        try:
+            self._release(events, observed, early, now)
+        except Exception as failure:
+            self.fail(failure)
+
+    def _release(self, events: Sequence[E], observed: int, early: Sequence[Outgoing] | None, now: int) -> None:
+        """Everything observed is in the journal: send, tell, set the timer, and let the next turn begin."""
+        outgoing = self._core.to_send() if early is None else early
+        if outgoing:
+            self._transport.send(outgoing, now)
+        if observed != len(events):
+            self._on_events([event for event in events if not isinstance(event, Observation)])
+        settled, self._settling = self._settling, []
+        for done in settled:
+            done(None)
+        if self._is_stopped:
+            return
+        self._arm()
+        self._is_gated = False
+        # handing over may have been observed just now
+        if self._inbox or self._calls or self._waiters or self._is_due or (outgoing and self._is_full):
+            self._clock.call_soon(self._turn)
+        else:
+            self._is_awaited = False
+
+    def _feed(self, now: int) -> None:
+        frames, calls = self._inbox, self._calls
+        self._inbox, self._calls, self._inbox_bytes = [], [], 0
+        if self._is_crowded:
+            self._is_crowded = False
+            self._transport.set_reading(True)
+        if calls:
+            start = 0
+            for position, action in calls:
+                self._feed_frames(frames[start:position], now)
+                start = position
+                try:
+                    action(now)
+                except Exception:
+                    log.exception("an input could not be handled")
+            frames = frames[start:]
+        self._feed_frames(frames, now)
+        if self._is_due:
+            self._is_due = False
+            self._core.handle_timer(now)
+
+    def _feed_frames(self, frames: list[Frame], now: int) -> None:
+        left = iter(frames)
+        while frames:
+            try:
+                self._core.receive_frames(left, now)
+                return
+            except Exception:
+                rest = list(left)
+                link = frames[len(frames) - len(rest) - 1][1]
+                log.exception("link %s is closed: its frame could not be handled", link)
+                self._transport.send([CloseLink(link, CLOSE_INTERNAL_ERROR, "internal error")], now)
+                frames = [frame for frame in rest if frame[1] != link]
+                left = iter(frames)
+
+    # Bounds
+
+    def _hold_back(self) -> None:
+        if self._is_stopped:
+            self._drop_input()
+        elif not self._is_crowded:
+            self._is_crowded = True
+            self._transport.set_reading(False)
+
+    def _drop_input(self) -> None:
+        self._inbox, self._calls, self._inbox_bytes = [], [], 0
+
+    # Time
+
+    def _arm(self) -> None:
+        due = self._core.next_timer()
+        if due is None or (self._timer_due is not None and self._timer_due <= due):
+            return  # a timer that comes early does no harm: it is set again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._clock.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = self._timer_due = None
+        self._is_due = True
+        if not self._is_awaited:
+            self._plan()
