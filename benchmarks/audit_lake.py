@@ -30,9 +30,9 @@ from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, manife
 from dovetail.lake.seal import LAKE_SCHEMA
 from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Hop, Stage, fabric_of
+from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.swarm import content as c
 from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
 from dovetail.tlog.keys import Signer
@@ -329,7 +329,7 @@ def pcp_hops(messages: int, first: int) -> list[Hop]:
         sender, target = (f"pcp://agent{rng.randrange(1000)}/agent" for _ in range(2))
         more = {"in_reply_to": asked} if asked is not None and number % 3 == 1 else {}
         asked = str(uuid.UUID(int=rng.getrandbits(128)))
-        expires = encode_timestamp(at_us + 3600 * 1_000_000)
+        expires = time_text(at_us + 3600 * 1_000_000)
         raw = encode_frame(
             Envelope(asked, "http://bench/work", expires, [target], sender, **more), b'{"n":%d}' % number
         )

@@ -16,12 +16,12 @@ import json
 import time
 import uuid
 
+from dovetail.model.times import time_text
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import PcpSettings, Rule
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.runtime.websocket import encode_frames
 
 NOW = 1_800_000_000_000_000
@@ -37,7 +37,7 @@ Fed = tuple[bytes, ConnectionId, bool]
 
 
 def frame(sender: str, target: str, message_type: str = LOAD, data: bytes | None = DATA, number: int = 0) -> bytes:
-    expires = encode_timestamp(NOW + 60_000_000 + number * 7_919)
+    expires = time_text(NOW + 60_000_000 + number * 7_919)
     return encode_frame(Envelope(str(uuid.uuid4()), message_type, expires, [target], sender), data)
 
 

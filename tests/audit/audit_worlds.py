@@ -14,10 +14,10 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.lake.seal import seal_journal
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.codec_v2 import encode_message
 from dovetail.pcp.envelope import Envelope, MessageV2
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.swarm.content import Content, Reference, encode_content
 from dovetail.tlog.keys import Signer
 from dovetail.won import compose as c
@@ -80,7 +80,7 @@ def append_and_seal(root: Path, lake: Path, server: str, observations: list[Obse
 def pcp_frame(number: int, targets: list[str], *, sender=A, expires_us=T0_US + 3600 * SECOND, reply_to=None) -> bytes:
     more = {} if reply_to is None else {"in_reply_to": str(uuid.UUID(int=reply_to))}
     envelope = Envelope(
-        str(uuid.UUID(int=number)), "http://example/work", encode_timestamp(expires_us), targets, sender, **more
+        str(uuid.UUID(int=number)), "http://example/work", time_text(expires_us), targets, sender, **more
     )
     return encode_frame(envelope, b'{"n":%d}' % number)
 

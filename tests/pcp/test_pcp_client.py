@@ -5,6 +5,7 @@ import json
 import pytest
 
 from dovetail.model.errors import LocalProtocolError
+from dovetail.model.times import time_text
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import (
     Associated,
@@ -21,7 +22,6 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
-from dovetail.pcp.timestamps import encode_timestamp
 from pcp.pcp_frames import NOW, read_v1
 
 ME, BROKER, OTHER = "pcp://me/controller", "pcp:///server", "pcp://other/agent"
@@ -39,7 +39,7 @@ def from_broker(
     from msgspec import UNSET
 
     envelope = Envelope(
-        next(ids), kind, encode_timestamp(NOW + ttl * 1_000_000), [ME], sender, in_reply_to=in_reply_to or UNSET
+        next(ids), kind, time_text(NOW + ttl * 1_000_000), [ME], sender, in_reply_to=in_reply_to or UNSET
     )
     return encode_frame(envelope, None if data is None else json.dumps(data).encode())
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dovetail.model.hop import Stage
+from dovetail.model.times import time_text
 from dovetail.pcp.settings import ALLOW_ALL, Rule
-from dovetail.pcp.timestamps import encode_timestamp
 from pcp.pcp_frames import compact, read_v1
 from pcp.pcp_world import INVENTORY, World
 
@@ -84,7 +84,7 @@ class BrokerMachine(RuleBasedStateMachine):
             connection = self.world.connect_v2(name, kind)
         else:
             connection = self.world.open(name)
-            request = self.world.associate_request(uri, expires=encode_timestamp(self.world.now + 1_000_000))
+            request = self.world.associate_request(uri, expires=time_text(self.world.now + 1_000_000))
             self.world.send(connection, request)
         for other in [other for other, taken in self.uris.items() if taken == uri]:
             del self.uris[other]
@@ -143,7 +143,7 @@ class BrokerMachine(RuleBasedStateMachine):
             targets = targets[:1]
             frame = self.world.message_v2(targets[0], id=message_id, data=data)
         else:
-            expires = encode_timestamp(self.world.now + ttl_ms * 1000)
+            expires = time_text(self.world.now + ttl_ms * 1000)
             frame = self.world.message(sender, *targets, data=compact(data), id=message_id, expires=expires)
         self.sent[message_id] = (sender, frame, targets, self.sequence)
         self.sent_strictly[message_id] = self.is_strict
@@ -182,7 +182,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if self.versions[connection] == 2:
             self.world.send(connection, self.world.message_v2(None, message_type=INVENTORY, data=data), is_text=True)
         else:
-            expires = encode_timestamp(self.world.now + 1_000_000)
+            expires = time_text(self.world.now + 1_000_000)
             request = {"message_type": INVENTORY, "data": compact(data), "expires": expires}
             self.world.send(connection, self.world.message(uri, "pcp:///server", **request))
         self.forget_closed()

@@ -15,11 +15,12 @@ from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import ConfigError, DovetailError, JournalFull, LocalProtocolError, PlaceTaken
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime import swarm_node
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.swarm_control import CONTROL_FILE, ControlServer, Request, request
 from dovetail.runtime.swarm_metrics import peer_registry
 from dovetail.runtime.swarm_node import Gap, Message, Missed, SwarmNode
 from dovetail.runtime.swarm_solver import WorkSolver
-from dovetail.runtime.swarm_udp import SwarmUdp, format_endpoint, is_sendable, now_us, parse_endpoint
+from dovetail.runtime.swarm_udp import SwarmUdp, format_endpoint, is_sendable, parse_endpoint
 from dovetail.swarm.content import Content, Reference, check_work, decode_content, encode_content
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.pow import NONCES, RUN

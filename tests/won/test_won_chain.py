@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.model.hop import Link, Relation
 from dovetail.won import compose as c
-from dovetail.won.chain import AtomConfirmations, Chain, ChainState, links_of
+from dovetail.won.chain import AtomConfirmations, Chain, ChainState
 from dovetail.won.events import SendFrame
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
-from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B, build, success
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
 from won.won_world import World
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "won-confirmation.json").read_text())
@@ -96,16 +95,6 @@ def test_worked_example_gives_exactly_these_sets(name):
     assert found == vector["previousMessage"]
     assert script.confirmations("A") == vector["C_A"]
     assert script.confirmations("B") == vector["C_B"]
-
-
-def test_links_name_the_parents_by_address():
-    message, earlier = build(), build(text="earlier")
-    response = success(message, previous=[earlier.uri, "wm:/W1foreign"])
-    assert links_of(message) == []
-    assert links_of(response) == [
-        Link(response.address, earlier.address, Relation.PREVIOUS),
-        Link(response.address, message.address, Relation.RESPONDING_TO),
-    ]
 
 
 def test_atom_container_sequential():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.model.address import parse_address, won_uri
+from dovetail.model.address import parse_address
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won import compose as c
@@ -14,13 +14,11 @@ from dovetail.won.message import (
     compute_address,
     decode_bundle,
     decode_message,
-    decode_quads,
-    describe,
     verify_address,
 )
 from dovetail.won.trig import encode_bundle, encode_document, encode_position
 from dovetail.won.vocabulary import MessageType
-from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NOW_MS, build, success
+from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, build, success
 
 
 def assert_refused(reason, data):
@@ -263,18 +261,3 @@ def test_failure_response_never_carries_previous_message():
     message = build()
     with pytest.raises(LocalProtocolError, match="previousMessage"):
         success(message, success=False, previous=[message.uri])
-
-
-def test_description_names_the_parts_people_ask_for():
-    fields = describe(build(text="hi"))
-    assert fields["address"] == "ok"
-    assert fields["timestamp_ms"] == NOW_MS
-    assert fields["text"] == "hi"
-    assert fields["senderSocket"] == ALICE_CHAT
-
-
-def test_broken_address_is_described_with_the_true_one():
-    message = build()
-    other = decode_quads("wm:/QmWrong", rename(message.quads, message.uri, "wm:/QmWrong"))
-    assert describe(other)["address"] == "broken"
-    assert describe(other)["computed"] == won_uri(message.address)

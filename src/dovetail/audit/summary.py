@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from bisect import insort
 from collections import Counter
 from pathlib import Path
@@ -13,9 +12,9 @@ import pyarrow as pa
 from dovetail.audit.checks import BY_ID
 from dovetail.audit.reading import Row, count_rows, open_table, readable, scan, table_names
 from dovetail.audit.store import RunRecord, Store
+from dovetail.model.times import to_datetime
 
 MAX_EXAMPLES = 3
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class FoundCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +102,7 @@ def summarize(store: Store, record: RunRecord) -> Summary:
     ]
     return Summary(
         lake=record.lake,
-        as_of=(_EPOCH + dt.timedelta(microseconds=record.as_of_us)).isoformat().replace("+00:00", "Z"),
+        as_of=to_datetime(record.as_of_us).isoformat().replace("+00:00", "Z"),
         hops=count_rows(out, "hops") if "hops" in table_names(out) else 0,
         messages={fabric: count for (fabric,), count in _counts(out, "messages", "fabric").items()},
         deliveries=deliveries,

@@ -34,6 +34,7 @@ def list_journals(paths: Journals, as_json: AsJson = False) -> None:
     """Whose journals these are, how long, and how far they are signed."""
     from dovetail.cli.output import print_rows
     from dovetail.journal.reader import JournalReader
+    from dovetail.model.times import time_text
 
     rows = []
     for path in _find(paths):
@@ -48,7 +49,7 @@ def list_journals(paths: Journals, as_json: AsJson = False) -> None:
                     "hops": reader.size,
                     "messages": reader.message_count,
                     "signed": checkpoint.size if checkpoint else 0,
-                    "last": _format_time(last.at_us) if last else None,
+                    "last": time_text(last.at_us) if last else None,
                     "bytes": path.stat().st_size,
                     "key": reader.identity.verifier.text(),
                 }
@@ -224,10 +225,11 @@ def purge(
     from dovetail.journal.writer import JournalWriter
     from dovetail.lake.manifest import latest_manifest
     from dovetail.model.errors import UsageError
+    from dovetail.runtime.clock import now_us
 
-    now_us = time.time_ns() // 1000
-    until_us = now_us if before is None else _parse_time(before, "--before")
-    if until_us > now_us:
+    now = now_us()
+    until_us = now if before is None else _parse_time(before, "--before")
+    if until_us > now:
         raise UsageError(f"--before {before} lies in the future: only expired messages are purged")
     signer = _load_signer(key)
     sealed = None
@@ -279,11 +281,12 @@ def _message_filter(text: str | None) -> Callable[[Hop], bool]:
 
 def _hop_record(hop: Hop) -> dict[str, object]:
     from dovetail.model.hop import address_text
+    from dovetail.model.times import time_text
 
     return {
         "server": hop.server,
         "seq": hop.seq,
-        "at": _format_time(hop.at_us),
+        "at": time_text(hop.at_us),
         "stage": str(hop.stage),
         "message": address_text(hop.message, hop.fabric),
         "counterpart": hop.counterpart,
@@ -295,32 +298,22 @@ def _hop_record(hop: Hop) -> dict[str, object]:
 
 def _hop_line(hop: Hop) -> str:
     from dovetail.model.hop import address_text
+    from dovetail.model.times import time_text
 
     reason = f" ({hop.reason})" if hop.reason else ""
     size = f" {hop.size} bytes" if hop.size is not None else ""
     message = address_text(hop.message, hop.fabric)[:20]
-    return f"{hop.seq:>8} {_format_time(hop.at_us)} {hop.stage:<13} {message} {hop.counterpart or '-'}{reason}{size}"
-
-
-def _format_time(at_us: int) -> str:
-    import datetime as dt
-
-    at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=at_us)
-    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return f"{hop.seq:>8} {time_text(hop.at_us)} {hop.stage:<13} {message} {hop.counterpart or '-'}{reason}{size}"
 
 
 def _parse_time(text: str, option: str) -> int:
-    import datetime as dt
-
     from dovetail.model.errors import UsageError
+    from dovetail.model.times import parse_time
 
     try:
-        at = dt.datetime.fromisoformat(text)
+        return parse_time(text)
     except ValueError:
         raise UsageError(f"{option} {text!r} is not a time such as 2026-01-31T12:00:00Z") from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=dt.UTC)
-    return round((at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
 
 
 def _load_signer(path: Path) -> Signer:

@@ -247,7 +247,7 @@ def decode(
 ) -> None:
     """Explain captured frames: their fields, or the class and detail of the error."""
     from dovetail.cli.output import print_record
-    from dovetail.pcp.explain import explain_frame
+    from dovetail.pcp.fabric import FABRIC
 
     if layer not in {"auto", "v1", "v2"}:
         raise UsageError(f"layer {layer!r}, expected auto, v1 or v2")
@@ -258,9 +258,9 @@ def decode(
         try:
             frame = bytes.fromhex(text)
         except ValueError as error:
-            fields: dict[str, Any] = {"error": "malformed", "detail": f"not hexadecimal: {error}"}
+            fields: dict[str, object] = {"error": "malformed", "detail": f"not hexadecimal: {error}"}
         else:
-            fields = explain_frame(frame, layer, None if now is None else now * 1000)
+            fields = FABRIC.explain(frame, layer, None if now is None else now * 1000)
         print_record(fields, as_json=as_json)
 
 

@@ -220,9 +220,10 @@ def verify(
     from dovetail.model.errors import ReceiptError
     from dovetail.receipt.proof import Policy
     from dovetail.receipt.verify import verify_receipt
+    from dovetail.runtime.clock import now_us
 
     trusted = load_keys(trust)
-    policy = Policy(now_us=_now_us(), witnesses=witnesses, max_age_s=max_age)
+    policy = Policy(now_us=now_us(), witnesses=witnesses, max_age_s=max_age)
     others = [read_other(path, trusted) for path in against or ()]
     is_any_broken = False
     for path in files:
@@ -303,13 +304,14 @@ def cosign(
     from dovetail.keys import load_signing_key
     from dovetail.receipt.witness import MAX_REQUEST_BYTES, Witness, decode_request
     from dovetail.receipt.witness_memory import remember, remembered_checkpoints
+    from dovetail.runtime.clock import now_us
     from dovetail.tlog.checkpoint import parse_checkpoint
 
     signer = load_signing_key(key)
     witness = Witness(signer, load_keys(trust), remembered_checkpoints(seen))
     with request.open("rb") as file:
         decoded = decode_request(file.read(MAX_REQUEST_BYTES + 1))
-    note = witness.cosign(decoded, _now_us() // 1_000_000)
+    note = witness.cosign(decoded, now_us() // 1_000_000)
     remember(seen, note)
     checkpoint = parse_checkpoint(note).checkpoint
     _write(note.encode(), out, f"{signer.name} cosigned the journal of {checkpoint.size} hops of {checkpoint.origin}")
@@ -394,9 +396,3 @@ def _write(data: bytes, out: Path | None, summary: str) -> None:
     else:
         out.write_bytes(data)
         say(f"wrote {out}: {summary}")
-
-
-def _now_us() -> int:
-    import time
-
-    return time.time_ns() // 1000

@@ -107,15 +107,13 @@ def find_message(sources: Sequence[Source], text: str) -> Address:
 
 def parse_time_text(text: str) -> int:
     """Microseconds of a time in ISO 8601; UTC where it names no zone."""
-    from datetime import UTC, datetime, timedelta
+    from dovetail.model.times import parse_time
 
     def parse(text: str) -> int:
         try:
-            at = datetime.fromisoformat(text)
+            return parse_time(text)
         except ValueError:
             raise ValueError(f"{text[:80]!r} is not a time such as 2026-11-15 or 2026-11-15T20:00:00Z") from None
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
     return _parse(parse, text)
 

@@ -58,11 +58,12 @@ def decode(
 ) -> None:
     """Explain datasets as they were captured: one record per message, or the reason why it would be refused."""
     from dovetail.model.errors import RemoteProtocolError
-    from dovetail.won.message import decode_bundle, describe
+    from dovetail.won.fabric import explain_message
+    from dovetail.won.message import decode_bundle
 
     for _, data in _read_inputs(files):
         try:
-            records = [describe(message) for message in decode_bundle(data, max_bytes=max_bytes).messages]
+            records = [explain_message(message) for message in decode_bundle(data, max_bytes=max_bytes).messages]
         except RemoteProtocolError as error:
             records = [{"error": error.reason.value, "detail": error.detail}]
         if as_json:

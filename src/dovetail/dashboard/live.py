@@ -16,6 +16,7 @@ from dovetail.dashboard.hop_source import MAX_PLACES, Site, name_of
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
+from dovetail.runtime.clock import now_us
 
 SECONDS_PER_LOOK = 0.3
 RATE_WINDOW_S = 10.0
@@ -117,7 +118,7 @@ class Live:
             if each.damage
         ]
         return {
-            "at_us": time.time_ns() // 1000,
+            "at_us": now_us(),
             "hops": sum(each.size for each in followers),
             "rate": round(sum(each.rate(now_s) for each in followers), 1),
             "servers": servers,

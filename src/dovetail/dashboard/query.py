@@ -6,7 +6,6 @@ unescaped; both sides in Unicode's composed form.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -15,9 +14,9 @@ from dataclasses import dataclass, fields
 from dovetail.model.address import WON_URI_PREFIX, Address
 from dovetail.model.errors import UsageError
 from dovetail.model.hop import Fabric, Hop, Reason, Stage, address_text
+from dovetail.model.times import parse_time
 
 MAX_TERM_CHARS = 1_000
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
@@ -72,11 +71,9 @@ def _parse_time(name: str, text: str) -> int | None:
     if not text:
         return None
     try:
-        at = dt.datetime.fromisoformat(text)
+        return parse_time(text)
     except ValueError:
         raise UsageError(f"{name} {text[:80]!r} is not a time such as 2026-11-15T20:00") from None
-    at = at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
-    return (at - _EPOCH) // dt.timedelta(microseconds=1)
 
 
 class Matcher:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import os
 import random
 import sys
@@ -19,6 +18,7 @@ from dovetail.demo.site import BROKER
 from dovetail.demo.tampering import Tamperer
 from dovetail.journal.reader import read_identity
 from dovetail.lake.seal import seal_journal
+from dovetail.model.times import to_datetime
 
 if TYPE_CHECKING:
     from dovetail.audit.summary import Summary
@@ -89,7 +89,7 @@ def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
             lake=layout.lake.resolve(),
             store=Store.open(layout.tables),
             settings=load_settings([layout.swarm], [layout.trust], patience_s=PATIENCE_S),
-            as_of=dt.datetime.fromtimestamp(ended_us / 1e6, dt.UTC),
+            as_of=to_datetime(ended_us),
             progress=_Steps(screen),
         ).run()
     finally:

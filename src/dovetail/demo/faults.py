@@ -8,7 +8,6 @@ comparison can ask whether the audit says that all of it arrived.
 from __future__ import annotations
 
 import enum
-import time
 from pathlib import Path
 
 import msgspec
@@ -84,8 +83,3 @@ class Ledger(msgspec.Struct, kw_only=True):
     def save(self, path: Path) -> None:
         """Write it down, for people."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
-
-
-def now_us() -> int:
-    """Microseconds since 1970 UTC."""
-    return time.time_ns() // 1000

@@ -11,9 +11,9 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.demo.site import Site
 from dovetail.model.address import address_of
+from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
 
@@ -61,7 +61,7 @@ class Rogue(picows.WSListener):
         answers: str | UnsetType = UNSET,
     ) -> bytes:
         """A message of ours, as bytes."""
-        number, expires = message_id or str(uuid.uuid4()), encode_timestamp(expires_us)
+        number, expires = message_id or str(uuid.uuid4()), time_text(expires_us)
         return encode_frame(Envelope(number, kind, expires, [target], self.uri, in_reply_to=answers), data)
 
     def send(self, data: bytes) -> str:

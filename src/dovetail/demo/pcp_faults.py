@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from dovetail.demo.faults import Fault, Kind, Ledger, now_us
+from dovetail.demo.faults import Fault, Kind, Ledger
 from dovetail.demo.faulty_client import Rogue
 from dovetail.demo.fleet import NEWS, RUN, TYPES, Fleet
 from dovetail.demo.site import BROKER, Site
 from dovetail.model.errors import DovetailError
+from dovetail.runtime.clock import now_us
 
 BULK = f"{TYPES}bulk"
 _BULK_CHARS = 60_000

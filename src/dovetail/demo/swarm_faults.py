@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from dovetail.demo.faults import Fault, Kind, Ledger, now_us
+from dovetail.demo.faults import Fault, Kind, Ledger
 from dovetail.demo.swarm import TTL_EPOCHS, Swarm
 from dovetail.model.address import Address
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.swarm_udp import parse_endpoint
 from dovetail.swarm.content import (
     HASH_BYTES,

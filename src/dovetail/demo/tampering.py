@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dovetail.demo.faults import Fault, Kind, now_us
+from dovetail.demo.faults import Fault, Kind
 from dovetail.lake.manifest import SealedFile, read_manifests
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Stage
+from dovetail.runtime.clock import now_us
 
 _DELIVERED = Stage.DELIVERED.value
 

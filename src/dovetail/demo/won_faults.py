@@ -6,7 +6,7 @@ import asyncio
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.demo.faults import Fault, Kind, Ledger, now_us
+from dovetail.demo.faults import Fault, Kind, Ledger
 from dovetail.demo.layout import Layout
 from dovetail.demo.owners import Owners
 from dovetail.demo.site import NodeProcess, Site
@@ -14,6 +14,7 @@ from dovetail.journal.reader import JournalReader
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Stage
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.won_client import OwnerHome
 from dovetail.runtime.won_socket import Wire, client_context, connect
 from dovetail.won import compose as c

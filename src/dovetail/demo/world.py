@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from dovetail.demo.faults import Ledger, now_us
+from dovetail.demo.faults import Ledger
 from dovetail.demo.fleet import Fleet
 from dovetail.demo.layout import Layout
 from dovetail.demo.owners import Owners
@@ -19,6 +19,7 @@ from dovetail.demo.site import Site
 from dovetail.demo.swarm import Swarm
 from dovetail.demo.swarm_faults import SwarmFaults
 from dovetail.demo.won_faults import WonFaults
+from dovetail.runtime.clock import now_us
 
 _STATUS_S = 0.5
 log = logging.getLogger("dovetail.demo")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.journal.journal import Journal
@@ -19,19 +20,19 @@ from dovetail.model.errors import DovetailError, JournalError
 log = logging.getLogger("dovetail.purge")
 
 
-def start_purging(journal: Journal, lake: Path, *, interval_s: float) -> None:
+def start_purging(journal: Journal, lake: Path, *, interval_s: float, now_us: Callable[[], int]) -> None:
     """Purge what is expired and sealed in `lake`, every `interval_s`, until the journal is closed."""
     thread = threading.Thread(
-        target=_purge_loop, args=(journal, lake, interval_s), name=f"purge {journal.path.name}", daemon=True
+        target=_purge_loop, args=(journal, lake, interval_s, now_us), name=f"purge {journal.path.name}", daemon=True
     )
     thread.start()
 
 
-def _purge_loop(journal: Journal, lake: Path, interval_s: float) -> None:
+def _purge_loop(journal: Journal, lake: Path, interval_s: float, now_us: Callable[[], int]) -> None:
     while True:
         time.sleep(interval_s)
         try:
-            purged = purge_expired(journal, lake, time.time_ns() // 1000)
+            purged = purge_expired(journal, lake, now_us())
         except (DovetailError, OSError) as error:
             log.warning("%s was not purged: %s", journal.path, error)
             if isinstance(error, JournalError) and not error.retriable:

@@ -7,11 +7,11 @@ import datetime as dt
 from dataclasses import dataclass, field
 
 from dovetail.journal.reader import JournalReader
+from dovetail.model.times import to_datetime
 from dovetail.tlog.tree import aligned_ranges
 
 MAX_SEGMENT_LEVEL = 22
 _ROW_BYTES = 24
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ class _Outline:
             outline.totals.append(total)
             total += body_bytes + count * _ROW_BYTES
             start, stop = max(first, first_seq), min(end, first_seq + count)
-            if _date(first_at_us) == _date(last_at_us):
-                outline._add_day(start, stop, _date(first_at_us))
+            if to_datetime(first_at_us).date() == to_datetime(last_at_us).date():
+                outline._add_day(start, stop, to_datetime(first_at_us).date())
             else:
                 for hop in reader.hops(start, stop):
-                    outline._add_day(hop.seq, hop.seq + 1, _date(hop.at_us))
+                    outline._add_day(hop.seq, hop.seq + 1, to_datetime(hop.at_us).date())
         outline.starts.append(end)
         outline.totals.append(total)
         return outline
@@ -86,7 +86,3 @@ class _Outline:
             self.days[-1] = (self.days[-1][0], stop, date)
         else:
             self.days.append((start, stop, date))
-
-
-def _date(at_us: int) -> dt.date:
-    return (_EPOCH + dt.timedelta(microseconds=at_us)).date()

@@ -1,4 +1,4 @@
-"""The vocabulary that all rooms share: Stage, Reason, Address, Link, Hop and Observation.
+"""The vocabulary that all rooms share: Stage, Reason, Relation, Hop and Observation.
 
 A core reports what it saw as an `Observation`; the journal numbers it and makes one `Hop` of each
 counterpart in it. Times are whole microseconds since 1970-01-01 UTC, everywhere.
@@ -137,14 +137,6 @@ class Relation(enum.StrEnum):
     PREVIOUS = "previous"
     REFERS = "refers"
     IN_REPLY_TO = "in_reply_to"
-
-
-class Link(msgspec.Struct, frozen=True, gc=False):
-    """A child names a parent. `parent` may be shorter than 32 bytes where the wire carries only a prefix."""
-
-    child: Address
-    parent: bytes
-    relation: Relation
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.model.times import time_text
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,
@@ -35,7 +36,6 @@ from dovetail.pcp.codec_v1 import decode_frame, encode_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.strict_json import decode_any
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pcp.uri import BROKER_URI, is_uri
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_REQUEST,
@@ -132,7 +132,7 @@ class Client:
         self._association_id = self._new_id()
         self._association_us = now + self._options.association_timeout_ms * 1000
         # No data chunk: an associate request has none.
-        expires = encode_timestamp(self._association_us)
+        expires = time_text(self._association_us)
         envelope = Envelope(self._association_id, ASSOCIATE_REQUEST, expires, [BROKER_URI], self.uri)
         self._outgoing.append(encode_frame(envelope))
 
@@ -185,7 +185,7 @@ class Client:
             envelope = Envelope(
                 message_id,
                 message_type,
-                encode_timestamp(expires_us),
+                time_text(expires_us),
                 list(targets),
                 self.uri,
                 wants_report,

@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from dovetail.model.address import address_of
 from dovetail.model.hop import Reason, Stage
+from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.codec_v2 import encode_message
 from dovetail.pcp.delivery import Delivery, Failure
@@ -17,7 +18,6 @@ from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Session
 from dovetail.pcp.settings import Rule
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_RESPONSE,
@@ -106,7 +106,7 @@ class Replies:
 
     def note_rules(self, rules: Sequence[Rule], now: int) -> None:
         """The rules that decide from now on, as a message of the broker to itself: it is journaled and not sent."""
-        expires = encode_timestamp(now + self._ttl_us)
+        expires = time_text(now + self._ttl_us)
         envelope = Envelope(self._new_id(), RULES_CHANGED, expires, [BROKER_URI], BROKER_URI)
         raw = encode_frame(envelope, _encoder.encode({"rules": rules}))
         address = address_of(raw)
@@ -121,7 +121,7 @@ class Replies:
         answered = UNSET if in_reply_to is None else in_reply_to
         target = session.address_for_replies
         if session.version == 1:
-            expires = encode_timestamp(now + self._ttl_us)
+            expires = time_text(now + self._ttl_us)
             envelope = Envelope(message_id, message_type, expires, [target], BROKER_URI, in_reply_to=answered)
             payload = encode_frame(envelope, data)
         else:

@@ -1,12 +1,12 @@
-"""ISO 8601 times as they stand in envelopes and debug chunks, to and from microseconds since 1970 UTC."""
+"""ISO 8601 times as they stand in envelopes, which are stricter than those that people type."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+from dovetail.model.times import EPOCH, MICROSECOND
+
 # Date and time with a designator, any number of fraction digits, `Z` or an offset; basic and extended format.
 _FORM = re.compile(
     r"\d{4}-?\d\d-?\d\dT\d\d(?::?\d\d(?::?\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d(?::?\d\d)?)",
@@ -22,13 +22,6 @@ def decode_timestamp(text: str) -> int:
         # and a `Z` at the end are not checked by the parser itself.
         if (text[-1] != "Z" or text[10] != "T" or text[-2] == "." or len(text) > 27) and _FORM.fullmatch(text) is None:
             raise ValueError
-        return (_from_iso(text) - _EPOCH) // _MICROSECOND
+        return (_from_iso(text) - EPOCH) // MICROSECOND
     except (ValueError, IndexError, OverflowError, TypeError):
         raise ValueError(f"{text[:80]!r} is not an ISO 8601 time with Z or an offset") from None
-
-
-def encode_timestamp(at_us: int) -> str:
-    """The form with six fraction digits and `Z`, which all known clients read."""
-    seconds, micros = divmod(at_us, 1_000_000)
-    whole = _EPOCH + timedelta(seconds=seconds)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{micros:06d}Z"

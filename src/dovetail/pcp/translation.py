@@ -13,12 +13,12 @@ from msgspec import UNSET
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason, Stage
+from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import Frame, append_debug, encode_chunks, encode_frame
 from dovetail.pcp.codec_v2 import encode_message
 from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.message import Message
 from dovetail.pcp.strict_json import decode_any
-from dovetail.pcp.timestamps import encode_timestamp
 from dovetail.pcp.vocabulary import ERROR_MESSAGE
 
 _encoder = msgspec.json.Encoder()
@@ -66,8 +66,8 @@ class Renderer:
         """Append to the hops of our own debug chunk; foreign chunks are kept as they are."""
         assert self._server is not None
         hops = [
-            HopEntry(self._server, encode_timestamp(message.accepted_us), Stage.ACCEPTED.value),
-            HopEntry(self._server, encode_timestamp(now), stage.value),
+            HopEntry(self._server, time_text(message.accepted_us), Stage.ACCEPTED.value),
+            HopEntry(self._server, time_text(now), stage.value),
         ]
         for index in reversed(range(len(frame.debug))):
             earlier = _own_hops(frame.debug[index], self._server)
@@ -107,7 +107,7 @@ def translate_to_v1(message: MessageV2, uri: str, sender: str, expires_us: int) 
     envelope = Envelope(
         message.id,
         message.message_type,
-        encode_timestamp(expires_us),
+        time_text(expires_us),
         [uri],
         sender,
         in_reply_to=message.in_reply_to,

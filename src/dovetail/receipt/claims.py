@@ -7,18 +7,14 @@ of a sentence. What is not proven is said by the verifier and may get better wor
 
 from __future__ import annotations
 
-import datetime as dt
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 
 from dovetail.model.hop import Fabric, Hop, Relation, Stage
+from dovetail.model.times import time_text
 from dovetail.receipt.consistency import View
 from dovetail.tlog.checkpoint import Checkpoint
 from dovetail.tlog.note import Cosignature
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MAX_SECONDS_KEPT = 1024
 
 _DEEDS: Mapping[Stage, tuple[str, str]] = {
     Stage.CREATED: ("made {}", "for"),
@@ -54,18 +50,6 @@ _LIMITS: Mapping[tuple[Fabric, Stage], str] = {
     (Fabric.SWARM, Stage.FORWARDED): "that a forwarded packet arrived, unless the other peer's hop is here too",
     (Fabric.SWARM, Stage.SERVED): "that a served packet arrived, unless the other peer's hop is here too",
 }
-
-
-def time_text(at_us: int) -> str:
-    """A time as it stands in claims: UTC, always with six digits of a second."""
-    second, fraction = divmod(at_us, 1_000_000)
-    return f"{_second_text(second)}.{fraction:06d}Z"
-
-
-@functools.lru_cache(maxsize=_MAX_SECONDS_KEPT)
-def _second_text(at_s: int) -> str:
-    """The hops of one message mostly lie in one second."""
-    return (_EPOCH + dt.timedelta(seconds=at_s)).isoformat().removesuffix("+00:00")
 
 
 def quote(text: str) -> str:

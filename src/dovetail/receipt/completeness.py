@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Fabric, Hop
-from dovetail.receipt.claims import describe_commitment, time_text
+from dovetail.model.times import time_text
+from dovetail.receipt.claims import describe_commitment
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import read_hop
 from dovetail.receipt.format import (

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError, RemoteProtocolError
 from dovetail.model.hop import Fabric, Stage
-from dovetail.receipt.claims import quote, time_text
+from dovetail.model.times import time_text
+from dovetail.receipt.claims import quote
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import CheckedJournal, check_journals, single_fabric
 from dovetail.receipt.format import Conversation, bytes_of

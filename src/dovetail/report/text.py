@@ -5,16 +5,15 @@ Markup is escaped by whoever writes markup (the template, `svg`); here it is abo
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Fabric, address_text
+from dovetail.model.times import to_datetime
 
 MAX_SHOWN_CHARS = 300
 ADDRESS_CHARS = 12
 _MICROSECONDS = 1_000_000
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 # C0, DEL, C1, zero-width and joining characters, line separators, bidirectional marks, surrogates, the byte order mark.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
 
@@ -56,7 +55,7 @@ def write_time(at_us: int | None) -> str:
     """UTC, to the millisecond."""
     if at_us is None:
         return ""
-    moment = _EPOCH + dt.timedelta(microseconds=at_us)
+    moment = to_datetime(at_us)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
 
 

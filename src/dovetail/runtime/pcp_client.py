@@ -14,7 +14,6 @@ import contextlib
 import logging
 import random
 import ssl
-import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
@@ -42,6 +41,7 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import INVENTORY_REQUEST, InventoryRequest, InventoryResponse
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.dialling import dial
 from dovetail.runtime.websocket import quiet_log
 
@@ -146,14 +146,14 @@ class PcpClient:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._core.start(_now_us())
+        self._core.start(now_us())
         self._turn()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.stop(_now_us())
+        self._core.stop(now_us())
         self._turn()
         if self._timer is not None:
             self._timer.cancel()
@@ -282,7 +282,7 @@ class PcpClient:
             [targets] if isinstance(targets, str) else targets,
             data if data is None or isinstance(data, bytes) else msgspec.json.encode(data),
             ttl_ms=ttl_ms,
-            now=_now_us(),
+            now=now_us(),
             in_reply_to=in_reply_to,
             destination_report=destination_report,
             awaits_reply=awaits_reply,
@@ -302,26 +302,26 @@ class PcpClient:
             self._timer = None
         due = self._core.next_timer()
         if due is not None:
-            self._timer = self._loop.call_later(max(0, due - _now_us()) / 1_000_000, self._on_timer)
+            self._timer = self._loop.call_later(max(0, due - now_us()) / 1_000_000, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._core.handle_timer(_now_us())
+        self._core.handle_timer(now_us())
         self._turn()
 
     def _on_opened(self, wire: _Wire) -> None:
         self._wire = wire
-        self._core.receive_opened(_now_us())
+        self._core.receive_opened(now_us())
         self._turn()
 
     def _on_message(self, data: bytes) -> None:
-        self._core.receive_frame(data, _now_us())
+        self._core.receive_frame(data, now_us())
         self._turn()
 
     def _on_closed(self, wire: _Wire, code: int) -> None:
         if self._wire is wire:
             self._wire = None
-            self._core.receive_closed(code, f"closed with code {code}", _now_us())
+            self._core.receive_closed(code, f"closed with code {code}", now_us())
             self._turn()
 
     async def _connect(self) -> None:
@@ -344,7 +344,7 @@ class PcpClient:
                     **options,
                 )
         except (OSError, TimeoutError, picows.WSError) as error:
-            self._core.receive_closed(1006, f"cannot connect: {error}", _now_us())
+            self._core.receive_closed(1006, f"cannot connect: {error}", now_us())
             self._turn()
 
     def _act(self, event: ClientEvent) -> None:
@@ -395,7 +395,3 @@ class PcpClient:
 def _finish(future: asyncio.Future[Any] | None, result: object) -> None:
     if future is not None and not future.done():
         future.set_result(result)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

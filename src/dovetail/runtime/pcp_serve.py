@@ -14,8 +14,9 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
 from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.pcp.settings import PcpSettings
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.journal_metrics import JournalCollector
-from dovetail.runtime.pcp_server import PcpServer, now_us
+from dovetail.runtime.pcp_server import PcpServer
 from dovetail.runtime.pcp_tls import check_settings
 from dovetail.tlog.keys import Signer
 

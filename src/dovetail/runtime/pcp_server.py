@@ -35,6 +35,7 @@ from dovetail.pcp.vocabulary import (
     CLOSE_REVOKED,
 )
 from dovetail.runtime.certificate_metrics import CertificateCollector
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.metrics import Health, MetricsServer
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
@@ -58,11 +59,6 @@ class Journal(Protocol):
     async def append_async(self, observations: Sequence[Observation]) -> int: ...
 
     def write(self, observations: Sequence[Observation]) -> None: ...
-
-
-def now_us() -> int:
-    """Microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
 
 
 class PcpServer:

@@ -32,9 +32,10 @@ from dovetail.keys import load_signing_key
 from dovetail.keys.files import write_private
 from dovetail.model.address import Address, address_of
 from dovetail.model.errors import JournalError
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.metrics import Health
 from dovetail.runtime.swarm_solver import WorkSolver
-from dovetail.runtime.swarm_udp import SwarmUdp, now_us
+from dovetail.runtime.swarm_udp import SwarmUdp
 from dovetail.swarm.content import MsgHash, decode_content
 from dovetail.swarm.events import (
     CollisionFound,

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from dovetail.model.errors import ConfigError
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.listening import listening
 from dovetail.runtime.swarm_batches import BatchReceiver, BatchSender, SocketAddress
 from dovetail.runtime.swarm_gate import Journal, JournalGate, Turn
@@ -31,11 +31,6 @@ MAX_BATCH: Final = 512
 MAX_DATAGRAM_BYTES: Final = 2_048
 SOCKET_BUFFER_BYTES: Final = 4 << 20
 MAX_NAMES: Final = 8_192
-
-
-def now_us() -> int:
-    """Microseconds since 1970 UTC."""
-    return time.time_ns() // 1000
 
 
 def format_endpoint(address: SocketAddress) -> Endpoint:

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.journal.journal import Journal
 from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
-from dovetail.runtime.won_driver import Driver, now_us
+from dovetail.runtime.clock import now_us
+from dovetail.runtime.won_driver import Driver
 from dovetail.runtime.won_socket import client_context, fetch
 from dovetail.tlog.keys import Signer
 from dovetail.won.chain import ChainState

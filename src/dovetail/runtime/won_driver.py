@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import ssl
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, assert_never
 
@@ -20,6 +19,7 @@ import picows
 from dovetail.journal.journal import Journal
 from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.won_socket import Wire, connect, fetch
 from dovetail.won.events import CloseLink, Event, KeyWanted, OpenLink, Outgoing, SendFrame
 
@@ -266,8 +266,3 @@ class Driver:
         self._timer, self._timer_us = None, None
         self.core.handle_timer(now_us())
         self.settle()
-
-
-def now_us() -> int:
-    """Microseconds since 1970, UTC."""
-    return time.time_ns() // 1000

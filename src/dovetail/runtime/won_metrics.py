@@ -12,9 +12,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail.journal.journal import Journal
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.metrics import new_registry
-from dovetail.runtime.won_driver import Driver, now_us
+from dovetail.runtime.won_driver import Driver
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState

@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.model.errors import ConfigError
 from dovetail.runtime.certificate_metrics import CertificateCollector
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.metrics import Health, MetricsServer
-from dovetail.runtime.won_driver import Driver, now_us
+from dovetail.runtime.won_driver import Driver
 from dovetail.runtime.won_metrics import node_registry
 from dovetail.runtime.won_socket import Answer, Wire, client_context, serve, server_context
 from dovetail.tlog.keys import Signer

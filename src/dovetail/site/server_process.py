@@ -157,10 +157,11 @@ def _stop_event() -> asyncio.Event:
 
 def _tend(site: Site, journal: Journal) -> None:
     from dovetail.journal.purger import start_purging
+    from dovetail.runtime.clock import now_us
 
     interval_s = site.config.journal.purge_interval_s
     if interval_s:
-        start_purging(journal, site.config.lake.directory, interval_s=interval_s)
+        start_purging(journal, site.config.lake.directory, interval_s=interval_s, now_us=now_us)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dovetail.model.hop import Link, Relation
-from dovetail.won.message import Message, uri_address
+from dovetail.model.fabric import Channel
+from dovetail.won.message import Message
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 
 
@@ -111,16 +111,6 @@ class Chain(msgspec.Struct, kw_only=True):
         return ChainState.COMPLETE if self.second is not None else ChainState.AWAITING_RECIPIENT
 
 
-def links_of(message: Message) -> list[Link]:
-    """The earlier messages that a message names, as far as their names are addresses."""
-    named = [(uri, Relation.PREVIOUS) for uri in message.previous]
-    if message.responding_to is not None:
-        named.append((message.responding_to, Relation.RESPONDING_TO))
-    return [
-        Link(message.address, address, relation) for uri, relation in named if (address := uri_address(uri)) is not None
-    ]
-
-
 def role_of(response: Message) -> Role:
     """The role of a valid response: s1 speaks to m's own sender, s2 comes from the other socket."""
     if response.type is MessageType.FAILURE:
@@ -130,6 +120,6 @@ def role_of(response: Message) -> Role:
     return Role.FIRST if is_first(response) else Role.SECOND
 
 
-def is_first(response: Message) -> bool:
+def is_first(response: Message | Channel) -> bool:
     """True if a connection-specific response was made by the node of m's sender."""
     return response.sender_socket is not None and response.sender_socket == response.recipient_socket

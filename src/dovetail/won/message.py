@@ -330,29 +330,3 @@ def uri_address(uri: str) -> Address | None:
 def collect_quads(messages: Iterable[Message]) -> list[Quad]:
     """All quads of several messages, for one dataset."""
     return [quad for message in messages for quad in message.quads]
-
-
-def describe(message: Message) -> dict[str, object]:
-    """The fields of a message as plain data, for people and JSON."""
-    fields: dict[str, object] = {
-        "uri": message.uri,
-        "address": "ok" if verify_address(message) else "broken",
-        "computed": message.true_uri,
-        "type": message.type.value,
-        "direction": message.direction.value,
-        "timestamp_ms": message.timestamp_ms,
-        "atom": message.atom,
-        "senderSocket": message.sender_socket,
-        "recipientSocket": message.recipient_socket,
-        "connection": message.connection,
-        "respondingTo": message.responding_to,
-        "respondingToMessageType": message.responding_to_type.value if message.responding_to_type else None,
-        "previousMessage": list(message.previous),
-        "forwardedMessage": list(message.forwarded),
-        "content": list(message.contents),
-        "text": message.text,
-        "signer": message.signer,
-        "publicKeyFingerprint": message.fingerprint,
-        "quads": len(message.quads),
-    }
-    return {name: value for name, value in fields.items() if value not in (None, [])}

@@ -46,13 +46,13 @@ from dovetail.lake.manifest import (
 )
 from dovetail.lake.seal import DEFAULT_TARGET_BYTES, sole_sealer
 from dovetail.model.errors import JournalDamaged, JournalLocked, UsageError
+from dovetail.model.times import to_us
 
 WAVE_BYTES = 4 << 30
 """About so much is rewritten before the old files of it go: the room on the disk that a compaction needs."""
 
 _MAX_PARTITIONS = 1024
 _SEALER_WAIT_S = 60.0
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class LeftAlone(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class Compaction:
 
     @property
     def _before_us(self) -> int:
-        return int((self.before - _EPOCH) / dt.timedelta(microseconds=1))
+        return to_us(self.before)
 
     @property
     def _rewriter(self) -> Rewriter:

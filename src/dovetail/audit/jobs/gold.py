@@ -34,14 +34,13 @@ from dovetail.audit.tablefiles import from_arrow, local_rows, read_here, read_ta
 from dovetail.audit.transforms.hops import SERVERS_SCHEMA
 from dovetail.audit.transforms.messages import signed_messages
 from dovetail.audit.transforms.suspect_links import EDGES
+from dovetail.model.times import to_datetime
 
 FORM = 4
 """Of the tables: when a transform gives other rows than before, gold made before is made anew."""
 
 SIGNED = state_table("signed", DECODED_TABLE)
 JUDGED = state_table("judged", VERDICTS_TABLE)
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def basis_of(settings: AuditSettings, facts: BatchFacts) -> str:
@@ -101,7 +100,7 @@ class Gold:
     @property
     def as_of(self) -> dt.datetime:
         """The moment the tables speak about."""
-        return _EPOCH + dt.timedelta(microseconds=self.record.as_of_us)
+        return to_datetime(self.record.as_of_us)
 
     @property
     def fabrics(self) -> list[str]:

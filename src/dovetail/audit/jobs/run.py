@@ -40,9 +40,9 @@ from dovetail.audit.store import RunRecord, Store
 from dovetail.audit.summary import Summary, summarize
 from dovetail.lake.manifest import MANIFESTS, Manifest
 from dovetail.model.errors import PipelineError
+from dovetail.model.times import to_us
 
 _FOREVER = "36500d"
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Audit:
 
     def _record(self, facts: BatchFacts, verdicts: list[Verdict]) -> RunRecord:
         newest = max((fact.part.last_at_us for fact in facts.files if fact.part is not None), default=0)
-        as_of_us = newest if self.as_of is None else int((self.as_of - _EPOCH) / dt.timedelta(microseconds=1))
+        as_of_us = newest if self.as_of is None else to_us(self.as_of)
         return RunRecord(
             lake=str(self.lake),
             batches=self.store.batch_ids(),

@@ -23,6 +23,7 @@ from dovetail.audit.decode_swarm import MESSAGE_TYPE
 from dovetail.audit.transforms.holdings import swarm_of, swarm_peers
 from dovetail.audit.transforms.skew import both_ways
 from dovetail.model.hop import Fabric, Reason, Stage
+from dovetail.model.times import to_us
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 
 FABRICS = tuple(fabric.value for fabric in Fabric)
@@ -194,7 +195,7 @@ def won_deliveries(
         )
         .join(unseen, on="message", how="left")
     )
-    waited_us = F.lit(as_of_us(as_of)) - F.unix_micros("unseen.at")
+    waited_us = F.lit(to_us(as_of)) - F.unix_micros("unseen.at")
     outcome = (
         F.when(is_for_node & F.col("taken").isNotNull(), DELIVERED)
         .when(F.col("handed").isNotNull(), DELIVERED)
@@ -318,11 +319,6 @@ def latency(deliveries_table: DataFrame) -> DataFrame:
         .agg(F.count("*").alias("deliveries"))
         .select("fabric", "type", "up_to_ms", "deliveries")
     )
-
-
-def as_of_us(as_of: dt.datetime) -> int:
-    """The moment of the audit in microseconds."""
-    return int((as_of - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) / dt.timedelta(microseconds=1))
 
 
 def _begun(hops: DataFrame) -> DataFrame:

@@ -1,0 +1,53 @@
+"""The registry of fabrics: the only module above the cores that names them.
+
+A core is imported when its fabric is first asked for, so that a broker does not load what only nodes need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import NamedTuple
+
+from dovetail.model.fabric import Fabric
+
+
+class Entry(NamedTuple):
+    """The schemes of its servers' URIs, and the module whose `FABRIC` implements it."""
+
+    schemes: tuple[str, ...]
+    module: str
+
+
+REGISTRY: dict[str, Entry] = {
+    "pcp": Entry(("pcp",), "dovetail.pcp.fabric"),
+    "won": Entry(("https", "http"), "dovetail.won.fabric"),
+    "swarm": Entry(("swarm",), "dovetail.swarm.fabric"),
+}
+
+
+def fabric_named(name: str) -> Fabric:
+    """The fabric of this name; ValueError where there is none."""
+    entry = REGISTRY.get(name)
+    if entry is None:
+        raise ValueError(f"fabric {name[:80]!r}, expected one of {', '.join(REGISTRY)}")
+    fabric: Fabric = import_module(entry.module).FABRIC
+    return fabric
+
+
+def fabric_of(server: str) -> Fabric:
+    """The fabric of a server, from its URI; ValueError where it is none."""
+    return fabric_named(name_of(server))
+
+
+def name_of(server: str) -> str:
+    """The name of a server's fabric, from its URI; ValueError where it is none."""
+    scheme = server.partition("://")[0]
+    for name, entry in REGISTRY.items():
+        if scheme in entry.schemes:
+            return name
+    raise ValueError(f"{server[:80]!r} is not the URI of a broker, node or peer")
+
+
+def every_fabric() -> list[Fabric]:
+    """All fabrics."""
+    return [fabric_named(name) for name in REGISTRY]
