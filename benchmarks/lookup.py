@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from benchmarks.scratch import Row, make_parser, print_rows
 from dovetail.journal.writer import JournalWriter
 from dovetail.lake.index import INDEXES
+from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.search import find_address, parse_prefix
 from dovetail.tlog.keys import Signer
 

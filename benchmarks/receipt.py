@@ -24,11 +24,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.scratch import Row, make_parser, print_rows
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.keys import Signer, Verifier
 from dovetail.tlog.note import check_signatures

@@ -38,10 +38,10 @@ from dovetail.audit.sources import announced_files, check_kept, kept_paths, lear
 from dovetail.audit.store import Store
 from dovetail.lake.index import index_path
 from dovetail.lake.manifest import manifest_paths, read_manifests
+from dovetail.lake.reader import open_lake
 from dovetail.model.address import Address
 from dovetail.model.errors import PipelineError, UsageError
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.verify import verify_receipt
 
 pytestmark = pytest.mark.timeout(900)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.dashboard_world import write_site
-from dovetail.dashboard.hop_source import Site
+from dovetail.dashboard.site_sources import Site
 
 
 @pytest.fixture(scope="session")

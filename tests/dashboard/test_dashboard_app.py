@@ -12,8 +12,8 @@ from dashboard import dashboard_world as world
 from dashboard.asgi import ask
 from dovetail.dashboard.app import build_app
 from dovetail.dashboard.guard import Access, read_token
-from dovetail.dashboard.hop_source import Site
 from dovetail.dashboard.hub import Hub, Sources
+from dovetail.dashboard.site_sources import Site
 from dovetail.model.address import address_of
 from dovetail.model.errors import ConfigError
 from dovetail.receipt.verify import verify_receipt

@@ -6,7 +6,7 @@ import sqlite3
 
 from dashboard import dashboard_world as world
 from dovetail.dashboard import live
-from dovetail.dashboard.hop_source import Site
+from dovetail.dashboard.site_sources import Site
 from dovetail.model.hop import Reason, Stage
 
 
@@ -70,9 +70,9 @@ def test_journals_of_peers_are_found_by_their_folder_and_too_many_are_told(tmp_p
     watch = live.Live(site)
     assert [each["file"] for each in watch.look()["servers"]] == [f"peer-{n}/journal.db" for n in range(3)]
     watch.close()
-    monkeypatch.setattr("dovetail.dashboard.hop_source.MAX_PLACES", 2)
-    with site.open() as (places, damages):
-        assert len(places) == 2
+    monkeypatch.setattr("dovetail.dashboard.site_sources.MAX_SOURCES", 2)
+    with site.open() as (sources, damages):
+        assert len(sources) == 2
         assert [damage.text for damage in damages] == ["there are 3; only 2 are shown"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from dashboard import dashboard_world as world
 from dovetail.dashboard import message
 from dovetail.dashboard.decode import decode
-from dovetail.dashboard.hop_source import Site
+from dovetail.dashboard.site_sources import Site
 from dovetail.model.address import address_of
 from dovetail.model.hop import Fabric, Relation, Stage
 from dovetail.swarm.content import Content, MsgHash, Reference, encode_content
@@ -25,8 +25,8 @@ LATER = encode_content(
 
 
 def tell(site: Site, raw: bytes) -> message.Story:
-    with site.open() as (places, _):
-        story, damages = message.tell(places, address_of(raw))
+    with site.open() as (sources, _):
+        story, damages = message.tell(sources, address_of(raw))
     assert story is not None
     assert damages == []
     return story

@@ -7,15 +7,16 @@ import sqlite3
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
 from dashboard import dashboard_world as world
-from dovetail.dashboard.hop_source import Site
 from dovetail.dashboard.message import tell
 from dovetail.dashboard.query import parse_query
 from dovetail.dashboard.search import MAX_RESULTS, search
+from dovetail.dashboard.site_sources import Site
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.lake.seal import seal_journal
@@ -34,8 +35,8 @@ def find_all(site: Site, *, seconds: float = 0.0, **given: str) -> tuple[set[tup
     damages: list[str] = []
     token = ""
     while True:
-        with site.open() as (places, opening):
-            answer = search(places, parse_query(given), token, seconds=seconds)
+        with site.open() as (sources, opening):
+            answer = search(sources, parse_query(given), token, seconds=seconds)
         found |= answer.found.keys()
         damages += [each.text for each in (*opening, *answer.damages)]
         token = answer.token
@@ -81,8 +82,8 @@ def test_finds_by_each_key(site, given, expected):
 
 
 def test_parts_are_bounded_and_lose_nothing(site):
-    with site.open() as (places, _):
-        part = search(places, parse_query({"text": "noise"}), seconds=60)
+    with site.open() as (sources, _):
+        part = search(sources, parse_query({"text": "noise"}), seconds=60)
         assert len(part.found) == MAX_RESULTS
         assert part.token
         assert part.hops_left > 2000
@@ -137,14 +138,14 @@ def test_says_how_many_cannot_be_searched_by_text(tmp_path):
     with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
         seen = world.observe(b"large", Stage.REJECTED, world.AGENT)
         writer.append([type(seen)(at_us=seen.at_us, stage=seen.stage, message=seen.message, size=70_000)])
-    with Site((tmp_path,)).open() as (places, _):
-        assert search(places, parse_query({"text": "large"})).without_bytes == 1
+    with Site((tmp_path,)).open() as (sources, _):
+        assert search(sources, parse_query({"text": "large"})).without_bytes == 1
 
 
 @pytest.mark.parametrize("token", ["!", "AAAA", "x" * 20_000])
 def test_bad_tokens_are_refused(site, token):
-    with site.open() as (places, _), pytest.raises(UsageError):
-        search(places, parse_query({"text": "pump"}), token)
+    with site.open() as (sources, _), pytest.raises(UsageError):
+        search(sources, parse_query({"text": "pump"}), token)
 
 
 @pytest.mark.parametrize(
@@ -183,17 +184,28 @@ def test_what_was_purged_is_found_by_its_sealed_bytes(tmp_path):
     for stage, expected in (("delivered", {orders[0]}), ("purged", set(orders[:2]))):
         found, _ = find_all(Site((tmp_path,), lake), text="gravel", stage=stage)
         assert {address for _, address in found} == expected
-    with Site((tmp_path,), lake).open() as (places, _):
-        story, _ = tell(places, orders[0])
+    with Site((tmp_path,), lake).open() as (sources, _):
+        story, _ = tell(sources, orders[0])
         assert story.raw == b'{"order": "gravel 0"}'
+
+
+def test_altered_bytes_of_the_lake_are_not_taken_for_purged_ones(tmp_path):
+    lake = write_purged(tmp_path)
+    for path in lake.glob("fabric=*/date=*/*.parquet"):
+        rows = pq.read_table(path, partitioning=None).to_pylist()
+        altered = [row | {"raw": row["raw"] and row["raw"].replace(b"gravel", b"marble")} for row in rows]
+        pq.write_table(pa.Table.from_pylist(altered, schema=pq.read_schema(path)), path)
+    with Site((tmp_path,), lake).open() as (sources, _):
+        story, _ = tell(sources, address_of(b'{"order": "gravel 0"}'))
+    assert story.raw is None
 
 
 def test_a_lake_that_is_gone_says_how_many_bytes_are_too(tmp_path):
     lake = write_purged(tmp_path)
     for file in lake.rglob("*.parquet"):
         file.unlink()
-    with Site((tmp_path,), lake).open() as (places, _):
-        answer = search(places, parse_query({"text": "gravel"}))
+    with Site((tmp_path,), lake).open() as (sources, _):
+        answer = search(sources, parse_query({"text": "gravel"}))
     assert len(answer.found) == 1
     assert answer.without_bytes == 2
 
@@ -250,8 +262,8 @@ def test_a_hundred_thousand_messages_are_looked_through_in_short_parts(tmp_path)
         token, found, longest = "", 0, 0.0
         while token or not longest:
             began = time.process_time()
-            with Site((tmp_path,)).open() as (places, _):
-                answer = search(places, parse_query(given), token)
+            with Site((tmp_path,)).open() as (sources, _):
+                answer = search(sources, parse_query(given), token)
             longest = max(longest, time.process_time() - began)
             found, token = found + len(answer.found), answer.token
         assert found == count

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.journal.source import JournalSource
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build_evidence import build_fork, build_split_view, root_of_first
 from dovetail.receipt.completeness import build_completeness
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.request_reply import build_exchange
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, merge_notes

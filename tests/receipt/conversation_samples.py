@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.journal.source import JournalSource
 from dovetail.model.address import Address
 from dovetail.receipt.build import BuildOptions, pin_sources, record_journal
 from dovetail.receipt.build_conversation import build_conversation
 from dovetail.receipt.consistency import View
 from dovetail.receipt.conversation import state_conversation
 from dovetail.receipt.format import Conversation, encode_receipt, record_message
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.tlog.keys import Verifier
 from dovetail.won.message import Message

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.receipt.build import BuildOptions, build_receipt
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.tlog.keys import Signer, Verifier
 from dovetail.won import compose
 from dovetail.won.message import Message

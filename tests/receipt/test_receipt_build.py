@@ -6,12 +6,12 @@ import pytest
 
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.purge import purge_step
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import address_of
 from dovetail.model.errors import DovetailError, ReceiptError
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import BuildOptions, build_receipt
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 

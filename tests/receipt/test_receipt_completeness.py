@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.completeness import build_completeness
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 from receipt.tampering import alterations, encode

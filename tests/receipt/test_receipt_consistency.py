@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.errors import ReceiptError
 from dovetail.receipt.build_evidence import root_of_first
 from dovetail.receipt.consistency import View, compare_views
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.checkpoint import Checkpoint
 from receipt import receipt_samples as samples

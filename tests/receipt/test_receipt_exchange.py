@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from dovetail.journal.source import JournalSource
+from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
-from dovetail.receipt.journal_source import JournalSource
-from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.request_reply import build_exchange
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples

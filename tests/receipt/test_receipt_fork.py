@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from dovetail.journal.source import JournalSource
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build_evidence import build_fork
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.keys import Verifier
 from dovetail.won import compose

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.journal.hop_source import MAX_MATCHES
+from dovetail.journal.source import JournalSource
+from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.model.address import Address, AddressPrefix, address_of, parse_prefix, won_uri
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
-from dovetail.receipt.journal_source import JournalSource
-from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.search import MAX_CANDIDATES, find_address
-from dovetail.receipt.source import MAX_MATCHES
 from receipt import receipt_samples as samples
 
 pytestmark = pytest.mark.exhaustive  # whole worlds are sealed

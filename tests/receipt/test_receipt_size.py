@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from dovetail.journal.hop_source import CommittedHop
 from dovetail.model.address import Address
 from dovetail.model.hop import Fabric, Hop, Observation
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.build_evidence import root_of_first
-from dovetail.receipt.source import KeptHop
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
@@ -39,7 +39,7 @@ class VastSource:
         self._kept = list(self._keep(observations, apart))
         self._leaves = {kept.hop.seq: hash_leaf(encode_entry(kept.hop, kept.digest)) for kept in self._kept}
 
-    def _keep(self, observations: Sequence[Observation], apart: int) -> Iterator[KeptHop]:
+    def _keep(self, observations: Sequence[Observation], apart: int) -> Iterator[CommittedHop]:
         for place, seen in enumerate(observations):
             is_first = seen.message not in self._raws
             raw = self._raws.setdefault(seen.message, seen.raw)
@@ -53,13 +53,13 @@ class VastSource:
                 counterpart=seen.counterparts[0] if seen.counterparts else None,
                 size=len(raw) if is_first else None,
             )
-            yield KeptHop(hop, hashlib.sha256(raw).digest() if is_first else NO_DIGEST)
+            yield CommittedHop(hop, hashlib.sha256(raw).digest() if is_first else NO_DIGEST)
 
     def latest_checkpoint(self) -> SignedCheckpoint:
         checkpoint = Checkpoint(self.server, HOPS, root_of_first(HOPS, self.node))
         return sign_checkpoint(checkpoint, samples.signer_of(self.server))
 
-    def hops_of(self, address: Address) -> list[KeptHop]:
+    def hops_of(self, address: Address) -> list[CommittedHop]:
         return [kept for kept in self._kept if kept.hop.message == address]
 
     def raw(self, address: Address) -> bytes | None:

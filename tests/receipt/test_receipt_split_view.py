@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from dovetail.journal.source import JournalSource
 from dovetail.model.errors import ReceiptError
 from dovetail.receipt.build_evidence import build_split_view, root_of_first
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
 from receipt import receipt_samples as samples

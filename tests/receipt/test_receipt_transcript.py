@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.journal.source import JournalSource
+from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.receipt.build_conversation import build_conversation
-from dovetail.receipt.journal_source import JournalSource
-from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.verify import verify_receipt
 from dovetail.won.message import decode_message
 from receipt import receipt_samples as samples

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.journal.source import JournalSource
 from dovetail.keys import load_verifier_keys
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.request_reply import build_exchange
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.keys import Verifier

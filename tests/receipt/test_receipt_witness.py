@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.errors import ReceiptError
-from dovetail.receipt.journal_source import JournalSource
 from dovetail.receipt.proof import Policy
 from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, decode_request, encode_request, merge_notes

@@ -41,9 +41,9 @@ def dashboard(
     from dovetail.cli.output import say
     from dovetail.dashboard.gauges import parse_endpoint
     from dovetail.dashboard.guard import Access, is_loopback, read_token
-    from dovetail.dashboard.hop_source import Site, check_site
     from dovetail.dashboard.hub import Sources
     from dovetail.dashboard.server import serve
+    from dovetail.dashboard.site_sources import Site, check_site
     from dovetail.model.errors import UsageError
 
     if not journals and lake is None and tables is None and not metrics:

@@ -22,8 +22,8 @@ from dovetail.cli.receipt_input import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dovetail.journal.hop_source import HopSource
     from dovetail.receipt.build import BuildOptions
-    from dovetail.receipt.source import Source
     from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
     from dovetail.tlog.keys import Verifier
 
@@ -156,7 +156,7 @@ def complete(
 
 
 def _complete_conversation(
-    sources: Sequence[Source], text: str, until: str | None, keys: Sequence[Verifier], options: BuildOptions
+    sources: Sequence[HopSource], text: str, until: str | None, keys: Sequence[Verifier], options: BuildOptions
 ) -> bytes:
     """All messages of a won conversation, or of a pcp exchange at the one broker that had the request."""
     from dovetail.model.errors import UsageError
@@ -184,7 +184,11 @@ def _complete_conversation(
 
 
 def _complete_stretch(
-    sources: Sequence[Source], since: str, until: str, notes: Sequence[SignedCheckpoint], witnesses: Sequence[Verifier]
+    sources: Sequence[HopSource],
+    since: str,
+    until: str,
+    notes: Sequence[SignedCheckpoint],
+    witnesses: Sequence[Verifier],
 ) -> bytes:
     """All hops of the one server in a stretch of time."""
     from dovetail.model.errors import UsageError
@@ -275,8 +279,8 @@ def ask(
     out: Out = None,
 ) -> None:
     """Ask a witness: write a request to cosign the journal's latest checkpoint."""
+    from dovetail.journal.source import JournalSource
     from dovetail.model.errors import ReceiptError
-    from dovetail.receipt.journal_source import JournalSource
     from dovetail.receipt.witness import CosignRequest, encode_request
     from dovetail.tlog.tree import prove_consistency
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dovetail.journal.hop_source import HopSource
     from dovetail.model.address import Address
     from dovetail.receipt.consistency import View
     from dovetail.receipt.proof import Proof
-    from dovetail.receipt.source import Source
     from dovetail.tlog.checkpoint import SignedCheckpoint
     from dovetail.tlog.keys import Verifier
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str | None) -> Iterator[list[Source]]:
+def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str | None) -> Iterator[list[HopSource]]:
     """The journals and the servers of the lake; a server that is in both counts by its journal."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt import sources
@@ -97,7 +97,7 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
     return [key for path in paths for key in load_verifier_keys(path)]
 
 
-def find_message(sources: Sequence[Source], text: str) -> Address:
+def find_message(sources: Sequence[HopSource], text: str) -> Address:
     """The one message of the sources whose address is, or begins with, `text`."""
     from dovetail.model.address import parse_prefix
     from dovetail.receipt.search import find_address

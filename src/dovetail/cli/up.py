@@ -153,7 +153,7 @@ def _follow(site: Site) -> None:
 
 def _show(site: Site) -> None:
     """The dashboard, over the journals, the lake and the tables of this site."""
-    from dovetail.dashboard import hop_source as places
+    from dovetail.dashboard import site_sources
     from dovetail.dashboard.gauges import parse_endpoint
     from dovetail.dashboard.guard import Access, read_token
     from dovetail.dashboard.hub import Sources
@@ -165,7 +165,7 @@ def _show(site: Site) -> None:
     section = config.dashboard
     config.lake.directory.mkdir(parents=True, exist_ok=True)
     sources = Sources(
-        places.Site(tuple(site.journals()), config.lake.directory),
+        site_sources.Site(tuple(site.journals()), config.lake.directory),
         config.audit.directory if config.audit.enabled else None,
         tuple(parse_endpoint(f"{name}={url}") for name, url in site.metrics_endpoints()),
     )

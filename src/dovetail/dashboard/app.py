@@ -29,12 +29,12 @@ from dovetail.dashboard import message, pages
 from dovetail.dashboard.audit import read_findings
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
-from dovetail.dashboard.hop_source import Damage
 from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
 from dovetail.dashboard.markup import Html
 from dovetail.dashboard.message_page import message_page
 from dovetail.dashboard.query import Query, parse_query
 from dovetail.dashboard.search import MIN_INDEXED_BYTES, Answer, search
+from dovetail.dashboard.site_sources import Damage
 from dovetail.model.address import Address, parse_address, parse_address_prefix
 from dovetail.model.errors import DovetailError, UsageError
 from dovetail.receipt.build import build_receipt
@@ -183,43 +183,43 @@ class Dashboard:
         return await anyio.to_thread.run_sync(act, limiter=self._limiter)
 
     def _servers(self) -> list[str]:
-        with self._sources.site.open() as (places, _):
-            return [place.server for place in places]
+        with self._sources.site.open() as (sources, _):
+            return [source.server for source in sources]
 
     def _find(self, prefix: bytes) -> set[Address]:
         found: set[Address] = set()
-        with self._sources.site.open() as (places, _):
-            for place in places:
+        with self._sources.site.open() as (sources, _):
+            for source in sources:
                 with contextlib.suppress(DovetailError, OSError):  # the search, which comes next, tells of it
-                    found.update(place.find(prefix))
+                    found.update(source.find(prefix))
         return found
 
     def _search(self, query: Query, token: str) -> Answer:
-        with self._sources.site.open() as (places, damages):
-            answer = search(places, query, token)
+        with self._sources.site.open() as (sources, damages):
+            answer = search(sources, query, token)
             answer.damages = [*damages, *answer.damages]
             return answer
 
     def _message_page(self, address: Address) -> tuple[Html | None, list[Damage]]:
-        with self._sources.site.open() as (places, opening):
-            story, damages = message.tell(places, address)
+        with self._sources.site.open() as (sources, opening):
+            story, damages = message.tell(sources, address)
             if story is None:
                 return None, [*opening, *damages]
             story.damages = [*opening, *story.damages]
-            return message_page(story, message.draw(story, places)), []
+            return message_page(story, message.draw(story, sources)), []
 
     def _raw(self, address: Address) -> bytes | None:
-        with self._sources.site.open() as (places, _):
-            for place in places:
+        with self._sources.site.open() as (sources, _):
+            for source in sources:
                 with contextlib.suppress(DovetailError, OSError):
-                    raw = place.raw(address)
+                    raw = source.raw(address)
                     if raw is not None:
                         return raw
         return None
 
     def _receipt(self, address: Address) -> bytes:
-        with self._sources.site.open() as (places, _):
-            return build_receipt([place.source for place in places], address).data
+        with self._sources.site.open() as (sources, _):
+            return build_receipt(sources, address).data
 
 
 def describe_answer(answer: Answer) -> dict[str, Any]:

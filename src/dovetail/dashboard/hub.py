@@ -14,8 +14,8 @@ import anyio.to_thread
 import msgspec
 
 from dovetail.dashboard import audit, gauges
-from dovetail.dashboard.hop_source import Site
 from dovetail.dashboard.live import Live
+from dovetail.dashboard.site_sources import Site
 from dovetail.report.guide import guide_to
 
 LOOK_EVERY_S = 1.0

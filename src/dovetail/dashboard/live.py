@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dovetail.dashboard.hop_source import MAX_PLACES, Site, name_of
+from dovetail.dashboard.site_sources import MAX_SOURCES, Site, name_of
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
@@ -133,7 +133,7 @@ class Live:
 
     def _meet(self) -> None:
         """Open journals that are new, and let go of those that are gone or that another file has replaced."""
-        files = self._site.files()[:MAX_PLACES]
+        files = self._site.files()[:MAX_SOURCES]
         self._unreadable = {}
         for path, follower in list(self._followers.items()):
             if path not in files or _inode_of(path) != follower.inode:

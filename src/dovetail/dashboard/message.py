@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.dashboard.decode import Decoded, Named, decode
-from dovetail.dashboard.hop_source import Damage, Place
+from dovetail.dashboard.site_sources import Damage
+from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Fabric, Hop, Relation, address_text
@@ -51,19 +52,19 @@ class Story:
     hops_in_all: int = 0
 
 
-def tell(places: Sequence[Place], address: Address) -> tuple[Story | None, list[Damage]]:
-    """The story of a message, None where no place knows it, and what could not be read on the way."""
+def tell(sources: Sequence[HopSource], address: Address) -> tuple[Story | None, list[Damage]]:
+    """The story of a message, None where no source knows it, and what could not be read on the way."""
     damages: list[Damage] = []
-    holders: list[tuple[Place, list[Hop]]] = []
+    holders: list[tuple[HopSource, list[Hop]]] = []
     raw: bytes | None = None
-    for place in places:
+    for source in sources:
         try:
-            hops, body = place.hops_of(address), place.raw(address)
+            hops, body = _hops_of(source, address), source.raw(address)
         except (DovetailError, OSError) as error:
-            damages.append(Damage(place.server, str(error)))
-            hops, body = _look_through(place, address)
+            damages.append(Damage(source.server, str(error)))
+            hops, body = _look_through(source, address)
         if hops:
-            holders.append((place, hops))
+            holders.append((source, hops))
             raw = body if raw is None else raw
     if not holders:
         return None, damages
@@ -71,38 +72,38 @@ def tell(places: Sequence[Place], address: Address) -> tuple[Story | None, list[
     seen = sorted((hop for _, hops in holders for hop in hops), key=lambda hop: (hop.at_us, hop.server, hop.seq))
     decoded = decode(fabric, raw) if raw is not None else Decoded(error="no journal here keeps the bytes any more")
     story = Story(address, fabric, seen[:MAX_HOPS], raw, decoded, damages=damages, hops_in_all=len(seen))
-    _find_relatives(story, holders, [place for place in places if place.fabric is fabric])
+    _find_relatives(story, holders, [source for source in sources if source.fabric is fabric])
     return story, damages
 
 
-def _look_through(place: Place, address: Address) -> tuple[list[Hop], bytes | None]:
+def _look_through(source: HopSource, address: Address) -> tuple[list[Hop], bytes | None]:
     """The hops and the bytes of a message from the rows that can be read, where the index cannot be used."""
     deadline = time.monotonic() + SECONDS_WITHOUT_INDEX
     hops: list[Hop] = []
     raw: bytes | None = None
     try:
-        end = place.size()
-        while (head := place.begin_of(end)) is not None and time.monotonic() < deadline:
+        end = source.size
+        while (head := source.range_before(end)) is not None and time.monotonic() < deadline:
             with contextlib.suppress(DovetailError):
-                stretch = place.read(head[0], end, with_bytes=True)
-                hops += [hop for hop in stretch.hops if hop.message == address]
-                raw = stretch.bodies.get(address) if raw is None else raw
+                found = source.read(head[0], end, with_bytes=True)
+                hops += [hop for hop in found.hops if hop.message == address]
+                raw = found.bodies.get(address) if raw is None else raw
             end = head[0]
     except (DovetailError, OSError):
         return hops, raw  # the damage is told already
     return sorted(hops, key=lambda hop: hop.seq), raw
 
 
-def _find_relatives(story: Story, holders: Sequence[tuple[Place, list[Hop]]], places: Sequence[Place]) -> None:
+def _find_relatives(story: Story, holders: Sequence[tuple[HopSource, list[Hop]]], sources: Sequence[HopSource]) -> None:
     deadline = time.monotonic() + SECONDS_FOR_RELATIVES
     try:
         for named in story.decoded.names[:MAX_RELATIVES]:
-            story.relatives.append(_find_parent(named, story, holders, places, deadline))
+            story.relatives.append(_find_parent(named, story, holders, sources, deadline))
         needle, names_it = _child_test(story)
         found: dict[Address, Relative] = {}
-        for place, hops in holders:
+        for source, hops in holders:
             first = hops[0].seq
-            for child, raw in place.source.bodies_between(first, first + HOPS_AFTER):
+            for child, raw in source.bodies_between(first, first + HOPS_AFTER):
                 if needle in raw.lower() and child != story.address and child not in found:
                     decoded = decode(story.fabric, raw)
                     relation = next((each.relation for each in decoded.names if names_it(each.parent)), None)
@@ -113,7 +114,7 @@ def _find_relatives(story: Story, holders: Sequence[tuple[Place, list[Hop]]], pl
                     story.is_search_complete = False
                     break
             else:
-                story.is_search_complete &= place.size() <= first + HOPS_AFTER
+                story.is_search_complete &= source.size <= first + HOPS_AFTER
         story.relatives += found.values()
     except (DovetailError, OSError) as error:
         story.is_search_complete = False
@@ -131,12 +132,16 @@ def _child_test(story: Story) -> tuple[bytes, Callable[[bytes | str], bool]]:
 
 
 def _find_parent(
-    named: Named, story: Story, holders: Sequence[tuple[Place, list[Hop]]], places: Iterable[Place], deadline: float
+    named: Named,
+    story: Story,
+    holders: Sequence[tuple[HopSource, list[Hop]]],
+    sources: Iterable[HopSource],
+    deadline: float,
 ) -> Relative:
     if isinstance(named.parent, bytes):
-        for place in places:
-            for address in place.find(named.parent):
-                raw = place.raw(address)
+        for source in sources:
+            for address in sorted(source.find(named.parent)):
+                raw = source.raw(address)
                 kind = decode(story.fabric, raw).type if raw is not None else ""
                 return Relative(named.relation, address, address_text(address, story.fabric), kind)
         is_whole = len(named.parent) == len(story.address)
@@ -144,8 +149,8 @@ def _find_parent(
         return Relative(named.relation, None, name)
     if story.fabric is Fabric.PCP:
         wanted = named.parent.encode()
-        for place, hops in holders:
-            for address, raw in place.source.bodies_between(max(0, hops[0].seq - HOPS_BEFORE), hops[0].seq + 1):
+        for source, hops in holders:
+            for address, raw in source.bodies_between(max(0, hops[0].seq - HOPS_BEFORE), hops[0].seq + 1):
                 if wanted in raw.lower() and (decoded := decode(story.fabric, raw)).id == named.parent:
                     return Relative(named.relation, address, address.hex(), decoded.type)
                 if time.monotonic() > deadline:
@@ -153,7 +158,7 @@ def _find_parent(
     return Relative(named.relation, None, named.parent)
 
 
-def draw(story: Story, places: Sequence[Place]) -> str:
+def draw(story: Story, sources: Sequence[HopSource]) -> str:
     """The message and its nearest relatives as a sequence of who handed what to whom."""
     roles: dict[bytes, str] = {story.address: "m"}
     responses = 0
@@ -168,7 +173,7 @@ def draw(story: Story, places: Sequence[Place]) -> str:
     evidence = Evidence()
     evidence.messages[story.address] = {"type": story.decoded.type, "sender": story.decoded.sender or None}
     for address in list(roles)[: MAX_RELATIVES + 1]:
-        hops = story.hops if address == story.address else _hops_everywhere(places, Address(address))
+        hops = story.hops if address == story.address else _hops_everywhere(sources, Address(address))
         evidence.hops[address] = [
             HopSeen(hop.server, hop.seq, hop.at_us, hop.stage, hop.counterpart, hop.reason) for hop in hops[:MAX_HOPS]
         ]
@@ -185,11 +190,15 @@ def draw(story: Story, places: Sequence[Place]) -> str:
     return draw_sequence(arrows, references, label="Who handed the message to whom, from top to bottom.")
 
 
-def _hops_everywhere(places: Sequence[Place], address: Address) -> list[Hop]:
+def _hops_of(source: HopSource, address: Address) -> list[Hop]:
+    return [committed.hop for committed in source.hops_of(address)]
+
+
+def _hops_everywhere(sources: Sequence[HopSource], address: Address) -> list[Hop]:
     hops: list[Hop] = []
-    for place in places:
+    for source in sources:
         try:
-            hops += place.hops_of(address)
+            hops += _hops_of(source, address)
         except (DovetailError, OSError):
             continue  # its damage stands on the page already
     return sorted(hops, key=lambda hop: (hop.at_us, hop.server, hop.seq))

@@ -17,8 +17,9 @@ from functools import partial
 import msgspec
 
 from dovetail.dashboard.decode import decode
-from dovetail.dashboard.hop_source import Damage, Place
 from dovetail.dashboard.query import Matcher, Query
+from dovetail.dashboard.site_sources import Damage
+from dovetail.journal.hop_source import MAX_MATCHES, HopSource
 from dovetail.model.address import Address, parse_address_prefix
 from dovetail.model.errors import DovetailError, UsageError
 from dovetail.model.hop import Hop
@@ -53,23 +54,25 @@ class Answer:
 
 
 class Progress(msgspec.Struct, forbid_unknown_fields=True):
-    """What a token holds: up to which hop each place has still to be read."""
+    """What a token holds: up to which hop each source is still to be read."""
 
     ends: dict[str, int]
 
 
-def search(places: Sequence[Place], query: Query, token: str = "", *, seconds: float = SECONDS_PER_REQUEST) -> Answer:
+def search(
+    sources: Sequence[HopSource], query: Query, token: str = "", *, seconds: float = SECONDS_PER_REQUEST
+) -> Answer:
     """One part of the answers."""
-    chosen = [place for place in places if not query.server or place.server == query.server]
+    chosen = [source for source in sources if not query.server or source.server == query.server]
     answer = Answer()
     if not token:
         by_index = query.address or query.any
         if by_index and _look_up(chosen, query, by_index, answer) and query.address:
             return answer
-        ends = {_key(place): _end_of(place, query, answer) for place in chosen}
+        ends = {_key(source): _end_of(source, query, answer) for source in chosen}
     else:
         known = _decode_token(token).ends
-        ends = {_key(place): max(0, min(known.get(_key(place), 0), _size_of(place))) for place in chosen}
+        ends = {_key(source): max(0, min(known.get(_key(source), 0), _size_of(source))) for source in chosen}
     scan = _Scan(chosen, ends, Matcher(query), answer)
     deadline = time.monotonic() + seconds
     while scan.step() and time.monotonic() < deadline and len(answer.found) < MAX_RESULTS:
@@ -79,36 +82,36 @@ def search(places: Sequence[Place], query: Query, token: str = "", *, seconds: f
 
 
 class _Scan:
-    """Goes back through all places together, always in the one whose next stretch is the newest."""
+    """Reads all sources backwards together, always the one whose next range is the newest."""
 
-    def __init__(self, places: Sequence[Place], ends: dict[str, int], matcher: Matcher, answer: Answer) -> None:
-        self._places = {_key(place): place for place in places}
+    def __init__(self, sources: Sequence[HopSource], ends: dict[str, int], matcher: Matcher, answer: Answer) -> None:
+        self._sources = {_key(source): source for source in sources}
         self._ends = ends
         self._matcher = matcher
         self._answer = answer
         self._heads: dict[str, tuple[int, int]] = {}
 
     def step(self) -> bool:
-        """Read one stretch; False when there is none left."""
-        for key, place in self._places.items():
+        """Read one range; False when there is none left."""
+        for key, source in self._sources.items():
             if self._ends[key] > 0 and key not in self._heads:
-                self._look_ahead(key, place)
+                self._look_ahead(key, source)
         if not self._heads:
             return False
         key = max(self._heads, key=lambda key: self._heads[key][1])
         first, at_us = self._heads.pop(key)
-        place, end = self._places[key], self._ends[key]
+        source, end = self._sources[key], self._ends[key]
         self._answer.reached_us = at_us
         try:
-            stretch = place.read(first, end, with_bytes=self._matcher.query.asks_bytes)
+            found = source.read(first, end, with_bytes=self._matcher.query.asks_bytes)
         except (DovetailError, OSError) as error:
-            self._note(place, f"hops {first} to {end - 1} cannot be read: {error}")
+            self._note(source, f"hops {first} to {end - 1} cannot be read: {error}")
         else:
-            for hop in reversed(stretch.hops):
+            for hop in reversed(found.hops):
                 if len(self._answer.found) >= MAX_RESULTS:
                     first = hop.seq + 1
                     break
-                self._judge(place, hop, stretch.bodies)
+                self._judge(source, hop, found.bodies)
         self._answer.hops_read += end - first
         self._ends[key] = first
         return True
@@ -120,12 +123,12 @@ class _Scan:
         if self._answer.hops_left:
             self._answer.token = _encode_token(Progress(self._ends))
 
-    def _look_ahead(self, key: str, place: Place) -> None:
+    def _look_ahead(self, key: str, source: HopSource) -> None:
         since_us = self._matcher.query.since_us
         try:
-            head = place.begin_of(self._ends[key])
+            head = source.range_before(self._ends[key])
         except (DovetailError, OSError) as error:
-            self._note(place, f"hops before {self._ends[key]} cannot be read: {error}")
+            self._note(source, f"hops before {self._ends[key]} cannot be read: {error}")
             head = None
         # times never go backwards in a journal, so nothing older can answer
         if head is None or (since_us is not None and head[1] < since_us):
@@ -133,16 +136,16 @@ class _Scan:
         else:
             self._heads[key] = head
 
-    def _judge(self, place: Place, hop: Hop, bodies: dict[Address, bytes | None]) -> None:
+    def _judge(self, source: HopSource, hop: Hop, bodies: dict[Address, bytes | None]) -> None:
         def body() -> bytes | None:
-            return bodies[hop.message] if hop.message in bodies else place.raw(hop.message)
+            return bodies[hop.message] if hop.message in bodies else source.raw(hop.message)
 
         if self._matcher.matches(hop, body):
             _add(self._answer, hop, bodies.get(hop.message))
 
-    def _note(self, place: Place, text: str) -> None:
+    def _note(self, source: HopSource, text: str) -> None:
         if len(self._answer.damages) < MAX_DAMAGES:
-            self._answer.damages.append(Damage(place.server, text))
+            self._answer.damages.append(Damage(source.server, text))
 
 
 def _add(answer: Answer, hop: Hop, raw: bytes | None) -> None:
@@ -154,7 +157,7 @@ def _add(answer: Answer, hop: Hop, raw: bytes | None) -> None:
     answer.found[hop.server, hop.message] = Found(hop, decoded.type if decoded else "")
 
 
-def _look_up(places: Sequence[Place], query: Query, text: str, answer: Answer) -> bool:
+def _look_up(sources: Sequence[HopSource], query: Query, text: str, answer: Answer) -> bool:
     """Ask the indexes for an address; True where they know it, and surely all of it."""
     try:
         prefix = parse_address_prefix(text)
@@ -164,17 +167,17 @@ def _look_up(places: Sequence[Place], query: Query, text: str, answer: Answer) -
         return False
     matcher = Matcher(query)
     is_all = True
-    for place in places:
+    for source in sources:
         try:
-            addresses = place.find(prefix)
-            is_all = is_all and len(addresses) < place.find_limit
+            addresses = source.find(prefix)
+            is_all = is_all and len(addresses) < MAX_MATCHES
             for address in addresses:
-                raw = place.raw(address)
-                for hop in reversed(place.hops_of(address)):
-                    if matcher.matches(hop, partial(_same, raw)):
-                        _add(answer, hop, raw)
+                raw = source.raw(address)
+                for committed in reversed(source.hops_of(address)):
+                    if matcher.matches(committed.hop, partial(_same, raw)):
+                        _add(answer, committed.hop, raw)
         except (DovetailError, OSError) as error:
-            answer.damages.append(Damage(place.server, str(error)))
+            answer.damages.append(Damage(source.server, str(error)))
             is_all = False
     return is_all and bool(answer.found)
 
@@ -183,24 +186,24 @@ def _same(raw: bytes | None) -> bytes | None:
     return raw
 
 
-def _end_of(place: Place, query: Query, answer: Answer) -> int:
+def _end_of(source: HopSource, query: Query, answer: Answer) -> int:
     """Where to begin reading backwards."""
     try:
-        return place.size() if query.until_us is None else place.source.seq_at(query.until_us)
+        return source.size if query.until_us is None else source.seq_at(query.until_us)
     except (DovetailError, OSError, StopIteration) as error:
-        answer.damages.append(Damage(place.server, str(error)))
-    return _size_of(place)
+        answer.damages.append(Damage(source.server, str(error)))
+    return _size_of(source)
 
 
-def _size_of(place: Place) -> int:
+def _size_of(source: HopSource) -> int:
     try:
-        return place.size()
+        return source.size
     except (DovetailError, OSError):
         return 0
 
 
-def _key(place: Place) -> str:
-    return hashlib.sha256(place.server.encode()).hexdigest()[:16]
+def _key(source: HopSource) -> str:
+    return hashlib.sha256(source.server.encode()).hexdigest()[:16]
 
 
 def _encode_token(progress: Progress) -> str:

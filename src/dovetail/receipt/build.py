@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dovetail.journal.hop_source import CommittedHop, HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Fabric, Relation, address_text
@@ -29,7 +30,7 @@ from dovetail.receipt.format import (
     record_message,
 )
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import KeptHop, Source, check_covers
+from dovetail.receipt.sources import check_covers
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
 from dovetail.tlog.keys import Verifier
@@ -71,15 +72,15 @@ class BuiltReceipt:
 class Holder:
     """A source that has the message, with the checkpoint to prove against."""
 
-    source: Source
+    source: HopSource
     signed: SignedCheckpoint
 
-    def signed_hops(self, address: Address) -> list[KeptHop]:
+    def signed_hops(self, address: Address) -> list[CommittedHop]:
         """The hops of a message that the checkpoint covers."""
         return [kept for kept in self.source.hops_of(address) if kept.hop.seq < self.signed.size]
 
 
-def build_receipt(sources: Sequence[Source], address: Address, options: BuildOptions | None = None) -> BuiltReceipt:
+def build_receipt(sources: Sequence[HopSource], address: Address, options: BuildOptions | None = None) -> BuiltReceipt:
     """The receipt of one message from all sources that saw it; ReceiptError where nothing can be proven."""
     options = options or BuildOptions()
     remarks: list[str] = []
@@ -88,7 +89,7 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     holders = [holder for holder in holders if holder.source.fabric is fabric]
     children = _find_children(holders, address, fabric, options)
     messages = _carry_messages(holders, address, children, fabric, options, remarks)
-    parts: list[tuple[Holder, list[KeptHop]]] = []
+    parts: list[tuple[Holder, list[CommittedHop]]] = []
     for holder in holders:
         kept = _select_hops(holder, [message.address for message in messages], options, remarks)
         if kept:
@@ -115,7 +116,7 @@ def build_receipt(sources: Sequence[Source], address: Address, options: BuildOpt
     return BuiltReceipt(data, remarks)
 
 
-def pin_sources(sources: Sequence[Source], options: BuildOptions) -> list[Holder]:
+def pin_sources(sources: Sequence[HopSource], options: BuildOptions) -> list[Holder]:
     """The sources by server, each with the checkpoint that was asked for, else its latest."""
     holders = []
     for source in sorted(sources, key=lambda source: source.server):
@@ -200,9 +201,9 @@ def first_raw(holders: Sequence[Holder], address: Address) -> bytes | None:
 
 def _select_hops(
     holder: Holder, addresses: Sequence[Address], options: BuildOptions, remarks: list[str]
-) -> list[KeptHop]:
+) -> list[CommittedHop]:
     """The hops to show, in order: below the checkpoint, and of the chosen counterparts."""
-    selected: list[KeptHop] = []
+    selected: list[CommittedHop] = []
     unsigned = 0
     for address in addresses:
         signed = holder.signed_hops(address)
@@ -216,7 +217,7 @@ def _select_hops(
 
 
 def record_journal(
-    holder: Holder, kept: Sequence[KeptHop], messages: Sequence[ProvenMessage], options: BuildOptions
+    holder: Holder, kept: Sequence[CommittedHop], messages: Sequence[ProvenMessage], options: BuildOptions
 ) -> JournalRecord:
     """What one journal has to say of these messages, with the proofs."""
     source, signed = holder.source, holder.signed
@@ -236,7 +237,7 @@ def record_journal(
     )
 
 
-def record_hop(kept: KeptHop, message: int, path: list[int]) -> HopRecord:
+def record_hop(kept: CommittedHop, message: int, path: list[int]) -> HopRecord:
     """A hop as a receipt has it."""
     hop = kept.hop
     return HopRecord(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dovetail.journal.hop_source import CommittedHop, HopSource
 from dovetail.model.address import Address, parse_address
 from dovetail.model.errors import ReceiptError, RemoteProtocolError
 from dovetail.model.hop import Fabric, address_text
@@ -17,7 +18,6 @@ from dovetail.receipt.consistency import check_since
 from dovetail.receipt.conversation import check_closed, names_of, sockets_of, state_conversation
 from dovetail.receipt.format import MAX_CONVERSATION, Conversation, check_note, encode_receipt, record_message
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import KeptHop, Source
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.leaf import NO_DIGEST
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def build_conversation(
-    sources: Sequence[Source], address: Address, keys: Sequence[Verifier] = (), options: BuildOptions | None = None
+    sources: Sequence[HopSource], address: Address, keys: Sequence[Verifier] = (), options: BuildOptions | None = None
 ) -> bytes:
     """The statement about the conversation that this message belongs to; ReceiptError where it cannot be made.
 
@@ -111,7 +111,7 @@ def _search(
                 yield message
 
 
-def _one_hop_each(holder: Holder, messages: Sequence[Message]) -> Iterator[KeptHop]:
+def _one_hop_each(holder: Holder, messages: Sequence[Message]) -> Iterator[CommittedHop]:
     """For each message the signed hop on which the journal keeps its bytes, else its first."""
     for message in messages:
         hops = holder.signed_hops(message.address)

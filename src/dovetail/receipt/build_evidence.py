@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Fabric, address_text
@@ -21,7 +22,7 @@ from dovetail.receipt.format import (
     record_message,
 )
 from dovetail.receipt.proof import ProvenMessage
-from dovetail.receipt.source import Source, check_covers
+from dovetail.receipt.sources import check_covers
 from dovetail.receipt.split_view import state_split_view
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.checkpoint import SignedCheckpoint
@@ -31,7 +32,7 @@ from dovetail.tlog.tree import Frontier, NodeSource, aligned_ranges, prove_consi
 
 
 def build_split_view(
-    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], source: Source | None = None
+    one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], source: HopSource | None = None
 ) -> bytes:
     """Evidence against a server that signed both; ReceiptError where they do not contradict each other.
 
@@ -64,7 +65,7 @@ def build_split_view(
     return data
 
 
-def build_fork(sources: Sequence[Source], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
+def build_fork(sources: Sequence[HopSource], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
     """Evidence against the author of two won messages, whose key must be in `keys`."""
     options = BuildOptions()
     holders = [holder for holder in pin_sources(sources, options) if holder.source.fabric is Fabric.WON]

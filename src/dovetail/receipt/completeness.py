@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dovetail.journal.hop_source import CommittedHop, HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Fabric, Hop
@@ -33,7 +34,7 @@ from dovetail.receipt.format import (
     encode_receipt,
 )
 from dovetail.receipt.proof import Policy, Proof, Signatory, check_clock, check_trust, server_fabric
-from dovetail.receipt.source import KeptHop, Source, check_covers
+from dovetail.receipt.sources import check_covers
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
@@ -47,7 +48,7 @@ class Range:
     signed: SignedCheckpoint
     journal: NoteRecord
     first: int
-    kept: Sequence[KeptHop]
+    kept: Sequence[CommittedHop]
     hashes: str
 
     @property
@@ -72,7 +73,7 @@ class CheckedRange:
 
 
 def build_completeness(
-    source: Source,
+    source: HopSource,
     since_us: int,
     until_us: int,
     *,
@@ -98,7 +99,7 @@ def build_completeness(
 
 
 def cut_range(
-    source: Source, since_us: int, until_us: int, *, signed: SignedCheckpoint | None, witnesses: Sequence[Verifier]
+    source: HopSource, since_us: int, until_us: int, *, signed: SignedCheckpoint | None, witnesses: Sequence[Verifier]
 ) -> Range:
     """The hops of a stretch of time with one before and one behind it; ReceiptError where they cannot be proven."""
     signed = source.latest_checkpoint() if signed is None else check_covers(source, signed)
@@ -210,7 +211,7 @@ def _beside(start: int, end: int, first: int, stop: int, node: NodeSource) -> It
         yield from _beside(split, end, first, stop, node)
 
 
-def _record(kept: KeptHop) -> RangeHop:
+def _record(kept: CommittedHop) -> RangeHop:
     hop = kept.hop
     return RangeHop(
         at=hop.at_us,

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError, RemoteProtocolError
 from dovetail.model.hop import Fabric, Hop
@@ -29,7 +30,6 @@ from dovetail.receipt.format import (
     record_message,
 )
 from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
-from dovetail.receipt.source import Source
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.leaf import NO_DIGEST
@@ -53,7 +53,7 @@ class Ids(NamedTuple):
 
 
 def build_exchange(
-    source: Source,
+    source: HopSource,
     request: Address,
     until_us: int | None = None,
     *,

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from dovetail.journal.hop_source import MAX_MATCHES, HopSource
 from dovetail.model.address import Address, AddressPrefix
 from dovetail.model.errors import ReceiptError
-from dovetail.receipt.source import MAX_MATCHES, Source
 
 MAX_CANDIDATES = 4
 """How many messages an ambiguous beginning names."""
 
 
-def find_address(sources: Iterable[Source], beginning: AddressPrefix) -> Address:
+def find_address(sources: Iterable[HopSource], beginning: AddressPrefix) -> Address:
     """The one address that begins with it; ReceiptError where there is none, or where there are several."""
     found: set[Address] = set()
     for source in sources:
@@ -32,7 +32,7 @@ def find_address(sources: Iterable[Source], beginning: AddressPrefix) -> Address
     return found.pop()
 
 
-def _find(source: Source, beginning: AddressPrefix) -> set[Address]:
+def _find(source: HopSource, beginning: AddressPrefix) -> set[Address]:
     """Addresses of one source; of more than a few, a few."""
     for prefixes in ((beginning.coarse,), beginning.fine):
         found: set[Address] = set()

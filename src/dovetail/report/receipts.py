@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, ReceiptError
 from dovetail.receipt.build import BuildOptions, build_receipt
-from dovetail.receipt.source import Source
 from dovetail.receipt.sources import open_sources
 from dovetail.report.text import show
 
@@ -84,7 +84,7 @@ def build_shelf(
 
 
 def _put(
-    shelf: Shelf, number: int, sources: Sequence[Source], address: Address, related: Sequence[bytes], max_bytes: int
+    shelf: Shelf, number: int, sources: Sequence[HopSource], address: Address, related: Sequence[bytes], max_bytes: int
 ) -> None:
     try:
         data = _build(sources, address, [Address(each) for each in related])
@@ -98,7 +98,7 @@ def _put(
     shelf.bytes += len(data)
 
 
-def _build(sources: Sequence[Source], address: Address, related: Sequence[Address]) -> bytes:
+def _build(sources: Sequence[HopSource], address: Address, related: Sequence[Address]) -> bytes:
     """With its responses where they can be shown, else without them."""
     try:
         return build_receipt(sources, address, BuildOptions(related=related)).data

@@ -4,14 +4,14 @@ import shutil
 
 import pytest
 
+from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
+from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.model.address import address_of, parse_prefix
 from dovetail.model.errors import DovetailError, JournalDamaged
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.journal_source import JournalSource
-from dovetail.receipt.lake_source import open_lake
 from dovetail.receipt.search import find_address
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.tree import prove_consistency, prove_inclusion

@@ -1,10 +1,10 @@
-"""Receipts from the lake, without Spark: what one server sealed, found and proven through its manifests.
+"""Reading the lake without Spark: what one server sealed, found and proven through its manifests.
 
-The manifests tell which files there are, which hops and times each has, and the root of each: a file is a perfect
-subtree. So a proof reads only the files that its hops lie in; all others stand in it with the root that their manifest
-has. The index beside each file tells in which rows a message lies, and has the roots of its blocks of leaves: then a
-proof reads only the parts of a file around its hops. Where there is no index, one column is searched, and the leaves
-are hashed again. Only files that the caller's time range admits are searched.
+The manifests state which files there are, which hops and times each has, and the root of each: a file is a perfect
+subtree. So a proof reads only the files that contain its hops; every other file enters it with the root that its
+manifest states. The index beside each file says in which rows a message is, and has the roots of its blocks of leaves:
+then a proof reads only the parts of a file around its hops. Without an index, one column is searched and the leaves are
+hashed again. Only files within the caller's time range are searched.
 """
 
 from __future__ import annotations
@@ -18,27 +18,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dovetail.journal.hop_source import MAX_MATCHES, CommittedHop, HopRange
 from dovetail.lake.index import BLOCK_LEVEL, FileIndex, fold_blocks
 from dovetail.lake.manifest import MANIFESTS, Manifest, SealedFile, read_manifests
 from dovetail.lake.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
 from dovetail.model.address import Address
 from dovetail.model.errors import CheckpointError, JournalDamaged
 from dovetail.model.hop import Fabric, Hop
-from dovetail.receipt.source import MAX_MATCHES, KeptHop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
 from dovetail.tlog.leaf import NO_DIGEST
 from dovetail.tlog.tree import Frontier, fold_perfect
 
-_MAX_BLOCKS_KEPT = 256
+_MAX_BLOCKS_CACHED = 256
 _MAX_FILES_OPEN = 16
+_MAX_FOUND_CACHED = 4_096
+_RANGE_HOPS = 2_048
 
 TimeRange = tuple[int, int]
-"""From, and up to without, in microseconds."""
+"""From, and up to but not including, in microseconds."""
 
 
-class LakeSource:
-    """The sealed hops of one server. Files outside `searched` are not searched for messages, but still proven from."""
+class ServerReader:
+    """The sealed hops of one server. Files outside `searched` are not searched for messages, but proofs use them.
+
+    No range that `read` gives spans two files, so that a damaged file hides no other.
+    """
 
     def __init__(self, lake: Path, manifests: Sequence[Manifest], searched: TimeRange | None = None) -> None:
         self._lake = lake
@@ -46,7 +51,7 @@ class LakeSource:
         self._files = [file for manifest in manifests for file in manifest.files]
         self._starts = [file.first_seq for file in self._files]
         self._searched = [file for file in self._files if searched is None or _overlaps(file, searched)]
-        self._found: dict[Address, list[KeptHop]] = {}
+        self._found: dict[Address, list[CommittedHop]] = {}
         self._blocks: dict[int, list[bytes]] = {}
         self._indexes: dict[int, FileIndex | None] = {}
         self._leaf_blocks: dict[int, list[bytes]] = {}
@@ -72,6 +77,11 @@ class LakeSource:
         return self._latest.fabric
 
     @property
+    def size(self) -> int:
+        """How many hops are sealed."""
+        return self._latest.end
+
+    @property
     def verifier(self) -> Verifier:
         """The key that the manifests carry."""
         try:
@@ -93,14 +103,16 @@ class LakeSource:
                 break
         return found
 
-    def hops_of(self, address: Address) -> list[KeptHop]:
+    def hops_of(self, address: Address) -> list[CommittedHop]:
         """All hops of one message, in order."""
         if address not in self._found:
+            if len(self._found) >= _MAX_FOUND_CACHED:
+                self._found.clear()
             self._found[address] = [
-                kept
+                hop
                 for file in self._searched
                 for rows in self._rows_of(file, address, LEAF_COLUMNS)
-                for kept in self._hops_in(rows)
+                for hop in self._hops_in(rows)
             ]
         return self._found[address]
 
@@ -131,23 +143,35 @@ class LakeSource:
 
     def raw(self, address: Address) -> bytes | None:
         """The bytes of one message, from the hop that carries them."""
-        for kept in self.hops_of(address):
-            if kept.digest != NO_DIGEST:
-                for row in self._rows_between(kept.hop.seq, kept.hop.seq + 1, ["raw"]):
+        for committed in self.hops_of(address):
+            if committed.digest != NO_DIGEST:
+                for row in self._rows_between(committed.hop.seq, committed.hop.seq + 1, ["raw"]):
                     raw: bytes | None = row.column("raw")[0].as_py()
                     return raw
         return None
 
     def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
-        """Messages whose bytes lie on hops from `first` up to and without `end`."""
+        """Messages whose bytes are kept on hops from `first` up to, not including, `end`."""
         for part in self._rows_between(first, end, ["message", "raw"]):
             with_bytes = part.filter(pc.is_valid(part.column("raw")))
             for message, raw in zip(*(with_bytes.column(name).to_pylist() for name in ("message", "raw")), strict=True):
                 yield Address(message), raw
 
-    def hops_between(self, first: int, end: int) -> list[KeptHop]:
-        """Hops from `first` up to and without `end`."""
-        return [kept for part in self._rows_between(first, end, LEAF_COLUMNS) for kept in self._hops_in(part)]
+    def hops_between(self, first: int, end: int) -> list[CommittedHop]:
+        """Hops from `first` up to, not including, `end`."""
+        return [hop for part in self._rows_between(first, end, LEAF_COLUMNS) for hop in self._hops_in(part)]
+
+    def range_before(self, end: int) -> tuple[int, int] | None:
+        """A part of the file with the hops before `end`: its first hop and the time of the file's last one."""
+        if end <= 0:
+            return None
+        file = self._files[bisect.bisect_left(self._starts, end) - 1]
+        return max(file.first_seq, end - _RANGE_HOPS), file.last_at_us
+
+    def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
+        """Hops from `first` up to, not including, `end`, with the bytes that these hops carry."""
+        hops = [committed.hop for committed in self.hops_between(first, end)]
+        return HopRange(hops, dict(self.bodies_between(first, end)) if with_bytes else {})
 
     def seq_at(self, at_us: int) -> int:
         """The position of the first hop whose time is `at_us` or later."""
@@ -182,12 +206,12 @@ class LakeSource:
         return fold_perfect(self._blocks[file.first_seq][start : start + (1 << (level - BLOCK_LEVEL))])
 
     def _leaves_around(self, file: SealedFile, seq: int) -> list[bytes]:
-        """The leaves of the block of a hop, or of its file where that is smaller; the last ones asked for are kept."""
+        """The leaves of the block of a hop, or of its file where that is smaller; blocks are cached."""
         level = min(file.level, BLOCK_LEVEL)
         first = seq >> level << level
         leaves = self._leaf_blocks.get(first)
         if leaves is None:
-            if len(self._leaf_blocks) >= _MAX_BLOCKS_KEPT:
+            if len(self._leaf_blocks) >= _MAX_BLOCKS_CACHED:
                 self._leaf_blocks.clear()
             leaves = self._leaf_blocks[first] = list(self._leaves(first, first + (1 << level)))
         return leaves
@@ -205,7 +229,7 @@ class LakeSource:
         for part in self._rows_between(first, end, LEAF_COLUMNS):
             yield from hash_rows(self._where, part)
 
-    def _hops_in(self, table: Any) -> Iterator[KeptHop]:
+    def _hops_in(self, table: Any) -> Iterator[CommittedHop]:
         for seq, at_us, stage, message, counterpart, reason, size, digest in zip(*list_columns(table), strict=True):
             known_stage, known_reason = read_words(self._where, seq, stage, reason)
             hop = Hop(
@@ -219,10 +243,10 @@ class LakeSource:
                 reason=known_reason,
                 size=size,
             )
-            yield KeptHop(hop, NO_DIGEST if digest is None else digest)
+            yield CommittedHop(hop, NO_DIGEST if digest is None else digest)
 
     def _rows_between(self, first: int, end: int, columns: list[str]) -> Iterator[Any]:
-        """Parts of tables with the hops from `first` up to and without `end`, in order."""
+        """Parts of tables with the hops from `first` up to, not including, `end`, in order."""
         index = max(0, bisect.bisect_right(self._starts, first) - 1)
         for file in self._files[index:]:
             if file.first_seq >= end:
@@ -253,14 +277,14 @@ class LakeSource:
         return parquet
 
 
-def open_lake(lake: Path, searched: TimeRange | None = None) -> list[LakeSource]:
-    """The sources of all servers in a lake, by the manifests alone."""
+def open_lake(lake: Path, searched: TimeRange | None = None) -> list[ServerReader]:
+    """Readers of all servers in a lake."""
     if not (lake / MANIFESTS).is_dir():
         raise JournalDamaged(f"{lake} has no manifests: it is not a lake")
     by_server: dict[str, list[Manifest]] = {}
     for manifest in read_manifests(lake):
         by_server.setdefault(manifest.server, []).append(manifest)
-    return [LakeSource(lake, manifests, searched) for _, manifests in sorted(by_server.items())]
+    return [ServerReader(lake, manifests, searched) for _, manifests in sorted(by_server.items())]
 
 
 def _overlaps(file: SealedFile, searched: TimeRange) -> bool:

@@ -1,0 +1,171 @@
+"""The hop sources of a site: its journals, live or closed, and the lake for servers whose journal is not here.
+
+Sources are opened for one request, by one thread, and closed again. What cannot be opened or read is reported as a
+`Damage` and never hides the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from dovetail.journal.folder import PEER_JOURNAL, find_journals
+from dovetail.journal.hop_source import HopRange, HopSource
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.source import JournalSource
+from dovetail.lake.manifest import MANIFESTS, Manifest, manifest_paths, read_manifest, standing_paths
+from dovetail.model.address import Address
+from dovetail.model.errors import DovetailError, JournalError
+from dovetail.model.hop import Hop
+
+if TYPE_CHECKING:
+    from dovetail.lake.reader import ServerReader
+
+T = TypeVar("T")
+MAX_SOURCES = 200
+SEALED_WINDOW_HOPS = 512
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that cannot be read: where, and what is wrong."""
+
+    where: str
+    text: str
+
+
+class JournalWithLake(JournalSource):
+    """A journal whose purged bytes come from the lake, where the lake still has them."""
+
+    def __init__(self, reader: JournalReader, sealed: HopSource | None) -> None:
+        super().__init__(reader)
+        self._sealed = sealed
+        self._window: tuple[int, dict[Address, bytes]] = (-1, {})
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message; from the lake only those that the journal committed to."""
+        own = super().raw(address)
+        if own is not None or self._sealed is None:
+            return own
+        with contextlib.suppress(DovetailError, OSError):  # bytes that neither can give are reported as not kept
+            sealed = self._sealed.raw(address)
+            if sealed is not None and hashlib.sha256(sealed).digest() in {hop.digest for hop in self.hops_of(address)}:
+                return sealed
+        return None
+
+    def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
+        """The commit that begins at hop `first`, with purged bytes filled in."""
+        found = super().read(first, end, with_bytes=with_bytes)
+        if with_bytes and self._sealed is not None and None in found.bodies.values():
+            self._recall(found.hops, found.bodies)
+        return found
+
+    def _recall(self, hops: Sequence[Hop], bodies: dict[Address, bytes | None]) -> None:
+        """Fill in purged bytes. A message whose bytes are on a hop elsewhere is left out: `raw` is asked for it."""
+        for hop in hops:
+            if bodies.get(hop.message, b"") is None:
+                sealed = self._sealed_near(hop.seq).get(hop.message) if hop.size is not None else None
+                if sealed is not None:
+                    bodies[hop.message] = sealed
+                elif hop.size is None:
+                    del bodies[hop.message]
+
+    def _sealed_near(self, seq: int) -> dict[Address, bytes]:
+        """The sealed bytes around a hop. A search goes backwards, so keeping one window is enough."""
+        assert self._sealed is not None
+        begin = seq - seq % SEALED_WINDOW_HOPS
+        if self._window[0] != begin:
+            end = min(begin + SEALED_WINDOW_HOPS, self._sealed.size)
+            self._window = (begin, {})
+            with contextlib.suppress(DovetailError, OSError):  # as in `raw`
+                self._window = (begin, dict(self._sealed.bodies_between(begin, end)) if begin < end else {})
+        return self._window[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the dashboard was told to show; directories are listed again for each request."""
+
+    journals: tuple[Path, ...] = ()
+    lake: Path | None = None
+
+    def files(self) -> list[Path]:
+        """The journals there are now."""
+        return list(dict.fromkeys(file for path in self.journals for file in find_journals(path)))
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[list[HopSource], list[Damage]]]:
+        """All sources by server, and what could not be opened. A server in both is read from its journal."""
+        damages: list[Damage] = []
+        with contextlib.ExitStack() as stack:
+            sealed = {source.server: source for source in _open_lake(self.lake, damages)}
+            sources: dict[str, HopSource] = {}
+            files = self.files()
+            if len(files) > MAX_SOURCES:
+                damages.append(Damage("journals", f"there are {len(files)}; only {MAX_SOURCES} are shown"))
+            for path in files[:MAX_SOURCES]:
+                name = name_of(path)
+                for source in attempt(name, damages, partial(_open_journal, stack, path, sealed)):
+                    if source.server in sources:
+                        damages.append(Damage(name, f"a second journal of {source.server}; not shown"))
+                    else:
+                        sources[source.server] = source
+            sources = sealed | sources
+            yield [sources[server] for server in sorted(sources)], damages
+
+
+def name_of(journal: Path) -> str:
+    """What a journal is called on the page; a peer's by its directory too, since all of them have one name."""
+    return f"{journal.parent.name}/{journal.name}" if journal.name == PEER_JOURNAL else journal.name
+
+
+def attempt(where: str, damages: list[Damage], act: Callable[[], T]) -> list[T]:
+    """What `act` gives, or nothing and one more damage."""
+    try:
+        return [act()]
+    except (DovetailError, OSError) as error:
+        damages.append(Damage(where, str(error)))
+        return []
+
+
+def _open_journal(stack: contextlib.ExitStack, path: Path, sealed: Mapping[str, HopSource]) -> HopSource:
+    reader = stack.enter_context(JournalReader.open(path))
+    return JournalWithLake(reader, sealed.get(reader.identity.server))
+
+
+def _open_lake(lake: Path | None, damages: list[Damage]) -> list[ServerReader]:
+    """Each server of a lake by itself: the bad manifest of one hides no other."""
+    if lake is None:
+        return []
+    if not (lake / MANIFESTS).is_dir() and lake.is_dir() and any(lake.iterdir()):
+        damages.append(Damage(lake.name, "has no manifests: it is not a lake"))
+    sources: list[ServerReader] = []
+    for folder in sorted({path.parent for path in manifest_paths(lake)}):
+        sources += attempt(f"{lake.name}/{folder.name}", damages, partial(_open_sealed, lake, folder))
+    return sources
+
+
+def _open_sealed(lake: Path, folder: Path) -> ServerReader:
+    from dovetail.lake.reader import ServerReader
+
+    manifests: list[Manifest] = []
+    for _ in range(_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):  # a compaction has replaced one since they were listed
+            manifests = [read_manifest(path) for path in standing_paths(folder.glob("[0-9]*.json"))]
+            break
+    if not manifests:
+        raise JournalError(f"the manifests in {folder} are being replaced; look again")
+    return ServerReader(lake, manifests)
+
+
+def check_site(site: Site) -> None:
+    """JournalError where a path that was named does not exist."""
+    for path in (*site.journals, *([site.lake] if site.lake else [])):
+        if not path.exists():
+            raise JournalError(f"{path} does not exist")

@@ -1,0 +1,136 @@
+"""A journal as a source of hops and proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL
+from dovetail.journal.hop_source import MAX_MATCHES, CommittedHop, HopRange
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.stored_tree import JournalTree
+from dovetail.model.address import Address
+from dovetail.model.hop import Fabric, Hop
+from dovetail.tlog.checkpoint import SignedCheckpoint
+from dovetail.tlog.keys import Verifier
+from dovetail.tlog.tree import fold_perfect
+
+_MAX_BLOCKS_CACHED = 256
+
+
+class JournalSource:
+    """A journal, live or closed; the ranges it is read in are its group commits."""
+
+    def __init__(self, reader: JournalReader) -> None:
+        self._reader = reader
+        self._tree = JournalTree(reader)
+        self._leaves: dict[int, list[bytes]] = {}
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The journal at `path`; JournalError where there is none."""
+        return cls(JournalReader.open(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.close()
+
+    @property
+    def server(self) -> str:
+        """The server's URI."""
+        return self._reader.identity.server
+
+    @property
+    def fabric(self) -> Fabric:
+        """The server's fabric."""
+        return self._reader.identity.fabric
+
+    @property
+    def verifier(self) -> Verifier:
+        """The key that the journal itself states."""
+        return self._reader.identity.verifier
+
+    @property
+    def size(self) -> int:
+        """How many hops are durable."""
+        return self._reader.size
+
+    def latest_checkpoint(self) -> SignedCheckpoint | None:
+        """The checkpoint over the most hops."""
+        return self._reader.latest_checkpoint()
+
+    def find(self, prefix: bytes) -> set[Address]:
+        """Addresses that begin with `prefix`, at most MAX_MATCHES."""
+        return {row.address for row in self._reader.find(prefix, MAX_MATCHES)}
+
+    def hops_of(self, address: Address) -> list[CommittedHop]:
+        """All hops of one message, in order."""
+        message = self._reader.message(address)
+        if message is None:
+            return []
+        return [CommittedHop(hop, message.digest_on(hop.seq)) for hop in self._reader.hops_of(address)]
+
+    def hops_between(self, first: int, end: int) -> list[CommittedHop]:
+        """Hops from `first` up to, not including, `end`."""
+        hops: list[CommittedHop] = []
+        for commit in self._reader.commits(first, end):
+            messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
+            by_address = {message.address: message for message in messages.values()}
+            hops.extend(
+                CommittedHop(hop, by_address[hop.message].digest_on(hop.seq))
+                for hop in self._reader.hops_of_commit(commit, messages)
+                if first <= hop.seq < end
+            )
+        return hops
+
+    def raw(self, address: Address) -> bytes | None:
+        """The bytes of one message, where they are kept."""
+        return self._reader.raw(address)
+
+    def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
+        """Messages whose bytes are kept on hops from `first` up to, not including, `end`."""
+        for hop in self._reader.hops(first, end):
+            if hop.raw is not None:
+                yield hop.message, hop.raw
+
+    def range_before(self, end: int) -> tuple[int, int] | None:
+        """The last commit that begins before hop `end`: its first hop and the time of its last one."""
+        row = self._reader.one(
+            "SELECT first_seq, last_at_us FROM commits WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1", (end,)
+        )
+        return (row[0], row[1]) if row else None
+
+    def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
+        """The commit that begins at hop `first`, without hops from `end` on; bytes wherever the journal keeps them."""
+        hops: list[Hop] = []
+        bodies: dict[Address, bytes | None] = {}
+        for commit in self._reader.commits(first, first + 1):
+            ids = {run.message_id for run in commit.runs}
+            messages = self._reader.messages_by_id(ids, 0, self._reader.size if with_bytes else 0)
+            for run in commit.runs:
+                self._reader.message_of(run, messages, commit.first_seq)
+            hops += [hop for hop in self._reader.hops_of_commit(commit, messages) if hop.seq < end]
+            bodies |= {message.address: message.raw for message in messages.values()}
+        return HopRange(hops, bodies)
+
+    def seq_at(self, at_us: int) -> int:
+        """The position of the first hop whose time is `at_us` or later."""
+        return self._reader.seq_at(at_us)
+
+    def node(self, level: int, number: int) -> bytes:
+        """The hash of a perfect subtree. Proofs ask for many inside one block of leaves, so blocks are cached."""
+        if level >= BLOCK_LEVEL:
+            return self._tree.node(level, number)
+        block, place = divmod(number << level, BLOCK_LEAVES)
+        if block not in self._leaves:
+            if len(self._leaves) >= _MAX_BLOCKS_CACHED:
+                self._leaves.clear()
+            first = block * BLOCK_LEAVES
+            self._leaves[block] = list(self._tree.leaf_hashes(first, first + BLOCK_LEAVES))
+        return fold_perfect(self._leaves[block][place : place + (1 << level)])
