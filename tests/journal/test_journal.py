@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import queue
+import shutil
 import threading
 import time
 
@@ -16,7 +18,7 @@ from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import Address, address_of
-from dovetail.model.errors import JournalBusy, JournalError, JournalFull
+from dovetail.model.errors import JournalBusy, JournalError, JournalFull, JournalLocked
 from dovetail.model.hop import Observation, Stage
 from journal.fault_vfs import Disk
 from journal.worlds import SERVER, SIGNER, observe, open_writer
@@ -211,6 +213,148 @@ def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
         while journal.size < 30 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(30)]
+
+
+# -- commit: the call of drivers
+
+
+class Told(queue.Queue):
+    """What was told, in order; `next` waits for it."""
+
+    def next(self):
+        return self.get(timeout=30)
+
+
+def test_commit_tells_when_the_hops_can_be_read_by_others(tmp_path):
+    told = Told()
+    with open_journal(tmp_path / "a.journal") as journal:
+        for text in (b"1", b"2"):
+            journal.commit([observe(text)], lambda error: told.put((error, threading.get_ident(), journal.size)))
+        first, second = told.next(), told.next()
+        assert (first[0], second[0]) == (None, None)
+        assert threading.get_ident() not in (first[1], second[1]), "the writer's thread tells"
+        assert second[2] == 2
+        assert [hop.raw for hop in journal.hops()] == [b"1", b"2"]
+
+
+def test_relaxed_commit_tells_at_once_while_there_is_room(tmp_path):
+    told = []
+    with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=2000) as journal:
+        journal.commit([observe(b"1")], told.append)
+        assert told == [None]
+        assert journal.size == 0
+        assert journal.flush() == 1
+
+
+def test_relaxed_commit_at_the_queues_bound_tells_when_it_is_written(tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    journal, make_room = stalled(
+        tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1, max_queue_bytes=250_000
+    )
+    told = Told()
+    with journal:
+        for number in range(4):
+            journal.commit([observe(b"%d" % number * 100_000)], lambda error, n=number: told.put((n, error)))
+        assert [told.get_nowait(), told.get_nowait()] == [(0, None), (1, None)]
+        assert told.empty()
+        make_room()
+        assert {told.next(), told.next()} == {(2, None), (3, None)}
+        assert [hop.raw[:1] for hop in journal.hops()] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_commit_waits_for_a_full_disk_and_says_so_once_at_each_end(tmp_path, caplog, monkeypatch, durability):
+    monkeypatch.setattr("dovetail.journal.journal._RETRY_S", 0.01)
+    journal, make_room = stalled(tmp_path / "a.journal", durability=durability, relaxed_flush_ms=1)
+    told, tries = Told(), Told()
+    commit = JournalWriter.commit
+    monkeypatch.setattr(JournalWriter, "commit", lambda self, batch: (tries.put(1), commit(self, batch))[1])
+    with journal:
+        assert journal.stalled is None
+        journal.commit([observe(b"x" * 100_000)], told.put)
+        for _ in range(3):
+            tries.next()
+        assert isinstance(journal.stalled, JournalFull)
+        assert told.empty() == (durability == "full")
+        make_room()
+        assert told.next() is None
+        journal.flush()
+        assert journal.stalled is None
+        assert [hop.size for hop in journal.hops()] == [100_000]
+    assert [(record.levelname, record.getMessage().partition(": ")[2][:8]) for record in caplog.records] == [
+        ("WARNING", "waiting,"),
+        ("WARNING", "written "),
+    ]
+
+
+def test_commit_waits_while_another_process_holds_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.journal.journal._RETRY_S", 0.01)
+    told, tries = Told(), Told()
+    with open_journal(tmp_path / "a.journal", checkpoint_interval_s=3600) as journal:
+        journal.call(lambda writer: writer._connection.execute("PRAGMA busy_timeout = 0").fetchone())
+        commit = JournalWriter.commit
+        monkeypatch.setattr(JournalWriter, "commit", lambda self, batch: (tries.put(1), commit(self, batch))[1])
+        other = connect_writer(journal.path)
+        other.execute("BEGIN IMMEDIATE")
+        journal.commit([observe(b"1")], told.put)
+        for _ in range(3):
+            tries.next()
+        assert isinstance(journal.stalled, JournalLocked)
+        other.execute("ROLLBACK")
+        other.close()
+        assert told.next() is None
+        assert journal.size == 1
+
+
+def test_closing_on_a_full_disk_tells_who_waits(tmp_path, caplog):
+    caplog.set_level(logging.CRITICAL)
+    told = Told()
+    journal, _ = stalled(tmp_path / "a.journal")
+    journal.commit([observe(b"x" * 100_000)], told.put)
+    journal.close()
+    assert isinstance(told.next(), JournalFull)
+    journal.commit([observe(b"1")], told.put)
+    assert "is closed" in str(told.next())
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_failure_of_the_disk_is_told_once_and_to_all_who_wait(tmp_path, caplog, durability):
+    caplog.set_level(logging.CRITICAL)
+    disk = Disk()
+    disk.failure = apsw.SQLITE_IOERR_WRITE
+    writer = open_writer(tmp_path / "a.journal", connect=disk.connect)
+    journal = Journal(writer, JournalOptions(durability=durability, relaxed_flush_ms=1, checkpoint_interval_s=3600))
+    failed, told = Told(), Told()
+    journal.on_failure = failed.put
+    with journal:
+        disk.fail_at = len(disk.log)
+        journal.commit([observe(b"lost")], told.put)
+        error = failed.next()
+        assert isinstance(error, JournalError)
+        assert told.next() is (error if durability == "full" else None)
+        journal.commit([observe(b"refused")], told.put)
+        assert told.next() is error
+    assert failed.empty()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_file_that_is_removed_or_replaced_ends_the_journal(tmp_path, caplog, monkeypatch, how):
+    caplog.set_level(logging.CRITICAL)
+    monkeypatch.setattr("dovetail.journal.checkpointer.WATCH_S", 0.01)
+    path = tmp_path / "a.journal"
+    failed, told = Told(), Told()
+    with open_journal(path, checkpoint_interval_s=3600) as journal:
+        journal.on_failure = failed.put
+        journal.append([observe(b"1")])
+        if how == "removed":
+            path.unlink()
+        else:
+            shutil.copy(path, tmp_path / "other")
+            (tmp_path / "other").replace(path)
+        error = failed.next()
+        assert str(error) == f"{path} was removed or replaced while it was being written"
+        journal.commit([observe(b"2")], told.put)
+        assert told.next() is error
 
 
 def test_after_a_failure_of_the_disk_everybody_is_refused_and_the_loss_is_told_once(tmp_path, caplog):

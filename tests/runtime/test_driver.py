@@ -502,11 +502,15 @@ def test_stopped_driver_does_nothing_more():
     bench.driver.start()
     bench.turn()
     bench.driver.receive(b"1", "a")
+    told = []
+    bench.driver.when_settled(told.append)
     bench.driver.stop()
     bench.turn()
     bench.clock.advance(3000)
     bench.turn()
+    bench.driver.when_settled(told.append)
     assert (bench.core.fed, bench.core.log, bench.failures) == ([], [], [])
+    assert [str(error) for error in told] == ["stopped before it was settled"] * 2
 
 
 def test_health_says_what_the_driver_waits_for():

@@ -1,4 +1,8 @@
-"""Checkpoints off the hot path: hashes committed hops through a connection of its own and has them signed."""
+"""Checkpoints off the hot path: hashes committed hops through a connection of its own and has them signed.
+
+The same thread watches the journal's file. One that was removed or replaced still takes writes, but nobody can ever
+read them: the journal has failed then.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ log = logging.getLogger("dovetail.journal")
 
 MAX_HOPS_A_CHECKPOINT = 1 << 18
 HOPS_A_SLICE = 512
+WATCH_S = 1.0
 _BREATH_S = 0.0005
 
 
@@ -44,6 +49,7 @@ class Checkpointer:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._tree: tuple[JournalReader, JournalTree, GrowingTree] | None = None
+        self._file = _identify(journal.path)
         self.signed_at_s = time.time()
 
     def start(self, interval_s: float) -> None:
@@ -107,14 +113,34 @@ class Checkpointer:
             self._tree = None
 
     def _loop(self, interval_s: float) -> None:
-        while not self._stopped.wait(interval_s):
+        due_s = time.monotonic() + interval_s
+        while not self._stopped.wait(min(interval_s, WATCH_S)):
             try:
-                self.checkpoint()
+                if _identify(self._journal.path) != self._file:
+                    reason = f"{self._journal.path} was removed or replaced while it was being written"
+                    self._journal.call(functools.partial(_give_up, JournalError(reason)))
+                elif time.monotonic() >= due_s:
+                    self.checkpoint()
             except DovetailError as error:
                 log.warning("journal %s: no checkpoint: %s", self._journal.path, error)
-                if self._journal.failure is not None:
-                    return  # told once
+            if self._journal.failure is not None:
+                return
+            if time.monotonic() >= due_s:
+                due_s = time.monotonic() + interval_s
 
 
 def _store(growing: GrowingTree, growth: TreeGrowth, writer: JournalWriter) -> None:
     writer.store_checkpoint(growing, growth)
+
+
+def _give_up(error: JournalError, writer: JournalWriter) -> None:
+    writer.give_up(error)
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Which file lies there; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -13,10 +13,10 @@ connection of its own, so hashing never holds up a commit.
     relaxed     after the write            at most what `write` queued in the last `relaxed_flush_ms`
                                                                   at most the last `relaxed_sync_s`
 
-With `write` nobody waits: it is for the broker, whose protocol promises nothing. The queue is bounded by bytes: `write`
-and `append_async` raise JournalBusy at the bound, `append` waits there. A full disk fails those who wait, at once and
-with nothing appended; what nobody waits for stays in the queue and is tried again. Any other failure of the disk is the
-end of this journal: from then on everybody is refused, `write` too, until it is opened again.
+`commit` is for drivers: it never waits, and calls back. While the disk is full, or another process holds the file, the
+writer tries again until it can write; `stalled` says why it waits. Any other failure of the disk, or the file having
+been removed or replaced, is the end of this journal: from then on everybody is refused until it is opened again, and
+`on_failure` is told, since with relaxed durability nobody may be waiting. The queue is bounded by bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
 from dovetail.model.address import Address
 from dovetail.model.durations import Durations
-from dovetail.model.errors import DovetailError, JournalBusy, JournalError, JournalFull
+from dovetail.model.errors import DovetailError, JournalBusy, JournalError, JournalFull, JournalLocked
 from dovetail.model.hop import Hop, Observation
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Signer
@@ -96,7 +96,8 @@ class _Waiter:
         return await self._future
 
 
-_Item = tuple[Sequence[Observation], "_Waiter | None", int]
+Done = Callable[[JournalError | None], None]
+_Item = tuple[Sequence[Observation], "_Waiter | Done | None", int]
 _Job = Callable[[JournalWriter], None]
 
 
@@ -116,9 +117,13 @@ class Journal:
         self._waiting = 0
         self._queue_bytes = 0
         self._queued = 0
-        self._is_stalled = False
+        self._stalled: JournalError | None = None
+        self._is_failure_told = False
         self._jobs: list[tuple[int, _Job]] = []
         self._is_closing = False
+        self._closing = threading.Event()
+        self.on_failure: Callable[[JournalError], None] | None = None
+        """Told once, from one of the journal's threads, why it has failed for good."""
         self._reader_of_thread = threading.local()
         self._readers: list[JournalReader] = []
         self._checkpointer = Checkpointer(self)
@@ -139,6 +144,21 @@ class Journal:
         options = options or JournalOptions()
         writer = JournalWriter.open(path, server=server, signer=signer, durability=options.durability)
         return cls(writer, options)
+
+    def commit(self, observations: Sequence[Observation], done: Done) -> None:
+        """Append; `done` is called once they are durable, or with the error that has ended this journal.
+
+        With relaxed durability it is called before this returns, unless the queue is at its bound. Else one of the
+        journal's threads calls it; it must not raise.
+        """
+        cost = _cost_of(observations)
+        with self._lock:
+            refusal = self._refusal()
+            is_waiting = self._options.durability == "full" or self._is_full(cost)
+            if refusal is None:
+                self._enqueue(observations, done if is_waiting else None, cost)
+        if refusal is not None or not is_waiting:
+            done(refusal)
 
     def append(self, observations: Sequence[Observation]) -> int:
         """Append and wait until it is durable; returns the journal's size. Not for use inside an event loop.
@@ -173,7 +193,7 @@ class Journal:
         Raises JournalFull where the disk has no room for it: it stays in the queue.
         """
         self.call(JournalWriter.sync)
-        if self._is_stalled:
+        if self._stalled is not None:
             raise JournalFull(f"no room left for {self.path}: {self._queue_bytes} bytes wait for it")
         return self.size
 
@@ -208,6 +228,11 @@ class Journal:
     def queue_bytes(self) -> int:
         """How much waits to be committed."""
         return self._queue_bytes
+
+    @property
+    def stalled(self) -> JournalError | None:
+        """Why nothing can be written at present, if so: the disk is full, or another process holds the file."""
+        return self._stalled
 
     @property
     def failure(self) -> JournalError | None:
@@ -248,6 +273,7 @@ class Journal:
             if self._is_closing:
                 return
             self._is_closing = True
+            self._closing.set()
             self._work.notify()
             self._room.notify_all()
         self._writing.join()
@@ -274,26 +300,34 @@ class Journal:
         self.close()
 
     def _put(self, observations: Sequence[Observation], waiter: _Waiter | None, *, wait: bool) -> None:
-        cost = sum([_HOP_COST_BYTES + 4 * len(o.counterparts) + (len(o.raw) if o.raw else 0) for o in observations])
-        limit = self._options.max_queue_bytes
+        cost = _cost_of(observations)
         with self._lock:
-            # a single append larger than the bound still passes, alone
-            while self._queue_bytes and self._queue_bytes + cost > limit and not self._is_closing:
+            while self._is_full(cost) and not self._is_closing:
                 if not wait:
+                    limit = self._options.max_queue_bytes
                     raise JournalBusy(f"{self._queue_bytes} bytes wait for {self.path}, at most {limit} may")
                 self._room.wait()
-            if self._is_closing:
-                raise JournalError(f"{self.path} is closed")
-            if self.failure is not None:
-                raise self.failure
-            is_first = not self._items
-            self._items.append((observations, waiter, cost))
-            self._queued += 1
-            self._queue_bytes += cost
-            if waiter is not None:
-                self._waiting += 1
-            if is_first or waiter is not None:
-                self._work.notify()
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            self._enqueue(observations, waiter, cost)
+
+    def _is_full(self, cost: int) -> bool:
+        """Whether the queue has no room for so much; a single append larger than the bound still passes, alone."""
+        return bool(self._queue_bytes) and self._queue_bytes + cost > self._options.max_queue_bytes
+
+    def _refusal(self) -> JournalError | None:
+        return JournalError(f"{self.path} is closed") if self._is_closing else self.failure
+
+    def _enqueue(self, observations: Sequence[Observation], waiter: _Waiter | Done | None, cost: int) -> None:
+        is_first = not self._items
+        self._items.append((observations, waiter, cost))
+        self._queued += 1
+        self._queue_bytes += cost
+        if waiter is not None:
+            self._waiting += 1
+        if is_first or waiter is not None:
+            self._work.notify()
 
     def _write_loop(self) -> None:
         synced_at = time.monotonic()
@@ -303,11 +337,12 @@ class Journal:
             unwritten = self._commit(items) if items else []
             if is_closing and unwritten:
                 log.error("journal %s: %d appends could not be written at closing", self.path, len(unwritten))
+                _finish(unwritten, 0, self._stalled)
                 unwritten = []
             with self._lock:
                 self._items[:0] = unwritten
+                self._waiting += sum(waiter is not None for _, waiter, _ in unwritten)
                 self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in unwritten)
-                self._is_stalled = bool(unwritten)
                 is_last = is_closing and not self._items
                 self._room.notify_all()
             for job in jobs:
@@ -316,10 +351,11 @@ class Journal:
             if is_relaxed and time.monotonic() - synced_at >= self._options.relaxed_sync_s:
                 self._sync()
                 synced_at = time.monotonic()
+            self._tell_failure()
             if is_last:
                 return
             if unwritten:
-                time.sleep(_RETRY_S)
+                self._closing.wait(_RETRY_S)
 
     def _take(self) -> tuple[list[_Item], list[_Job], bool]:
         """Wait for work and take a group of it. Where nobody waits for the disk, let the group gather first."""
@@ -360,12 +396,12 @@ class Journal:
     def _take_jobs(self) -> list[_Job]:
         """Those with nothing left before them in the queue; all while the disk takes nothing, so that none hangs."""
         passed = self._queued - len(self._items)
-        ready = [job for queued, job in self._jobs if queued <= passed or self._is_stalled]
+        ready = [job for queued, job in self._jobs if queued <= passed or self._stalled is not None]
         del self._jobs[: len(ready)]
         return ready
 
     def _commit(self, items: list[_Item]) -> list[_Item]:
-        """Commit a group and tell those who wait. Returns items that nobody waits for and that can be tried again."""
+        """Commit a group and tell those who wait; returns what could not be written now and is to be tried again."""
         error: JournalError | None = None
         began = time.perf_counter()
         try:
@@ -376,18 +412,36 @@ class Journal:
                 log.exception("journal %s: append failed", self.path)
                 failure = JournalError(f"{self.path}: append failed: {failure}")
             error = failure
-            if len(items) > 1 and not error.retriable and self.failure is None:
+            if error.retriable or isinstance(error, JournalLocked):
+                return self._stall(items, error)
+            if len(items) > 1 and self.failure is None:
                 # one of them is at fault: the others must not suffer
                 return [item for single in items for item in self._commit([single])]
+        if self._stalled is not None and error is None:
+            log.warning("journal %s: written again", self.path)
+            self._stalled = None
         if error is not None and self.failure is not None:
             items = [*items, *self._take_rest()]  # so that all that is lost is told at once
-        _finish([waiter for _, waiter, _ in items if waiter is not None], self._writer.size, error)
-        if error is None:
-            return []
-        unwaited = [item for item in items if item[1] is None]
-        if unwaited and not self._is_stalled:  # once for a full disk, however often it is tried
-            log.error("journal %s: %d appends not written: %s", self.path, len(unwaited), error)
-        return unwaited if error.retriable else []
+        _finish(items, self._writer.size, error)
+        unwaited = sum(waiter is None for _, waiter, _ in items)
+        if error is not None and unwaited:
+            log.error("journal %s: %d appends not written: %s", self.path, unwaited, error)
+        return []
+
+    def _stall(self, items: list[_Item], error: JournalError) -> list[_Item]:
+        """Nothing can be written now: tell those who want to know, keep the rest."""
+        _finish([item for item in items if isinstance(item[1], _Waiter)], 0, error)
+        kept = [item for item in items if not isinstance(item[1], _Waiter)]
+        if kept and self._stalled is None:
+            log.warning("journal %s: waiting, and trying again: %s", self.path, error)
+            self._stalled = error
+        return kept
+
+    def _tell_failure(self) -> None:
+        if self.failure is not None and not self._is_failure_told:
+            self._is_failure_told = True
+            if self.on_failure is not None:
+                self.on_failure(self.failure)
 
     def _index_if_due(self) -> None:
         try:
@@ -405,11 +459,18 @@ class Journal:
                 log.error("journal %s: cannot be synced: %s", self.path, error)
 
 
-def _finish(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:
+def _cost_of(observations: Sequence[Observation]) -> int:
+    return sum([_HOP_COST_BYTES + 4 * len(o.counterparts) + (len(o.raw) if o.raw else 0) for o in observations])
+
+
+def _finish(items: list[_Item], size: int, error: JournalError | None) -> None:
     """Tell all who wait; those in an event loop by one call for each loop."""
     loops: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
-    for waiter in waiters:
-        if waiter.loop is None:
+    for _, waiter, _ in items:
+        if not isinstance(waiter, _Waiter):
+            if waiter is not None:
+                waiter(error)
+        elif waiter.loop is None:
             waiter.finish(size, error)
         else:
             loops.setdefault(waiter.loop, []).append(waiter)

@@ -319,6 +319,10 @@ class JournalWriter:
             self.broken = failure
         return failure
 
+    def give_up(self, error: JournalError) -> None:
+        """Write nothing more, because of this."""
+        self.broken = self.broken or error
+
     def roll_back(self) -> None:
         """Undo the transaction."""
         with contextlib.suppress(sqlite3.Error):

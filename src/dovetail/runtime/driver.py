@@ -212,11 +212,10 @@ class Driver(Generic[E]):
 
     def when_settled(self, done: Callable[[Exception | None], None]) -> None:
         """Call `done` once all that was fed so far is committed and sent, or with what stopped the driver."""
-        if self.failure is not None:
-            done(self.failure)
-            return
         self._waiters.append(done)
-        if not self._is_awaited:
+        if self._is_stopped:
+            self.stop()
+        elif not self._is_awaited:
             self._plan()
 
     # State
@@ -254,6 +253,10 @@ class Driver(Generic[E]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        waiters = self._settling + self._waiters
+        self._settling, self._waiters = [], []
+        for done in waiters:
+            done(self.failure or DovetailError("stopped before it was settled"))
 
     def fail(self, error: Exception) -> None:
         """Stop for good: nothing more is let out, and `on_failure` is told. Only the first failure counts."""
@@ -264,10 +267,6 @@ class Driver(Generic[E]):
         self.failure = error
         self.stop()
         self._transport.set_reading(False)
-        waiters = self._settling + self._waiters
-        self._settling, self._waiters = [], []
-        for done in waiters:
-            done(error)
         self._on_failure(error)
 
     # A turn
