@@ -82,7 +82,7 @@ class Neighbour:
             self.socket.send(encode_packet(hello, signer, int(time.time() * 1000), 0))
             answer = self._answer()
             token = answer.token
-        assert answer.grants == I_RELAY_TO_YOU ^ YOU_RELAY_TO_ME ^ wishes, f"granted {answer.grants}, wished {wishes}"
+        assert answer.granted == I_RELAY_TO_YOU ^ YOU_RELAY_TO_ME ^ wishes, f"granted {answer.granted}, wished {wishes}"
         self.socket.setblocking(False)
         self.received = 0
         self._peer = peer

@@ -87,7 +87,7 @@ class Bench:
         (answer,) = exchanged(
             self.feed(encode_hello(Hello(b"tick", address, wishes, answer.token)), endpoint), endpoint, Answer
         )
-        assert answer.grants == wishes
+        assert answer.granted == wishes
 
     # -- claims
 

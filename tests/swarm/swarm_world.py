@@ -24,7 +24,7 @@ SEARCH = HashlibSearch()
 def publish(peer: Peer, payload: bytes, now: int, ttl_epochs: int = 60) -> Address:
     """Compose, solve and publish in one turn."""
     message = peer.compose(payload, ttl_epochs, now)
-    solved = solve(message, peer.rules.pow_target, peer._chance.getrandbits(64), SEARCH, run=64)
+    solved = solve(message, peer.rules.pow_target, random.Random(now).getrandbits(64), SEARCH, run=64)
     assert solved is not None
     return peer.publish_solved(solved, now)
 

@@ -17,9 +17,9 @@ def made() -> Contacts:
 def test_strangers_give_way_to_newer_ones_and_never_to_known_contacts(monkeypatch):
     monkeypatch.setattr(module, "MAX_STRANGERS", 10)
     contacts = made()
-    contacts.validate(contacts.meet("friend", 0))
+    contacts.validate(contacts.get_or_add("friend", 0))
     for number in range(1000):
-        contacts.meet(f"stranger {number}", number)
+        contacts.get_or_add(f"stranger {number}", number)
     assert contacts.stranger_count == 10
     assert contacts.find("friend") is not None
     assert contacts.find("stranger 999") is not None
@@ -30,13 +30,13 @@ def test_known_contacts_are_bounded_and_links_pins_and_proven_ones_stay(monkeypa
     monkeypatch.setattr(module, "MAX_CONTACTS", 6)
     contacts = made()
     pinned = contacts.pin("pinned", 0)
-    linked, proven = contacts.meet("linked", 0), contacts.meet("proven", 0)
+    linked, proven = contacts.get_or_add("linked", 0), contacts.get_or_add("proven", 0)
     for contact in (linked, proven):
         contacts.validate(contact)
     contacts.set_link(linked, forward=True)
     proven.is_proven = True
     for number in range(100):
-        other = contacts.meet(f"other {number}", number)
+        other = contacts.get_or_add(f"other {number}", number)
         other.heard_us = number
         contacts.validate(other)
     assert len(contacts.known) == 6
@@ -45,7 +45,7 @@ def test_known_contacts_are_bounded_and_links_pins_and_proven_ones_stay(monkeypa
 
 def test_an_identity_names_the_contact_in_the_journal():
     contacts = made()
-    contact = contacts.meet("192.0.2.1:9", 0)
+    contact = contacts.get_or_add("192.0.2.1:9", 0)
     assert contact.uri == "udp://192.0.2.1:9"
     contacts.identify(contact, b"\x01" + bytes(19))
     assert contact.uri == "swarm://test/01" + "00" * 19
@@ -54,7 +54,7 @@ def test_an_identity_names_the_contact_in_the_journal():
 
 def test_a_stranger_is_sent_three_times_what_it_sent_and_a_validated_contact_its_rate():
     contacts = made()
-    contact = contacts.meet("a", 0)
+    contact = contacts.get_or_add("a", 0)
     contact.received_bytes = 100
     assert [contact.may_send(100, 0) for _ in range(4)] == [True, True, True, False]
     contacts.validate(contact)
@@ -65,7 +65,7 @@ def test_a_stranger_is_sent_three_times_what_it_sent_and_a_validated_contact_its
 def test_proven_contacts_are_picked_first():
     contacts = made()
     for number in range(20):
-        contacts.validate(contacts.meet(f"{number}", 0))
+        contacts.validate(contacts.get_or_add(f"{number}", 0))
     for number in (3, 4):
         contacts.find(f"{number}").is_proven = True
     assert {contact.endpoint for contact in contacts.pick(2, lambda contact: True)} == {"3", "4"}
@@ -73,7 +73,7 @@ def test_proven_contacts_are_picked_first():
 
 def test_a_route_leads_to_all_that_are_relayed_to_but_not_back_and_follows_every_change():
     contacts = Contacts(b"\x05" * 20, "test", random.Random(3), 1000, 1000)
-    first, second, third = (contacts.meet(f"192.0.2.{number}:9", 0) for number in range(3))
+    first, second, third = (contacts.get_or_add(f"192.0.2.{number}:9", 0) for number in range(3))
     for contact in (first, second, third):
         contacts.validate(contact)
     assert contacts.route_from(first).receivers == ()
@@ -93,7 +93,7 @@ NOW = 1_700_000_000_000_000
 
 
 def answered(contacts: Contacts, endpoint: str, number: int) -> Contact:
-    contact = contacts.meet(endpoint, NOW)
+    contact = contacts.get_or_add(endpoint, NOW)
     contacts.identify(contact, number.to_bytes(20))
     contacts.validate(contact)
     return contact
@@ -122,14 +122,14 @@ def test_a_claimed_address_does_not_set_a_watermark_back_and_a_clock_that_is_set
     other.watermark_ms = NOW // 1000
     contacts.identify(other, (1).to_bytes(20))
     assert other.watermark_ms == NOW // 1000
-    contacts.turn_back()
+    contacts.handle_clock_step()
     assert other.watermark_ms is None
     assert other.known_until_ms is None
     assert answered(contacts, "elsewhere", 1).known_until_ms is None
 
 
 def test_what_is_remembered_of_forgotten_contacts_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PAST", 10)
+    monkeypatch.setattr(module, "MAX_FORGOTTEN", 10)
     contacts = made()
     for number in range(30):
         contacts.forget(answered(contacts, "peer", number))

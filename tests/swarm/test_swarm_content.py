@@ -12,9 +12,7 @@ from dovetail.swarm.content import (
     MAX_CONTENT_BYTES,
     POW_TARGET,
     Content,
-    ContentRules,
     Reference,
-    check_lifetime,
     check_work,
     decode_content,
     encode_content,
@@ -71,36 +69,6 @@ def test_anti_spamming_work_is_compared_strictly_below_the_target():
 
 def test_anti_spamming_target_is_a_hundred_thousandth():
     assert int(DOCUMENT["config"]["pow_target"], 16) == POW_TARGET
-
-
-@pytest.mark.parametrize("vector", of_layer("uep12-accept"), ids=lambda vector: vector["name"])
-def test_life_cycle_acceptance_at_a_time(vector):
-    rules = ContentRules(max_ttl_epochs=vector.get("max_ttl_epoch", 65535))
-    content = decode_content(bytes.fromhex(vector["hex"]))
-    if vector["expect"] == "ok":
-        check_lifetime(content, vector["now"], rules)
-    else:
-        with pytest.raises(getattr(refusals, vector["expect"])):
-            check_lifetime(content, vector["now"], rules)
-
-
-def test_life_cycle_one_millisecond_too_far_ahead_is_refused():
-    content = decode_content(raw("c0_text"))
-    with pytest.raises(refusals.FromFuture):
-        check_lifetime(content, content.timestamp_ms - 60_001, ContentRules())
-
-
-def test_life_cycle_first_millisecond_after_expiration_is_refused():
-    content = decode_content(raw("c0_text"))
-    check_lifetime(content, 1700003600999, ContentRules())
-    with pytest.raises(refusals.Expired):
-        check_lifetime(content, 1700003601000, ContentRules())
-
-
-def test_life_cycle_order_of_refusals_is_ttl_future_expired():
-    content = Content(timestamp_ms=10**12, ttl_epochs=9)
-    with pytest.raises(refusals.TtlTooLong):
-        check_lifetime(content, 0, ContentRules(max_ttl_epochs=8))
 
 
 @pytest.mark.parametrize("vector", DOCUMENT["epoch_diff"])

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from dovetail.swarm import dag as dag_module
-from dovetail.swarm.dag import Dag, Entry
+from dovetail.swarm.acceptance import Entry
+from dovetail.swarm.dag import Dag
 
 EPOCH = 60_000
 
@@ -168,15 +169,15 @@ def test_a_cycle_is_reported_once_whatever_the_order_of_arrival(order):
     assert len(dag) == 1004
 
 
-def test_suspects_are_bounded_and_go_when_they_expire(monkeypatch):
-    monkeypatch.setattr(dag_module, "MAX_SUSPECTS", 10)
+def test_messages_with_uncounted_edges_are_bounded_and_go_when_they_expire(monkeypatch):
+    monkeypatch.setattr(dag_module, "MAX_UNCOUNTED", 10)
     dag = Dag(EPOCH)
     dag.add(entry("late", 10_000))
     for number in range(100):
         dag.add(entry(f"m{number}", number, "late", ttl=1))
-    assert len(dag._suspects) == 10
+    assert len(dag._uncounted) == 10
     dag.expire(100 + EPOCH)
-    assert dag._suspects == {}
+    assert dag._uncounted == {}
 
 
 def test_no_cycle_is_seen_where_a_late_message_breaks_the_timestamp_rule_only():

@@ -38,7 +38,7 @@ class Asking:
     def __init__(self, partners: int = 3, seed: int = 2) -> None:
         self.contacts = Contacts(bytes(20), "test", random.Random(1), 10**9, 10**6)
         for number in range(partners):
-            contact = self.contacts.meet(f"peer {number}", START)
+            contact = self.contacts.get_or_add(f"peer {number}", START)
             self.contacts.validate(contact)
             contact.knows_us = contact.is_backward = True
         self.gossip = Gossip(self.contacts, random.Random(seed), LIFETIME_MS, 60_000, START)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dovetail.model.hop import Reason
-from dovetail.swarm.limits import RefusalBook, TokenBucket
+from dovetail.swarm.limits import RefusalLog, TokenBucket
 
 SECOND = 1_000_000
 
@@ -29,7 +29,7 @@ def test_what_is_too_much_takes_nothing():
 
 
 def test_every_refusal_is_counted_and_a_bounded_share_is_journaled():
-    book = RefusalBook(5)
+    book = RefusalLog(5)
     journaled = sum(book.note(Reason.TRUNCATED, now * SECOND // 1000) for now in range(10_000))
     assert book.counts[Reason.TRUNCATED] == 10_000
     assert journaled == book.journaled <= 50 + 5 * 10

@@ -37,7 +37,7 @@ class Crowd:
             for hello in exchanged(sent, to, Hello):
                 self.hellos.append((to, hello))
                 if to not in self.silent:
-                    grants = swapped(hello.wishes)
+                    grants = swapped(hello.requested)
                     number = int(to.split(".")[3].split(":")[0])
                     message = encode_answer(Answer(hello.ticket, b"toke", address(number), grants))
                     self.bench.feed(message, to)
@@ -76,13 +76,13 @@ def test_in_a_small_swarm_one_peer_is_linked_in_both_directions():
 def test_nothing_is_granted_before_the_asker_has_shown_a_token():
     bench = Bench()
     (answer,) = exchanged(bench.feed(encode_hello(Hello(b"tick", address(1), BOTH)), ALICE), ALICE, Answer)
-    assert (answer.ticket, answer.grants, answer.introductions) == (b"tick", 0, ())
+    assert (answer.ticket, answer.granted, answer.introductions) == (b"tick", 0, ())
     wrong = Hello(b"tick", address(1), BOTH, b"????")
     (answer,) = exchanged(bench.feed(encode_hello(wrong), ALICE), ALICE, Answer)
-    assert answer.grants == 0
+    assert answer.granted == 0
     right = Hello(b"tick", address(1), BOTH, answer.token)
     (answer,) = exchanged(bench.feed(encode_hello(right), ALICE), ALICE, Answer)
-    assert answer.grants == BOTH
+    assert answer.granted == BOTH
 
 
 def test_links_beyond_target_and_spare_are_not_granted():
@@ -93,7 +93,7 @@ def test_links_beyond_target_and_spare_are_not_granted():
     (answer,) = exchanged(bench.feed(encode_hello(hello), endpoint(9)), endpoint(9), Answer)
     wish = Hello(b"tick", address(9), BOTH, answer.token)
     (answer,) = exchanged(bench.feed(encode_hello(wish), endpoint(9)), endpoint(9), Answer)
-    assert answer.grants == 0
+    assert answer.granted == 0
 
 
 def test_a_link_that_is_no_longer_wished_ends():

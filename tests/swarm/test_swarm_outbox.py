@@ -18,7 +18,7 @@ SIGNER = SwarmSigner(SETTINGS.key)
 
 def outbox(masks_all: bool = False) -> tuple[Outbox, list]:
     contacts = Contacts(b"\x05" * 20, "test", random.Random(3), 1000, 1000)
-    receivers = [contacts.meet(f"192.0.2.{number}:9", START) for number in range(4)]
+    receivers = [contacts.get_or_add(f"192.0.2.{number}:9", START) for number in range(4)]
     return Outbox(SIGNER, random.Random(4), masks_all), receivers
 
 

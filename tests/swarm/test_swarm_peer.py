@@ -38,7 +38,7 @@ from dovetail.swarm.queries import (
     encode_range_list,
 )
 from dovetail.swarm.refusals import Refusal
-from dovetail.swarm.repair import PUSH_AGAIN_PEERS, PUSH_LATE_PEERS
+from dovetail.swarm.repair import LATE_REPEAT_PEERS, REPEAT_PEERS
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import SECOND, SETTINGS, START, Bench, exchanged, refer, solved, uep12
 
@@ -422,6 +422,20 @@ def test_pulled_messages_are_served_and_journaled():
     assert len(bench.observed(Stage.SERVED)) == 3
 
 
+def test_nothing_expired_is_listed_served_or_referred_to_even_before_the_timer():
+    bench = bench_with_links()
+    short, long = bench.content(b"short", ttl=1), bench.content(b"long", ttl=2)
+    bench.feed(short, ALICE)
+    bench.feed(long, ALICE)
+    bench.now += 60 * SECOND
+    pull = encode_pull_hashes([message_address(short)[:8], message_address(long)[:8]])
+    assert [message for to, message in bench.feed(pull, BOB) if to == BOB] == [long]
+    (listed,) = uep12(bench.feed(encode_pull_range(b"abcd", 0, bench.now // 1000), BOB), BOB, RangeList)
+    assert listed.hashes == (message_address(long)[:8],)
+    composed = decode_content(bench.peer.compose(b"new", 1, bench.now))
+    assert [edge.msg_hash for edge in composed.references] == [message_address(long)[:8]]
+
+
 def test_255_hashes_repeated_are_served_within_the_share_of_the_source():
     bench = bench_with_links()
     messages = [bench.content(b"%d" % number + bytes(1300)) for number in range(255)]
@@ -490,7 +504,7 @@ def ask(bench: Bench) -> tuple[str, PullRange]:
             if message[:2] == b"\x70\x01":
                 (hello,) = exchanged([(to, message)], to, Hello)
                 number = {ALICE: 1, BOB: 9}[to]
-                bench.feed(encode_answer(Answer(hello.ticket, b"toke", bytes([number]) * 20, hello.wishes & 3)), to)
+                bench.feed(encode_answer(Answer(hello.ticket, b"toke", bytes([number]) * 20, hello.requested & 3)), to)
     raise AssertionError("nobody was asked")
 
 
@@ -591,7 +605,7 @@ def test_a_push_after_a_long_pause_goes_to_more_peers():
     published_to(bench)
     bench.wait(40)
     counts = [len(push.counterparts) for push in bench.observed(Stage.FORWARDED)]
-    assert [count for count, _ in itertools.groupby(counts)] == [FIRST_PUSHES, PUSH_AGAIN_PEERS, PUSH_LATE_PEERS]
+    assert [count for count, _ in itertools.groupby(counts)] == [FIRST_PUSHES, REPEAT_PEERS, LATE_REPEAT_PEERS]
 
 
 def published_to(bench: Bench) -> list[str]:

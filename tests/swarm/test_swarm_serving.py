@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.swarm.contacts import AMPLIFICATION, Contact
 from dovetail.swarm.dag import Dag
-from dovetail.swarm.late_messages import Latecomers
+from dovetail.swarm.late_messages import LateMessages
 from dovetail.swarm.limits import TokenBucket
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.refusals import RateLimited
@@ -33,7 +33,7 @@ def filled(*times: int, ttl: int = 10) -> Dag:
 
 
 def made(dag: Dag, push_limit: int) -> Serving:
-    return Serving(dag, push_limit, Latecomers(random.Random(1), 60_000))
+    return Serving(dag, push_limit, LateMessages(random.Random(1), 60_000))
 
 
 def listed(serving: Serving, start: int, end: int, now: int = NOW) -> tuple[RangeList, int]:
@@ -79,32 +79,24 @@ def test_one_crowded_millisecond_gets_a_longer_list():
 
 def test_what_came_late_is_listed_before_the_range_but_not_pushed():
     dag = filled(100, 700, 800)
-    latecomers = Latecomers(random.Random(1), 60_000)
-    latecomers.note(next(dag.between(100, 100)), NOW)
-    answer, pushed = listed(Serving(dag, 4, latecomers), 600, 1000)
+    late = LateMessages(random.Random(1), 60_000)
+    late.note(next(dag.between(100, 100)), NOW)
+    answer, pushed = listed(Serving(dag, 4, late), 600, 1000)
     assert (answer.start_ms, answer.end_ms) == (100, 1000)
     assert answer.hashes == (b"m0000...", b"m0001...", b"m0002...")
     assert pushed == 2
-    answer, pushed = listed(Serving(dag, 4, latecomers), 50, 1000)
+    answer, pushed = listed(Serving(dag, 4, late), 50, 1000)
     assert (answer.start_ms, len(answer.hashes), pushed) == (50, 3, 3)
 
 
 def test_a_full_list_has_no_room_for_what_came_late():
     dag = filled(100, *range(600, 780))
-    latecomers = Latecomers(random.Random(1), 60_000)
-    latecomers.note(next(dag.between(100, 100)), NOW)
-    answer, _ = listed(Serving(dag, 4, latecomers), 600, 1000)
+    late = LateMessages(random.Random(1), 60_000)
+    late.note(next(dag.between(100, 100)), NOW)
+    answer, _ = listed(Serving(dag, 4, late), 600, 1000)
     assert (answer.start_ms, answer.end_ms, len(answer.hashes)) == (600, 769, 170)
-    answer, _ = listed(Serving(dag, 4, latecomers), 770, 1000)
+    answer, _ = listed(Serving(dag, 4, late), 770, 1000)
     assert (answer.start_ms, answer.end_ms, len(answer.hashes)) == (100, 1000, 11)
-
-
-def test_nothing_expired_is_listed_or_served_even_before_the_timer():
-    serving = made(filled(0, 500, ttl=1), 4)
-    now = EPOCH * 1000
-    assert len(listed(serving, 0, 1000, now)[0].hashes) == 1
-    query = PullHashes((b"m0000...", b"m0001..."))
-    assert [one.raw for one in serving.answer_hashes(query, contact(), now)] == [b"m0001"]
 
 
 def test_a_hash_asked_twice_is_served_once():

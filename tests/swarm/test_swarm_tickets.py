@@ -13,12 +13,12 @@ from dovetail.swarm.tickets import ANSWER_WITHIN_US, MAX_OPEN, MAX_RECENT, RECEN
 
 START = 1_700_000_000_000_000
 CONTACTS = Contacts(bytes(20), "test", random.Random(1), 1000, 10)
-ALICE, BOB = CONTACTS.meet("alice", START), CONTACTS.meet("bob", START)
+ALICE, BOB = CONTACTS.get_or_add("alice", START), CONTACTS.get_or_add("bob", START)
 
 
 def give(tickets: Tickets, number: int = 0, now: int = START) -> Question:
-    question = Question(ALICE, 100, 200, 150, is_full=False, is_explored=False)
-    tickets.give(number.to_bytes(4), question, now)
+    question = Question(ALICE, 100, 200, 150, is_full=False, is_exploration=False)
+    tickets.open(number.to_bytes(4), question, now)
     return question
 
 
@@ -98,7 +98,7 @@ def test_after_the_clock_was_set_back_old_tickets_are_ignored_and_no_offence():
     tickets.expire(START + ANSWER_WITHIN_US)
     give(tickets, 2)
     earlier = START - 3_600_000_000
-    tickets.turn_back(earlier)
+    tickets.handle_clock_step(earlier)
     assert len(tickets) == 0
     for number in (1, 2):
         assert tickets.claim(answer(number), ALICE, earlier) is None

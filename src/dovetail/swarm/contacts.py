@@ -2,12 +2,12 @@
 
 A contact is validated once it has echoed a ticket that was sent to its endpoint: then the endpoint is not spoofed.
 Until then it is sent at most `AMPLIFICATION` times the bytes that came from it, besides a bounded number of hellos.
-It is proven once it has handed us a message with valid work that we lacked, or listed what we know to exist: peers
-that only take places do neither, so proven ones are preferred wherever there is a choice.
+It is proven once it has sent a message with valid work that we lacked, or listed messages that we know to exist.
+Peers that only occupy links do neither, so proven ones are preferred wherever there is a choice.
 
-Of a contact that answered once and is forgotten, its address and watermark stay: when it is back, from wherever, it is
-asked for all the time in between. So two parts of a swarm that were cut off from each other for long get each other's
-messages as soon as some peer meets one that it knew before.
+When a validated contact is forgotten, its peer address and watermark are remembered: on its return, from any endpoint,
+it is asked for all the time in between. So two parts of a swarm that were partitioned for long exchange their messages
+as soon as a peer of one meets a peer of the other that it knew before.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ import msgspec
 
 from dovetail.swarm.limits import TokenBucket
 from dovetail.swarm.peer_exchange import NO_PROOF, Endpoint, PeerAddress, is_forward_peer
+from dovetail.swarm.uri import endpoint_uri, peer_uri
 
 AMPLIFICATION: Final = 3
 MAX_CONTACTS: Final = 192
-"""Contacts that have answered or are pinned."""
+"""Validated contacts, of which the pinned and linked ones are never replaced."""
 MAX_STRANGERS: Final = 512
-"""Endpoints that have not answered a ticket yet."""
-MAX_PAST: Final = 1_024
-"""Forgotten contacts whose names are remembered, with the time until which we had what they had."""
+"""Endpoints that have not echoed a ticket yet; the one heard least recently is replaced."""
+MAX_FORGOTTEN: Final = 1_024
+"""Forgotten contacts whose peer addresses are remembered, with the time up to which we were in step with them."""
 HEARD_MARGIN_MS: Final = 30_000
-"""What was published so long before a contact was last heard had reached both of us."""
+"""What was published this long before a contact was last heard is assumed to have reached both of us."""
 SERVE_BURST_SECONDS: Final = 0.5
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """The injected source of randomness."""
 
     def random(self) -> float:
-        """From 0.0 up to, not including, 1.0."""
+        """A number from 0.0 up to, not including, 1.0."""
         ...
 
     def getrandbits(self, k: int, /) -> int:
-        """So many random bits."""
+        """An integer of `k` random bits."""
         ...
 
 
 class Contact:
-    """One other peer, or what claims to be one."""
+    """One other peer, or an endpoint that claims to be one."""
 
     __slots__ = (
         "address",
@@ -72,6 +73,7 @@ class Contact:
         "queries",
         "received_bytes",
         "refused_until_us",
+        "requested",
         "sent_bytes",
         "serving",
         "silent_us",
@@ -79,14 +81,13 @@ class Contact:
         "uri",
         "uris",
         "watermark_ms",
-        "wished",
     )
 
     def __init__(self, endpoint: Endpoint, now: int, serving: TokenBucket, queries: TokenBucket) -> None:
         self.endpoint = endpoint
-        self.uri = f"udp://{endpoint}"
+        self.uri = endpoint_uri(endpoint)
         self.uris = (self.uri,)
-        """The same, as observations have it."""
+        """The same as the tuple that observations carry."""
         self.address: PeerAddress | None = None
         self.is_ahead: bool | None = None
         self.is_pinned = False
@@ -108,13 +109,13 @@ class Contact:
         self.unanswered = 0
         self.silent_us = now
         """When the first of the unanswered hellos was sent."""
-        self.wished = 0
+        self.requested = 0
         self.refused_until_us = 0
         self.linked_us = 0
         self.delivered = 0
         self.watermark_ms: int | None = None
         self.known_until_ms: int | None = None
-        """Without a watermark: until when we had what it had, before it was away."""
+        """Without a watermark: up to when we were in step with it before it went away."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.serving = serving
@@ -122,16 +123,16 @@ class Contact:
 
     @property
     def reached_ms(self) -> int | None:
-        """Until when we have, or had before it was away, what it has."""
+        """Up to when we are, or were before it went away, in step with it."""
         return self.known_until_ms if self.watermark_ms is None else self.watermark_ms
 
     @property
     def is_linked(self) -> bool:
-        """Whether messages flow between us by relay."""
+        """Whether messages are relayed between us."""
         return self.is_forward or self.is_backward
 
     def may_send(self, size: int, now: int) -> bool:
-        """Whether an answer of this size may go out: no amplification to strangers, a fair share to the others."""
+        """Whether a reply of this size may be sent: no amplification towards strangers, a rate limit for the rest."""
         if self.is_validated:
             return self.serving.take(size, now)
         if self.sent_bytes + size > AMPLIFICATION * self.received_bytes:
@@ -141,37 +142,37 @@ class Contact:
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """Whom a message goes on to, and how the journal names them."""
+    """The contacts a message is relayed to, and their URIs for the journal."""
 
     receivers: tuple[Contact, ...]
     uris: tuple[str, ...]
 
 
 def make_route(receivers: Iterable[Contact]) -> Route:
-    """The route to these contacts, as they are named now."""
+    """The route to these contacts, with their present URIs."""
     receivers = tuple(receivers)
     return Route(receivers, tuple([contact.uri for contact in receivers]))
 
 
 class Contacts:
-    """All contacts by endpoint: the answered ones, and strangers in the order in which they were last heard."""
+    """All contacts by endpoint: known ones, and strangers (not validated) in the order they were last heard."""
 
     def __init__(
         self,
         local: PeerAddress,
         swarm_name: str,
-        chance: Chance,
+        random_source: RandomSource,
         serve_bytes_per_second: int,
         queries_per_second: int,
     ) -> None:
         self.local = local
         self._swarm_name = swarm_name
-        self._chance = chance
+        self._random = random_source
         self._serve_rate = serve_bytes_per_second
         self._query_rate = queries_per_second
         self._known: dict[Endpoint, Contact] = {}
         self._strangers: dict[Endpoint, Contact] = {}
-        self._past: dict[PeerAddress, int] = {}
+        self._forgotten: dict[PeerAddress, int] = {}
         self._forward: list[Contact] | None = None
         self._routes: dict[Endpoint, Route] = {}
 
@@ -184,23 +185,23 @@ class Contacts:
 
     @property
     def known(self) -> list[Contact]:
-        """Those that have answered a ticket, or are pinned."""
+        """Contacts that are validated or pinned."""
         return list(self._known.values())
 
     @property
     def stranger_count(self) -> int:
-        """How many endpoints are remembered that have not answered."""
+        """How many endpoints are remembered that have not echoed a ticket."""
         return len(self._strangers)
 
     @property
     def forward(self) -> list[Contact]:
-        """Whom we relay to."""
+        """Contacts that we relay to."""
         if self._forward is None:
             self._forward = [contact for contact in self._known.values() if contact.is_forward]
         return self._forward
 
     def route_from(self, source: Contact) -> Route:
-        """The way of what came from this contact: to all that we relay to, but not back."""
+        """The route of a message from this contact: all that we relay to, except itself."""
         route = self._routes.get(source.endpoint)
         if route is None:
             if len(self._routes) >= MAX_CONTACTS:
@@ -211,20 +212,25 @@ class Contacts:
 
     @property
     def backward(self) -> list[Contact]:
-        """Who relays to us."""
+        """Contacts that relay to us."""
         return [contact for contact in self._known.values() if contact.is_backward]
 
     @property
     def linked(self) -> list[Contact]:
-        """All that messages flow to or from."""
+        """Contacts with a link in either direction."""
         return [contact for contact in self._known.values() if contact.is_linked]
 
     def find(self, endpoint: Endpoint) -> Contact | None:
-        """A contact that is remembered."""
+        """The contact of an endpoint, if there is one."""
         return self._known.get(endpoint) or self._strangers.get(endpoint)
 
-    def meet(self, endpoint: Endpoint, now: int) -> Contact:
-        """The contact of an endpoint, made as a stranger if it is new."""
+    def uri_of(self, endpoint: Endpoint) -> str:
+        """How the journal names an endpoint."""
+        contact = self.find(endpoint)
+        return contact.uri if contact else endpoint_uri(endpoint)
+
+    def get_or_add(self, endpoint: Endpoint, now: int) -> Contact:
+        """The contact of an endpoint; a new one is added as a stranger."""
         contact = self._known.get(endpoint)
         if contact is not None:
             return contact
@@ -238,28 +244,28 @@ class Contacts:
         return contact
 
     def pin(self, endpoint: Endpoint, now: int) -> Contact:
-        """Remember an endpoint of the bootstrap list for good."""
-        contact = self.meet(endpoint, now)
+        """Add an endpoint of the bootstrap list, which is never forgotten."""
+        contact = self.get_or_add(endpoint, now)
         contact.is_pinned = True
         self._strangers.pop(endpoint, None)
         self._known[endpoint] = contact
         return contact
 
     def identify(self, contact: Contact, address: PeerAddress) -> None:
-        """Note the address that a contact claims."""
+        """Record the peer address that a contact claims."""
         if contact.address == address:
             return
         contact.address = address
         if contact.known_until_ms is None:
-            # the address is only claimed: for a false one we ask for more than we need to, once
-            contact.known_until_ms = self._past.get(address)
+            # the address is only claimed: a false one costs one question that asks for more than needed
+            contact.known_until_ms = self._forgotten.get(address)
         contact.is_ahead = is_forward_peer(self.local, address)
-        contact.uri = f"swarm://{self._swarm_name}/{address.hex()}"
+        contact.uri = peer_uri(self._swarm_name, address)
         contact.uris = (contact.uri,)
         self._routes.clear()
 
     def validate(self, contact: Contact) -> None:
-        """It echoed a ticket: it is where it says."""
+        """The contact echoed a ticket, so its endpoint is not spoofed."""
         contact.is_validated = True
         if contact.endpoint in self._strangers:
             if len(self._known) >= MAX_CONTACTS:
@@ -268,7 +274,7 @@ class Contacts:
             self._known[contact.endpoint] = contact
 
     def set_link(self, contact: Contact, *, forward: bool | None = None, backward: bool | None = None) -> None:
-        """Change what flows between us and a contact."""
+        """Change the links between us and a contact."""
         if forward is not None:
             contact.is_forward = forward
         if backward is not None:
@@ -284,19 +290,22 @@ class Contacts:
         self._known.pop(contact.endpoint, None)
         self._links_changed()
 
-    def pick(self, count: int, is_fit: Callable[[Contact], bool]) -> list[Contact]:
-        """Up to `count` contacts at random, first those that are proven, and that will answer us."""
+    def pick(self, count: int, is_suitable: Callable[[Contact], bool]) -> list[Contact]:
+        """Up to `count` suitable contacts at random, proven ones first, then those that have validated us."""
         if count <= 0:
             return []
-        fit = [contact for contact in self._known.values() if is_fit(contact)]
+        suitable = [contact for contact in self._known.values() if is_suitable(contact)]
         ranked = sorted(
-            [(not contact.is_proven, not contact.knows_us, self._chance.random(), at) for at, contact in enumerate(fit)]
+            [
+                (not contact.is_proven, not contact.knows_us, self._random.random(), at)
+                for at, contact in enumerate(suitable)
+            ]
         )
-        return [fit[row[-1]] for row in ranked[:count]]
+        return [suitable[row[-1]] for row in ranked[:count]]
 
-    def turn_back(self) -> None:
-        """The clock was set back: what was reached by the wrong one does not count."""
-        self._past.clear()
+    def handle_clock_step(self) -> None:
+        """The clock was set back: times recorded by the wrong clock are discarded."""
+        self._forgotten.clear()
         for contact in self:
             contact.watermark_ms = contact.known_until_ms = None
 
@@ -304,16 +313,16 @@ class Contacts:
         reached_ms = contact.reached_ms
         if reached_ms is None:
             reached_ms = contact.heard_us // 1000 - HEARD_MARGIN_MS
-        self._past.pop(address, None)
-        if len(self._past) >= MAX_PAST:
-            del self._past[next(iter(self._past))]
-        self._past[address] = reached_ms
+        self._forgotten.pop(address, None)
+        if len(self._forgotten) >= MAX_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
+        self._forgotten[address] = reached_ms
 
     def _links_changed(self) -> None:
         self._forward = None
         self._routes.clear()
 
     def _evict(self) -> None:
-        spare = [contact for contact in self._known.values() if not contact.is_pinned and not contact.is_linked]
-        if spare:
-            self.forget(min(spare, key=lambda contact: (contact.is_proven, contact.heard_us)))
+        replaceable = [contact for contact in self._known.values() if not contact.is_pinned and not contact.is_linked]
+        if replaceable:
+            self.forget(min(replaceable, key=lambda contact: (contact.is_proven, contact.heard_us)))

@@ -11,8 +11,9 @@
     20      10*n  references: msg_hash (8 raw bytes), epoch_diff (int16)
     ...           payload, to the end
 
-Every integer is little-endian (reading 1). `FIXED` and the offsets stand here once, so that a columnar reader can
-use the same numbers. Everything raises `Refusal` subclasses in the order of reading 16.
+Every integer is little-endian (reading 1). The layout is defined here once; columnar readers use the same constants.
+Decoding refuses in the order of reading 16: length, indicator, opcode, version, fixed part, reference count,
+references. `acceptance` goes on with work and lifetime.
 """
 
 from __future__ import annotations
@@ -23,16 +24,13 @@ from typing import Final, NewType
 
 import msgspec
 
-from dovetail.model.address import ADDRESS_BYTES, Address
+from dovetail.model.address import Address
 from dovetail.swarm.refusals import (
     BadIndicator,
     BadProofOfWork,
     BadReferenceCount,
-    Expired,
-    FromFuture,
     TooLarge,
     Truncated,
-    TtlTooLong,
     UnknownOpcode,
     UnsupportedVersion,
 )
@@ -42,6 +40,11 @@ MsgHash = NewType("MsgHash", bytes)
 
 INDICATOR: Final = 0x79
 OPCODE_CONTENT: Final = 0x10
+OPCODE_LIST: Final = 0x11
+OPCODE_PULL_HASHES: Final = 0x20
+OPCODE_PULL_RANGE: Final = 0x21
+OPCODES: Final = (OPCODE_CONTENT, OPCODE_LIST, OPCODE_PULL_HASHES, OPCODE_PULL_RANGE)
+HEADER_BYTES: Final = 2
 VERSION: Final = 5
 
 FIXED: Final = struct.Struct("<BBBQHIHB")
@@ -62,10 +65,10 @@ MAX_REFERENCES: Final = 4
 HASH_BYTES: Final = 8
 
 _CONTENT_HEAD: Final = bytes((INDICATOR, OPCODE_CONTENT, VERSION))
-_JUDGED: Final = struct.Struct("<HIHB")
+_LIFETIME: Final = struct.Struct("<HIHB")
 """time_low16, time_high32, ttl_epoch, flags"""
 _HASHES: Final = tuple([struct.Struct("<" + count * "8s2x") for count in range(MAX_REFERENCES + 1)])
-"""By the number of references: their hashes alone."""
+"""The hashes alone, by the number of references."""
 
 WORK_NONCE_OFFSET: Final = 7
 """Where the nonce lies in the work preimage: after the four high bytes of the time, indicator, opcode, version."""
@@ -81,7 +84,7 @@ MAX_FUTURE_MS: Final = 60_000
 
 
 class Reference(msgspec.Struct, frozen=True, gc=False):
-    """One edge of the DAG as it stands on the wire."""
+    """One edge of the DAG in its wire form."""
 
     msg_hash: MsgHash
     epoch_diff: int
@@ -99,7 +102,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ContentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What all peers of a swarm agree on about content messages."""
+    """The limits on content messages that all peers of a swarm agree on."""
 
     epoch_ms: int = 60_000
     max_ttl_epochs: int = MAX_TTL_EPOCHS
@@ -108,29 +111,29 @@ class ContentRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Fields = tuple[int, int, tuple[MsgHash, ...]]
-"""Timestamp, ttl and the hashes of the references: what a peer needs to judge and keep a message."""
+"""Timestamp, ttl and the hashes of the references: what a peer needs to accept and store a message."""
 
 
-def decode_content(data: bytes) -> Content:
-    """The fields of a content message; `check_work` and `check_lifetime` judge the rest."""
-    timestamp_ms, ttl_epochs, refers = decode_fields(data)
-    end = FIXED_BYTES + REFERENCE_BYTES * len(refers)
-    return Content(
-        timestamp_ms=timestamp_ms,
-        ttl_epochs=ttl_epochs,
-        references=decode_references(data),
-        payload=data[end:],
-        pow_nonce=int.from_bytes(data[NONCE_OFFSET:TIME_OFFSET], "little"),
-        reserved=data[FLAGS_OFFSET] >> RESERVED_SHIFT,
-    )
+def decode_header(data: bytes) -> int:
+    """The opcode of any UEP-12 message; refuses a wrong length, indicator or opcode, in this order."""
+    size = len(data)
+    if size < HEADER_BYTES:
+        raise Truncated(f"{size} bytes, expected at least {HEADER_BYTES}")
+    if size > MAX_CONTENT_BYTES:
+        raise TooLarge(f"{size} bytes, expected at most {MAX_CONTENT_BYTES}")
+    if data[0] != INDICATOR:
+        raise BadIndicator(f"first byte 0x{data[0]:02x}, expected 0x{INDICATOR:02x}")
+    if data[1] not in OPCODES:
+        raise UnknownOpcode(f"opcode 0x{data[1]:02x}, expected one of 0x10, 0x11, 0x20, 0x21")
+    return data[1]
 
 
 def decode_fields(data: bytes) -> Fields:
-    """The part of a content message that every new one is asked for; it refuses all that `decode_content` does."""
+    """Timestamp, ttl and referenced hashes of a content message: the only reader of its fixed part."""
     size = len(data)
     if size < FIXED_BYTES or size > MAX_CONTENT_BYTES or not data.startswith(_CONTENT_HEAD):
-        _refuse_header(data)
-    time_low, time_high, ttl_epochs, flags = _JUDGED.unpack_from(data, TIME_OFFSET)
+        _refuse_head(data)
+    time_low, time_high, ttl_epochs, flags = _LIFETIME.unpack_from(data, TIME_OFFSET)
     count = flags & COUNT_MASK
     if count > MAX_REFERENCES:
         raise BadReferenceCount(f"{count} references, expected at most {MAX_REFERENCES}")
@@ -140,25 +143,28 @@ def decode_fields(data: bytes) -> Fields:
     return time_low | time_high << 16, ttl_epochs, _HASHES[count].unpack_from(data, FIXED_BYTES)
 
 
-def decode_references(data: bytes) -> tuple[Reference, ...]:
-    """The references of a message that `decode_fields` has taken."""
-    end = FIXED_BYTES + REFERENCE_BYTES * (data[FLAGS_OFFSET] & COUNT_MASK)
-    return tuple([Reference(*edge) for edge in REFERENCE.iter_unpack(data[FIXED_BYTES:end])])
+def decode_content(data: bytes) -> Content:
+    """All fields of a content message; `acceptance` judges work and lifetime."""
+    timestamp_ms, ttl_epochs, refers = decode_fields(data)
+    end = FIXED_BYTES + REFERENCE_BYTES * len(refers)
+    return Content(
+        timestamp_ms=timestamp_ms,
+        ttl_epochs=ttl_epochs,
+        references=tuple([Reference(*edge) for edge in REFERENCE.iter_unpack(data[FIXED_BYTES:end])]),
+        payload=data[end:],
+        pow_nonce=int.from_bytes(data[NONCE_OFFSET:TIME_OFFSET], "little"),
+        reserved=data[FLAGS_OFFSET] >> RESERVED_SHIFT,
+    )
 
 
-def _refuse_header(data: bytes) -> None:
-    size = len(data)
-    if size < 2:
-        raise Truncated(f"{size} bytes, expected at least 2")
-    if size > MAX_CONTENT_BYTES:
-        raise TooLarge(f"{size} bytes, expected at most {MAX_CONTENT_BYTES}")
-    if data[0] != INDICATOR:
-        raise BadIndicator(f"first byte 0x{data[0]:02x}, expected 0x{INDICATOR:02x}")
-    if data[1] != OPCODE_CONTENT:
-        raise UnknownOpcode(f"opcode 0x{data[1]:02x}, expected 0x{OPCODE_CONTENT:02x}")
-    if size > VERSION_OFFSET and data[VERSION_OFFSET] != VERSION:
+def _refuse_head(data: bytes) -> None:
+    """Raise what is wrong with a message that is too short, too long or has another head."""
+    opcode = decode_header(data)
+    if opcode != OPCODE_CONTENT:
+        raise UnknownOpcode(f"opcode 0x{opcode:02x}, expected 0x{OPCODE_CONTENT:02x}")
+    if len(data) > VERSION_OFFSET and data[VERSION_OFFSET] != VERSION:
         raise UnsupportedVersion(f"version {data[VERSION_OFFSET]}, expected {VERSION}")
-    raise Truncated(f"{size} bytes, expected at least {FIXED_BYTES}")
+    raise Truncated(f"{len(data)} bytes, expected at least {FIXED_BYTES}")
 
 
 def encode_content(content: Content) -> bytes:
@@ -206,44 +212,21 @@ def with_nonce(data: bytes, nonce: int) -> bytes:
     return data[:NONCE_OFFSET] + nonce.to_bytes(8, "little") + data[NONCE_OFFSET + 8 :]
 
 
-def work_bound(target: int) -> bytes:
-    """The target as bytes: a work lies strictly below it iff its bytes sort before these."""
-    return target.to_bytes(ADDRESS_BYTES) if target < 1 << 8 * ADDRESS_BYTES else b"\xff" * (ADDRESS_BYTES + 1)
-
-
 def check_work(data: bytes, target: int = POW_TARGET) -> None:
-    """Raise `BadProofOfWork` unless the work is strictly below the target."""
+    """Raise `BadProofOfWork` unless the work is strictly below the target (UEP-12, Anti-Spamming)."""
     work = work_of(data)
-    if work >= work_bound(target):
-        raise bad_work(work, target)
-
-
-def bad_work(work: bytes, target: int) -> BadProofOfWork:
-    """The refusal of a message with this work."""
-    return BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
+    if int.from_bytes(work) >= target:
+        raise BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
 
 
 def expiration_ms(timestamp_ms: int, ttl_epochs: int, epoch_ms: int) -> int:
-    """The first millisecond at which the message is no longer live; ttl 0 counts as 1 (UEP-12, Message Life-Cycle)."""
+    """The first millisecond at which the message is expired; ttl 0 counts as 1 (UEP-12, Message Life-Cycle)."""
     return timestamp_ms + (ttl_epochs or 1) * epoch_ms
 
 
-def check_lifetime(content: Content, now_ms: int, rules: ContentRules) -> int:
-    """Acceptance now, in the order of reading 16: ttl, future, expired; when the lifetime will be over."""
-    return check_times(content.timestamp_ms, content.ttl_epochs, now_ms, rules)
-
-
-def check_times(timestamp_ms: int, ttl_epochs: int, now_ms: int, rules: ContentRules) -> int:
-    """`check_lifetime` of the two fields that it looks at."""
-    if ttl_epochs > rules.max_ttl_epochs:
-        raise TtlTooLong(f"ttl of {ttl_epochs} epochs, expected at most {rules.max_ttl_epochs}")
-    if timestamp_ms - now_ms > rules.max_future_ms:
-        ahead = timestamp_ms - now_ms
-        raise FromFuture(f"timestamp {ahead} ms ahead, expected at most {rules.max_future_ms}")
-    expires_ms = timestamp_ms + (ttl_epochs or 1) * rules.epoch_ms
-    if now_ms >= expires_ms:
-        raise Expired(f"lifetime over {now_ms - expires_ms} ms ago")
-    return expires_ms
+def is_expired(expires_ms: int, now_ms: int) -> bool:
+    """Whether a message with this expiration is expired now (UEP-12, Message Life-Cycle)."""
+    return now_ms >= expires_ms
 
 
 def epoch_diff_of(message_expiration_ms: int, referee_expiration_ms: int, epoch_ms: int) -> int:
@@ -252,7 +235,7 @@ def epoch_diff_of(message_expiration_ms: int, referee_expiration_ms: int, epoch_
 
 
 def latest_referee_expiration_ms(message_expiration_ms: int, epoch_diff: int, epoch_ms: int) -> int | None:
-    """When a referee with this `epoch_diff` is expired for certain; None where the value is saturated and cannot say.
+    """The latest possible expiration of a referee with this `epoch_diff`; None where the value is saturated below.
 
     floor((m - r) / epoch) = d puts r in (m - (d + 1) * epoch, m - d * epoch]: the upper end skips no live one.
     """

@@ -1,14 +1,15 @@
-"""The directed acyclic graph of unexpired messages: who refers to whom, what is missing, what to refer to next.
+"""The directed acyclic graph of unexpired messages: which refer to which, what is missing, what to refer to next.
 
 Messages are indexed by their full 32-byte address; the 8 bytes on the wire are only a hint, and two messages that
 share them are both kept and reported (reading 6). An edge counts when the referrer is strictly newer than the referee
 (reading 9); a message that breaks the rule is kept and the edge is not counted. Counted edges always lead back in
-time, so every cycle has an edge that is not counted. As long as a message with such an edge lives, whatever comes
-after it was referred to may close a cycle, and a bounded walk looks for the way back to it; a cycle found is reported.
-Honest composers never make such an edge, so the walk costs nothing in peace. Nothing pins an expired message; when a
-referrer expires, what only it referred to becomes a tip again, and the next composer refers to it.
+time, so every cycle has an edge that is not counted. While a message with such an edge is unexpired, each message that
+arrives after it was referred to may close a cycle, and a bounded search looks for a path back to it; a cycle is
+reported. Correct composers never create such an edge, so normally there is no search. References keep no expired
+message alive; when a referrer expires, a message that nothing else refers to becomes a tip again, and the next
+composer refers to it.
 
-ttl 0 messages are known by address only, to relay them once; they have no edges (reading 12).
+Messages of ttl 0 are known by address only, so that they are relayed once; they have no edges (reading 12).
 """
 
 from __future__ import annotations
@@ -22,48 +23,30 @@ from typing import Final
 import msgspec
 
 from dovetail.model.address import Address
-from dovetail.swarm.content import (
-    MAX_REFERENCES,
-    MsgHash,
-    Reference,
-    epoch_diff_of,
-)
+from dovetail.swarm.acceptance import Entry
+from dovetail.swarm.content import MAX_REFERENCES, MsgHash, Reference, epoch_diff_of, is_expired
 from dovetail.swarm.times import TimeIndex
 
 MAX_AWAITED: Final = 16_384
-"""Unresolved references whose referrers are remembered, so that the edge counts when the referee comes."""
+"""Unresolved references whose referrers are remembered, so that the edge counts when the referee arrives."""
 MAX_REFERRERS: Final = 8
-MAX_CYCLE_WALK: Final = 512
-MAX_SUSPECTS: Final = 256
-"""Messages with an edge that is not counted, remembered as long as they live."""
+"""Referrers remembered for each of them."""
+MAX_CYCLE_SEARCH: Final = 512
+MAX_UNCOUNTED: Final = 256
+"""Unexpired messages remembered for having an edge that is not counted."""
 RECENT: Final = 32
-"""How many of the newest messages are looked at when there are fewer tips than references to give."""
-
-
-class Entry(msgspec.Struct, gc=False, eq=False):
-    """One unexpired message."""
-
-    address: Address
-    msg_hash: MsgHash
-    timestamp_ms: int
-    expires_ms: int
-    ttl_epochs: int
-    refers: tuple[MsgHash, ...]
-    """The hashes of its references."""
-    raw: bytes
-    referred: int = 0
-    is_live: bool = True
+"""How many of the newest messages are candidates for references, besides the tips."""
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """What adding a message brought to light."""
+    """What adding a message revealed."""
 
     missing: tuple[MsgHash, ...] = ()
     collides_with: tuple[Address, ...] = ()
     cycle: tuple[Address, ...] = ()
 
 
-NOTHING_SPECIAL: Final = Added()
+NO_FINDINGS: Final = Added()
 
 
 class Dag:
@@ -72,9 +55,9 @@ class Dag:
     def __init__(self, epoch_ms: int) -> None:
         self._epoch_ms = epoch_ms
         self.entries: dict[Address, Entry] = {}
-        """All pullable messages; for reading only."""
-        self.passing: set[Address] = set()
-        """Unexpired messages of ttl 0; for reading only."""
+        """All messages that others may pull; read-only outside this class."""
+        self.push_only: set[Address] = set()
+        """Unexpired messages of ttl 0; read-only outside this class."""
         self._by_hash: dict[MsgHash, Entry] = {}
         self._collided: dict[MsgHash, list[Entry]] = {}
         """Further messages with the wire hash of one in `_by_hash`."""
@@ -82,13 +65,13 @@ class Dag:
         self._tips: dict[Address, Entry] = {}
         self._expiry: list[tuple[int, Address]] = []
         self._awaited: dict[MsgHash, list[Address]] = {}
-        self._suspects: dict[Address, int] = {}
+        self._uncounted: dict[Address, int] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __contains__(self, address: Address) -> bool:
-        return address in self.entries or address in self.passing
+        return address in self.entries or address in self.push_only
 
     @property
     def tips(self) -> Sequence[Entry]:
@@ -101,7 +84,7 @@ class Dag:
         return self._expiry[0][0] if self._expiry else None
 
     def get(self, address: Address) -> Entry | None:
-        """A pullable message by its address."""
+        """A message that others may pull, by its address."""
         return self.entries.get(address)
 
     def by_hash(self, msg_hash: MsgHash) -> Sequence[Entry]:
@@ -110,20 +93,20 @@ class Dag:
         return () if first is None else (first, *self._collided.get(msg_hash, ()))
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[Entry]:
-        """Pullable messages of this time, in order."""
+        """Messages that others may pull, from `start_ms` to `end_ms` inclusive, in order."""
         return self._times.between(start_ms, end_ms)
 
     def addresses(self) -> set[Address]:
-        """All pullable messages."""
+        """All messages that others may pull."""
         return set(self.entries)
 
     def add(self, entry: Entry) -> Added:
-        """Take a message in that is not here yet."""
+        """Add a message that is not here yet."""
         address, msg_hash, timestamp_ms = entry.address, entry.msg_hash, entry.timestamp_ms
         heappush(self._expiry, (entry.expires_ms, address))
         if entry.ttl_epochs == 0:
-            self.passing.add(address)
-            return NOTHING_SPECIAL
+            self.push_only.add(address)
+            return NO_FINDINGS
         self.entries[address] = entry
         self._times.add(entry)
         by_hash, tips = self._by_hash, self._tips
@@ -146,23 +129,23 @@ class Dag:
                 referee.referred += 1
             else:
                 self._link(entry, referee)
-        cycle = self._settle(entry, referrers) if referrers else ()
+        cycle = self._resolve(entry, referrers) if referrers else ()
         if missing or collides_with or cycle:
             return Added(missing, collides_with, cycle)
-        return NOTHING_SPECIAL
+        return NO_FINDINGS
 
     def expire(self, now_ms: int) -> list[Entry]:
-        """Remove everything whose lifetime is over and return what was pullable (UEP-12, Message Life-Cycle)."""
-        gone = []
-        while self._expiry and self._expiry[0][0] <= now_ms:
+        """Remove everything that is expired; the removed messages that could be pulled (UEP-12, Message Life-Cycle)."""
+        removed = []
+        while self._expiry and is_expired(self._expiry[0][0], now_ms):
             address = heappop(self._expiry)[1]
             entry = self.entries.pop(address, None)
             if entry is None:
-                self.passing.discard(address)
+                self.push_only.discard(address)
             else:
                 self._remove(entry)
-                gone.append(entry)
-        return gone
+                removed.append(entry)
+        return removed
 
     def choose_references(self, timestamp_ms: int, expires_ms: int) -> tuple[Reference, ...]:
         """Fewest referred first, then those that expire no later than the new message, then the newest."""
@@ -179,11 +162,11 @@ class Dag:
         )
 
     def _link(self, referrer: Entry, referee: Entry) -> None:
-        """Count an edge, if it is one that counts."""
+        """Count an edge, if the referrer is strictly newer."""
         if referrer.timestamp_ms <= referee.timestamp_ms:
-            if len(self._suspects) >= MAX_SUSPECTS:
-                del self._suspects[next(iter(self._suspects))]
-            self._suspects[referrer.address] = referrer.timestamp_ms
+            if len(self._uncounted) >= MAX_UNCOUNTED:
+                del self._uncounted[next(iter(self._uncounted))]
+            self._uncounted[referrer.address] = referrer.timestamp_ms
             return
         referee.referred += 1
         if referee.referred == 1:
@@ -198,21 +181,21 @@ class Dag:
         elif len(referrers) < MAX_REFERRERS:
             referrers.append(referrer)
 
-    def _settle(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
-        """Count the edges that waited for a message: only one that was referred to before it came closes a cycle."""
+    def _resolve(self, entry: Entry, referrers: Sequence[Address]) -> tuple[Address, ...]:
+        """Count the edges that awaited a message; only one that was referred to before it arrived can close a cycle."""
         for address in referrers:
             referrer = self.entries.get(address)
             if referrer is not None:
                 self._link(referrer, entry)
-        return self._find_cycle(entry) if self._suspects else ()
+        return self._find_cycle(entry) if self._uncounted else ()
 
     def _find_cycle(self, start: Entry) -> tuple[Address, ...]:
-        """The shortest way along the references from a message back to itself, if there is one within the bound."""
-        # from before the oldest suspect all ways lead further back
-        oldest_ms = min(self._suspects.values())
+        """The shortest path along the references from a message back to itself, if there is one within the bound."""
+        # from messages older than these all paths lead further back
+        oldest_ms = min(self._uncounted.values())
         came_from: dict[Address, Address] = {}
         waiting = deque([start])
-        while waiting and len(came_from) < MAX_CYCLE_WALK:
+        while waiting and len(came_from) < MAX_CYCLE_SEARCH:
             entry = waiting.popleft()
             for edge in entry.refers:
                 for other in self.by_hash(edge):
@@ -228,7 +211,7 @@ class Dag:
 
     def _remove(self, entry: Entry) -> None:
         entry.is_live = False
-        self._suspects.pop(entry.address, None)
+        self._uncounted.pop(entry.address, None)
         self._times.remove(entry)
         self._tips.pop(entry.address, None)
         self._forget_hash(entry)

@@ -1,4 +1,4 @@
-"""What a peer tells its shell, besides the observations for the journal."""
+"""Events of a peer for its shell and application, besides the observations for the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.swarm.content import Content, MsgHash
 
 
 class MessageAccepted(msgspec.Struct, frozen=True, gc=False):
-    """A message joined the flow: hand it to the application; each message comes once."""
+    """A message joined the flow; the application gets each message once."""
 
     address: Address
     content: Content
@@ -20,21 +20,21 @@ class MessageAccepted(msgspec.Struct, frozen=True, gc=False):
 
 
 class GapFound(msgspec.Struct, frozen=True, gc=False):
-    """A message refers to one that has not come; it is being pulled."""
+    """A message refers to one that has not arrived; it is being pulled."""
 
     msg_hash: MsgHash
     referrer: Address | None
 
 
 class GapFilled(msgspec.Struct, frozen=True, gc=False):
-    """The message behind an announced gap has come."""
+    """The message behind a reported gap has arrived."""
 
     msg_hash: MsgHash
     address: Address
 
 
 class GapGivenUp(msgspec.Struct, frozen=True, gc=False):
-    """A missing message was asked for as often as allowed and never came, or has expired by now."""
+    """A missing message was pulled as often as allowed and never arrived, or is expired by now."""
 
     msg_hash: MsgHash
     referrer: Address | None
@@ -48,7 +48,7 @@ class CollisionFound(msgspec.Struct, frozen=True, gc=False):
 
 
 class CycleFound(msgspec.Struct, frozen=True, gc=False):
-    """Messages refer to each other in a circle; all are kept, and the edge that closes it is not counted."""
+    """Messages refer to each other in a cycle; all are kept, and the edge that closes it is not counted."""
 
     path: tuple[Address, ...]
 

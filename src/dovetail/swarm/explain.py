@@ -1,4 +1,4 @@
-"""Captured bytes explained field by field, as plain JSON-ready objects with the names of the spec."""
+"""Captured bytes explained field by field, as JSON-ready objects with the field names of the specification."""
 
 from __future__ import annotations
 
@@ -6,55 +6,44 @@ from collections.abc import Sequence
 from typing import Any
 
 from dovetail.swarm import fragments, obfuscation
-from dovetail.swarm.content import (
-    HASH_BYTES,
-    Content,
-    ContentRules,
-    check_lifetime,
-    check_work,
-    expiration_ms,
-    message_address,
-    work_of,
-)
+from dovetail.swarm.acceptance import Acceptance
+from dovetail.swarm.content import VERSION_OFFSET, Content, ContentRules, message_address, work_of
 from dovetail.swarm.packet import HEADER_BYTES, SwarmSigner
-from dovetail.swarm.queries import Message, PullHashes, PullRange, RangeList, decode_message, opcode_of
+from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.refusals import Refusal
 
 Explained = dict[str, Any]
 
 
 def explain_message(data: bytes, rules: ContentRules, now_ms: int | None = None) -> Explained:
-    """A UEP-12 message; with `now_ms` also whether it would be accepted then. Raises a `Refusal`."""
+    """A UEP-12 message; with `now_ms` it must be acceptable at that time, too. Raises a `Refusal`."""
     message = decode_message(data)
-    if isinstance(message, Content):
-        check_work(data, rules.pow_target)
-        if now_ms is not None:
-            check_lifetime(message, now_ms, rules)
-    return {"layer": "uep12", "opcode": opcode_of(message)} | _fields(message, data, rules)
+    fields = _content_fields(message, data, rules, now_ms) if isinstance(message, Content) else _query_fields(message)
+    return {"layer": "uep12", "opcode": data[1]} | fields
 
 
-def _fields(message: Message, data: bytes, rules: ContentRules) -> Explained:
+def _content_fields(message: Content, data: bytes, rules: ContentRules, now_ms: int | None) -> Explained:
+    entry = Acceptance(rules).admit(data, message_address(data), now_ms)
+    return {
+        "version": data[VERSION_OFFSET],
+        "pow_nonce": message.pow_nonce,
+        "timestamp": message.timestamp_ms,
+        "ttl_epoch": message.ttl_epochs,
+        "msg_refer_count": len(message.references),
+        "reserved": message.reserved,
+        "references": [{"msg_hash": edge.msg_hash.hex(), "epoch_diff": edge.epoch_diff} for edge in message.references],
+        "payload_hex": message.payload.hex(),
+        "msg_hash": entry.msg_hash.hex(),
+        "address": entry.address.hex(),
+        "work": work_of(data).hex(),
+        "work_ok": True,
+        "expiration": entry.expires_ms,
+        "pullable": message.ttl_epochs > 0,
+    }
+
+
+def _query_fields(message: PullHashes | PullRange | RangeList) -> Explained:
     match message:
-        case Content():
-            address = message_address(data)
-            return {
-                "version": data[2],
-                "pow_nonce": message.pow_nonce,
-                "timestamp": message.timestamp_ms,
-                "ttl_epoch": message.ttl_epochs,
-                "msg_refer_count": len(message.references),
-                "reserved": message.reserved,
-                "references": [
-                    {"msg_hash": edge.msg_hash.hex(), "epoch_diff": edge.epoch_diff} for edge in message.references
-                ],
-                "payload_hex": message.payload.hex(),
-                "msg_hash": address[:HASH_BYTES].hex(),
-                "address": address.hex(),
-                "work": work_of(data).hex(),
-                "work_ok": True,
-                "expiration": expiration_ms(message.timestamp_ms, message.ttl_epochs, rules.epoch_ms),
-                "pullable": message.ttl_epochs > 0,
-            }
         case PullHashes():
             return {"count": len(message.hashes), "hashes": [item.hex() for item in message.hashes]}
         case PullRange():
@@ -70,7 +59,7 @@ def _fields(message: Message, data: bytes, rules: ContentRules) -> Explained:
 
 
 def explain_packet(data: bytes, signer: SwarmSigner, now_ms: int, rules: ContentRules) -> Explained:
-    """A UEP-10 packet and the message in it; a refusal of the message alone stands under `message`."""
+    """A UEP-10 packet and the message in it; a refusal of the message alone is reported under `message`."""
     subband = signer.subband_of(data, now_ms)
     inner = data[HEADER_BYTES:]
     try:
@@ -117,5 +106,5 @@ def explain_obfuscated(data: bytes) -> Explained:
 
 
 def explain_refusal(refusal: Refusal) -> Explained:
-    """What the command line prints for bytes that break a rule."""
+    """What the command line prints for refused bytes."""
     return {"error": type(refusal).__name__, "detail": refusal.detail}

@@ -1,4 +1,4 @@
-"""UEP-7: packets over 1408 bytes travel as up to eight fragments.
+"""UEP-7: packets over 1408 bytes are sent as up to eight fragments.
 
     offset  size  field
     0       1     0x66, the protocol indicator
@@ -6,9 +6,9 @@
     2       8     signature: the first 8 bytes of SHA-256 over the whole packet (the text leaves it open)
     10      ...   1408 bytes; the last fragment the rest
 
-`Assembler` keeps what has come of each (source, signature) for 5 s after the last new fragment, at most
-`MAX_PENDING_PER_SOURCE` packets of one source and `MAX_PENDING` in all; the oldest gives way. A packet is handed out
-only when its hash fits, so that a wrong one is never relayed.
+`Assembler` keeps the fragments of each (source, signature) for 5 s after the last new one, at most
+`MAX_PENDING_PER_SOURCE` packets of one source and `MAX_PENDING` in total; the oldest is dropped. A packet is returned
+only if its hash matches, so that a wrong one is never relayed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Pending:
 
 
 class Assembler(Generic[Source]):
-    """Puts packets together again, in bounded memory."""
+    """Reassembles packets in bounded memory."""
 
     def __init__(self, max_per_source: int = MAX_PENDING_PER_SOURCE, max_pending: int = MAX_PENDING) -> None:
         self._max_per_source = max_per_source
@@ -92,7 +92,7 @@ class Assembler(Generic[Source]):
         return len(self._pending)
 
     def add(self, datagram: bytes, source: Source, now: int) -> bytes | None:
-        """Take one fragment in; the whole packet when it is the last that was missing."""
+        """Add one fragment; the whole packet if it was the last one missing."""
         index, count, signature, body = decode_fragment(datagram)
         self.forget_stale(now)
         key = source, signature
@@ -117,7 +117,7 @@ class Assembler(Generic[Source]):
         return packet
 
     def forget_stale(self, now: int) -> None:
-        """Drop what has had no new fragment for 5 s; the table is in order of the last new fragment."""
+        """Drop packets without a new fragment for 5 s; the table is in the order of the last new fragment."""
         while self._pending:
             key, pending = next(iter(self._pending.items()))
             if pending.deadline_us > now:

@@ -1,7 +1,7 @@
-"""Content messages on their way in: judged, taken into the graph, observed, told to the application, and relayed.
+"""Intake of content messages: judge, add to the graph, observe, pass to the application, relay.
 
-This is the path that every message takes at every peer, so it is made for many at a time: what is the same for all
-messages that came together from one contact is looked up once. A message that is known costs one hash, a new one two.
+Every message takes this path at every peer, so it handles many at a time: what is the same for all messages that
+arrived together from one contact is looked up once. A known message costs one hash, a new one two.
 """
 
 from __future__ import annotations
@@ -11,39 +11,30 @@ from typing import Final
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Observation, Stage
+from dovetail.swarm.acceptance import Acceptance, Entry
 from dovetail.swarm.contacts import Contact, Contacts, Route, make_route
-from dovetail.swarm.content import (
-    HASH_BYTES,
-    ContentRules,
-    MsgHash,
-    bad_work,
-    check_times,
-    decode_content,
-    decode_fields,
-    work_bound,
-    work_of,
-)
-from dovetail.swarm.dag import NOTHING_SPECIAL, Added, Dag, Entry
+from dovetail.swarm.content import ContentRules, decode_content
+from dovetail.swarm.dag import NO_FINDINGS, Added, Dag
 from dovetail.swarm.events import CollisionFound, CycleFound, Event, MessageAccepted
 from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.peer_exchange import Endpoint
-from dovetail.swarm.refusals import Refusal, SelfReference
+from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import Repair
 
 FIRST_PUSHES: Final = 12
-"""So many copies of a new message are all lost once in two million times at 30 % loss."""
+"""Copies sent of a new message: at 30 % loss all of them are lost once in two million times."""
 RELAY_EPOCHS: Final = 2
-"""A message that was pulled is relayed only while it is this young, and never when it was found by asking for all the
-past: whoever joins does not repeat it."""
+"""A pulled message is relayed only up to this age, and never if it was found by the full synchronisation of a peer that
+joins."""
 
-# an attribute of an enum is a call, here for every message
+# an enum member is looked up by a call, here for every message
 _ACCEPTED: Final = Stage.ACCEPTED
 _FORWARDED: Final = Stage.FORWARDED
 
 
 class Intake:
-    """One peer's intake; writes into the peer's outbox and events."""
+    """One peer's intake; writes to the peer's outbox and events."""
 
     def __init__(
         self,
@@ -60,7 +51,7 @@ class Intake:
     ) -> None:
         self._uri = uri
         self._rules = rules
-        self._work_bound = work_bound(rules.pow_target)
+        self._acceptance = Acceptance(rules)
         self._dag = dag
         self._contacts = contacts
         self._neighbours = neighbours
@@ -74,37 +65,32 @@ class Intake:
         self.duplicates = 0
 
     def receive(self, messages: Sequence[bytes], contact: Contact, now: int) -> None:
-        """Content messages came from a contact, in this order."""
-        dag, rules, bound, address_of = self._dag, self._rules, self._work_bound, self._address_of
-        entries, passing, now_ms = dag.entries, dag.passing, now // 1000
+        """Content messages from a contact, in the order of arrival."""
+        dag, admit, address_of = self._dag, self._acceptance.admit, self._address_of
+        entries, push_only, now_ms = dag.entries, dag.push_only, now // 1000
         contact.delivered += len(messages)
         relayed: list[Entry] = []
         for message in messages:
             address = address_of(message)
-            if address in entries or address in passing:
+            if address in entries or address in push_only:
                 self.duplicates += 1
                 self._repair.own.confirm(address)
                 continue
             try:
-                timestamp_ms, ttl_epochs, refers = decode_fields(message)
-                # `check_work`, with the bound made once
-                if (work := work_of(message)) >= bound:
-                    raise bad_work(work, rules.pow_target)
-                expires_ms = check_times(timestamp_ms, ttl_epochs, now_ms, rules)
-                msg_hash: MsgHash = address[:HASH_BYTES]  # type: ignore[assignment]  # as for `message_address`
-                if msg_hash in refers:
-                    raise SelfReference("it refers to its own hash")
+                entry = admit(message, address, now_ms)
             except Refusal as refusal:
                 self._refuse(refusal, message, contact.endpoint, now)
                 continue
-            entry = Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, message)
-            if self._take(entry, contact, now, now_ms):
+            if self._accept(entry, contact, now, now_ms):
                 relayed.append(entry)
         if relayed:
             self._relay(relayed, self._contacts.route_from(contact), now)
 
-    def publish(self, entry: Entry, now: int) -> None:
-        """Take in a message that was composed here, and push it."""
+    def publish(self, message: bytes, now: int) -> Address:
+        """Accept a message composed here and push it, unless it is here already; raises a `Refusal`."""
+        entry = self._acceptance.admit(message, self._address_of(message), now // 1000)
+        if entry.address in self._dag:
+            return entry.address
         added = self._dag.add(entry)
         self.accepted += 1
         self._events.append(
@@ -121,9 +107,12 @@ class Intake:
             self._events.append(MessageAccepted(entry.address, decode_content(entry.raw), self._uri, now))
         self._report(entry, added)
         self._relay([entry], self._first_route(), now)
+        if entry.ttl_epochs:
+            self._repair.own.add(entry.address, now)
+        return entry.address
 
-    def _take(self, entry: Entry, contact: Contact, now: int, now_ms: int) -> bool:
-        """Take a new message of a contact in; whether it goes on to the links."""
+    def _accept(self, entry: Entry, contact: Contact, now: int, now_ms: int) -> bool:
+        """Accept a new message from a contact; whether it is to be relayed."""
         added = self._dag.add(entry)
         self.accepted += 1
         self._events.append(
@@ -144,11 +133,11 @@ class Intake:
         if self.has_application:
             self._events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=entry.address))
             self._events.append(MessageAccepted(entry.address, decode_content(entry.raw), contact.uri, now))
-        if added is not NOTHING_SPECIAL:
+        if added is not NO_FINDINGS:
             self._report(entry, added)
             if added.missing:
                 repair.want_references(entry, added.missing, contact, now)
-        if repair.own.watched:
+        if repair.own.unconfirmed:
             repair.confirm_referred(entry)
         if want is None or not want.attempts:
             return True
@@ -169,7 +158,7 @@ class Intake:
             ]
 
     def _first_route(self) -> Route:
-        """All links and, where they are few, others: the first push decides whether a message gets anywhere at all."""
+        """All links and, if they are few, other contacts: a message whose first copies are all lost spreads late."""
         linked = self._contacts.linked
         more = self._contacts.pick(
             FIRST_PUSHES - len(linked), lambda contact: contact.is_validated and not contact.is_linked

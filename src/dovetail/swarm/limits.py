@@ -1,4 +1,4 @@
-"""Bounds on what others can make us do: token buckets, and the journaling of refusals."""
+"""Rate limits on what other peers can make us do: token buckets, and the journaling of refusals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dovetail.model.hop import Reason
 
 
 class TokenBucket:
-    """So many units a second on average, saved up to `burst`; starts full."""
+    """`rate_per_second` units on average, accumulating up to `burst`; starts full."""
 
     __slots__ = ("_burst", "_left", "_rate", "_seen_us")
 
@@ -19,7 +19,7 @@ class TokenBucket:
         self._seen_us: int | None = None
 
     def take(self, amount: float, now: int) -> bool:
-        """Whether so much may be spent now; if not, nothing is spent. A clock set back changes nothing."""
+        """Spend `amount` if it is available now. A clock that is set back adds nothing."""
         if self._seen_us is None:
             self._seen_us = now
         elif now > self._seen_us:
@@ -31,8 +31,8 @@ class TokenBucket:
         return True
 
 
-class RefusalBook:
-    """Counts every refusal by reason and says which may be journaled, so that a flood cannot fill the disk."""
+class RefusalLog:
+    """Counts every refusal by reason and limits how many are journaled, so that a flood cannot fill the disk."""
 
     def __init__(self, journaled_per_second: float) -> None:
         self.counts: Counter[Reason] = Counter()
@@ -40,7 +40,7 @@ class RefusalBook:
         self._bucket = TokenBucket(journaled_per_second, 10 * journaled_per_second)
 
     def note(self, reason: Reason, now: int) -> bool:
-        """Count one; True if it shall be journaled."""
+        """Count a refusal; True if it should be journaled."""
         self.counts[reason] += 1
         if not self._bucket.take(1, now):
             return False

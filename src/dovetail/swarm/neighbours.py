@@ -1,25 +1,23 @@
-"""Links to other peers: as many that relay to us as we relay to, agreed by hellos and answers.
+"""Links to other peers: as many that relay to us as we relay to, negotiated by hellos and answers.
 
-A peer relays to its forward links. The direction between two peers comes from their addresses, so that messages flow
-round a ring of chances and every peer has as many relays coming in as going out (`exchange.is_forward_peer`);
-unbalanced lists leave some peers with nothing. Where too few peers lie on one side, as in small swarms, the other
-side will do.
+A peer relays to its forward links. The direction between two peers follows from their addresses
+(`peer_exchange.is_forward_peer`), so that every peer has as many relays coming in as going out; unbalanced lists leave
+some peers without any. Where there are too few peers on one side, as in small swarms, the other side is used.
 
-Each side seeks `target` links in each direction and grants `spare` more to who asks. A hello carries the whole wished
-state, the answer the whole granted state; both are repeated every 30 s and end a link that is no longer wished. A
-contact that leaves four hellos unanswered loses its links, and is still asked now and then: it may be behind a
-partition. Strangers are asked four times in all.
+Each peer seeks its configured number of links in each direction and grants `spare_links` more on request. A hello
+carries the complete requested state, the answer the complete granted state; both are repeated every 30 s and end a link
+that is no longer requested. A contact that leaves four hellos unanswered loses its links, and is asked less often: it
+may be behind a partition. Strangers are asked four times in total.
 
-Peers that relay nothing are found out: a backward link that handed over nothing while others handed over
-`ROTATE_AFTER` new messages is ended and sought elsewhere, and a forward link that is not proven is changed now and
-then.
+Links to peers that relay nothing are replaced: a backward link that sent nothing while others sent `ROTATE_AFTER` new
+messages is ended, and from time to time a forward link to a contact that is not proven.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dovetail.swarm.contacts import HEARD_MARGIN_MS, Chance, Contact, Contacts
+from dovetail.swarm.contacts import HEARD_MARGIN_MS, Contact, Contacts, RandomSource
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
 from dovetail.swarm.peer_exchange import (
     I_RELAY_TO_YOU,
@@ -47,75 +45,74 @@ MAX_RETRY_US: Final = 10 * SECOND_US
 MAX_RETRY_SEEKING_US: Final = 2 * SECOND_US
 MAX_UNANSWERED: Final = 4
 MAX_PAST_TICKETS: Final = 4
-"""Hellos to one contact whose answers are known when they come late or again."""
+"""Earlier hellos to one contact whose late or repeated answers are recognised."""
 FORGET_US: Final = 600 * SECOND_US
 REFUSED_US: Final = 10 * SECOND_US
 LOST_US: Final = 20 * SECOND_US
 SETTLED_US: Final = 5 * SECOND_US
-"""A hello may have been under way while a link was made: only later ones can end it."""
+"""A hello may have been in flight while a link was made: only later ones can end it."""
 SILENT_US: Final = 120 * SECOND_US
 ROTATE_US: Final = 20 * SECOND_US
 ROTATE_AFTER: Final = 8
 ENOUGH_CONTACTS: Final = 20
 MAX_SEEKING: Final = 4
-"""Peers asked for a link in one direction, and strangers asked for their name, at a time."""
+"""Peers asked for a link in one direction, and strangers asked for their address, at a time."""
 
 
 class Neighbours:
-    """Keeps the links; the peer sends what is in `outbox`."""
+    """Keeps the links; the peer sends the contents of `outbox`."""
 
-    def __init__(self, contacts: Contacts, settings: PeerSettings, chance: Chance, now: int) -> None:
+    def __init__(self, contacts: Contacts, settings: PeerSettings, random_source: RandomSource, now: int) -> None:
         self._contacts = contacts
         self._settings = settings
-        self._chance = chance
+        self._random = random_source
         self._accepted = 0
         self._rotate_us = now + ROTATE_US
         self.due_us = now
         self.outbox: list[tuple[Contact, bytes]] = []
         self.events: list[PeerLinked | PeerUnlinked] = []
         self.late_answers = 0
-        """Answers to hellos that came after their time, or again."""
+        """Answers to hellos that arrived late or repeatedly."""
         self.returned: list[Contact] = []
         """Contacts that answered again after a silence, or after they were forgotten."""
 
     def bootstrap(self, endpoint: Endpoint, now: int) -> None:
-        """Ask an endpoint of the bootstrap list."""
+        """Add an endpoint of the bootstrap list and ask it."""
         self._contacts.pin(endpoint, now)
         self.due_us = now
 
-    def note_accepted(self, contact: Contact | None) -> None:
-        """A new message was accepted, from this contact."""
+    def note_accepted(self, contact: Contact) -> None:
+        """A new message from this contact was accepted."""
         self._accepted += 1
-        if contact is not None:
-            contact.is_proven = contact.is_proven or contact.is_validated
+        contact.is_proven = contact.is_proven or contact.is_validated
 
     # -- hello and answer
 
     def receive_hello(self, hello: Hello, contact: Contact, now: int) -> None:
-        """Answer a hello; only validated contacts are granted anything."""
+        """Answer a hello; only validated contacts are granted links."""
         contacts = self._contacts
         if hello.address == contacts.local:
             return
         contacts.identify(contact, hello.address)
-        grants = 0
+        granted = 0
         introductions: tuple[Introduction, ...] = ()
         if contact.given_token is None:
-            contact.given_token = self._chance.getrandbits(32).to_bytes(4)
+            contact.given_token = self._random.getrandbits(32).to_bytes(4)
         elif hello.proof == contact.given_token:
             contacts.validate(contact)
             contact.unanswered = 0
         if contact.is_validated:
-            self._grant(contact, hello.wishes, now)
-            grants = _state(contact)
-            if hello.wishes & INTRODUCE_OTHERS:
+            self._grant(contact, hello.requested, now)
+            granted = _state(contact)
+            if hello.requested & INTRODUCE_OTHERS:
                 introductions = self._introduce(contact)
-        message = encode_answer(Answer(hello.ticket, contact.given_token, contacts.local, grants, introductions))
+        message = encode_answer(Answer(hello.ticket, contact.given_token, contacts.local, granted, introductions))
         self.outbox.append((contact, message))
 
     def receive_answer(self, answer: Answer, contact: Contact, now: int) -> None:
-        """Take the answer to our hello; raises UnknownTicket for one that was not asked for.
+        """Handle the answer to our hello; raises UnknownTicket if there was none.
 
-        An answer to an earlier hello is only counted: the hello after it wished what we wish now.
+        An answer to an earlier hello is only counted: the hello after it carries the present state.
         """
         if contact.hello_ticket is None or answer.ticket != contact.hello_ticket:
             if answer.ticket not in contact.past_tickets:
@@ -131,37 +128,37 @@ class Neighbours:
         contact.held_token = answer.token
         self._contacts.identify(contact, answer.address)
         if contact.hello_had_proof and not contact.knows_us and contact.reached_ms is not None:
-            # we knew it before, and will be answered now
+            # we knew it before, and it will answer questions now
             self.returned.append(contact)
         contact.knows_us = contact.hello_had_proof
         if answer.address == self._contacts.local:
             contact.refused_until_us = now + FORGET_US
             return
         self._contacts.validate(contact)
-        if contact.wished & I_RELAY_TO_YOU:
-            self._link(contact, now, forward=bool(answer.grants & YOU_RELAY_TO_ME))
-        if contact.wished & YOU_RELAY_TO_ME:
-            self._link(contact, now, backward=bool(answer.grants & I_RELAY_TO_YOU))
-        if contact.wished and not contact.is_linked and contact.knows_us:
+        if contact.requested & I_RELAY_TO_YOU:
+            self._link(contact, now, forward=bool(answer.granted & YOU_RELAY_TO_ME))
+        if contact.requested & YOU_RELAY_TO_ME:
+            self._link(contact, now, backward=bool(answer.granted & I_RELAY_TO_YOU))
+        if contact.requested and not contact.is_linked and contact.knows_us:
             contact.refused_until_us = now + REFUSED_US
         if not contact.knows_us:
             contact.hello_due_us = now
         else:
             contact.hello_due_us = now + (REFRESH_US if contact.is_linked else REFRESH_UNLINKED_US)
         for introduction in answer.introductions:
-            self._meet(introduction, now)
+            self._add_introduced(introduction, now)
         if self._lacking():
             self.due_us = min(self.due_us, now + SEEK_US // 8)
 
-    def _grant(self, contact: Contact, wishes: int, now: int) -> None:
+    def _grant(self, contact: Contact, requested: int, now: int) -> None:
         settings, contacts = self._settings, self._contacts
         is_settled = now - contact.linked_us >= SETTLED_US
-        if wishes & I_RELAY_TO_YOU:
+        if requested & I_RELAY_TO_YOU:
             if len(contacts.backward) < settings.backward_links + settings.spare_links:
                 self._link(contact, now, backward=True)
         elif is_settled:
             self._link(contact, now, backward=False)
-        if wishes & YOU_RELAY_TO_ME:
+        if requested & YOU_RELAY_TO_ME:
             if len(contacts.forward) < settings.forward_links + settings.spare_links:
                 self._link(contact, now, forward=True)
         elif is_settled:
@@ -174,16 +171,16 @@ class Neighbours:
         )
         return tuple([Introduction(other.address, other.endpoint) for other in chosen if other.address is not None])
 
-    def _meet(self, introduction: Introduction, now: int) -> None:
+    def _add_introduced(self, introduction: Introduction, now: int) -> None:
         if introduction.address == self._contacts.local or not introduction.endpoint.isprintable():
             return
         if self._contacts.find(introduction.endpoint) is None:
-            self._contacts.identify(self._contacts.meet(introduction.endpoint, now), introduction.address)
+            self._contacts.identify(self._contacts.get_or_add(introduction.endpoint, now), introduction.address)
 
     # -- time
 
     def handle_timer(self, now: int) -> None:
-        """Ask who is due, end what is dead, seek what is lacking."""
+        """Send the hellos that are due, end dead links, seek missing ones."""
         if now < self.due_us:
             return
         if now >= self._rotate_us:
@@ -191,25 +188,25 @@ class Neighbours:
         strangers = MAX_SEEKING if len(self._contacts.known) < ENOUGH_CONTACTS else 0
         for contact in list(self._contacts):
             if contact.is_validated or contact.is_pinned:
-                self._tend(contact, now)
+                self._maintain(contact, now)
             elif strangers:
-                strangers -= self._approach(contact, now)
+                strangers -= self._ask_stranger(contact, now)
         self._seek(now)
         pause = SEEK_US if self._lacking() else CALM_US
-        self.due_us = now + int(pause * (0.9 + 0.2 * self._chance.random()))
+        self.due_us = now + int(pause * (0.9 + 0.2 * self._random.random()))
 
-    def turn_back(self, now: int) -> None:
-        """The clock was set back: forget what was planned for later, and ask everybody again."""
+    def handle_clock_step(self, now: int) -> None:
+        """The clock was set back: discard all planned times and ask all contacts again."""
         self.due_us = now
         self._rotate_us = now + ROTATE_US
-        self._contacts.turn_back()
+        self._contacts.handle_clock_step()
         for contact in self._contacts:
             contact.hello_ticket = None
             contact.hello_due_us = contact.hello_sent_us = contact.heard_us = contact.linked_us = now
             contact.silent_us = now
             contact.refused_until_us = min(contact.refused_until_us, now + REFUSED_US)
 
-    def _tend(self, contact: Contact, now: int) -> None:
+    def _maintain(self, contact: Contact, now: int) -> None:
         self._note_silence(contact, now)
         if contact.unanswered >= MAX_UNANSWERED and now - contact.heard_us >= LOST_US:
             self._link(contact, now, forward=False, backward=False)
@@ -218,8 +215,8 @@ class Neighbours:
         elif contact.hello_ticket is None and contact.hello_due_us <= now and now >= contact.refused_until_us:
             self._hello(contact, now)
 
-    def _approach(self, stranger: Contact, now: int) -> bool:
-        """Ask a stranger for its name, at most `MAX_UNANSWERED` times; True if it was asked now."""
+    def _ask_stranger(self, stranger: Contact, now: int) -> bool:
+        """Send a hello to a stranger, at most `MAX_UNANSWERED` times; True if one was sent."""
         self._note_silence(stranger, now)
         if stranger.unanswered >= MAX_UNANSWERED:
             self._contacts.forget(stranger)
@@ -266,17 +263,17 @@ class Neighbours:
         forward = self._settings.forward_links - len(self._contacts.forward)
         backward = self._settings.backward_links - len(self._contacts.backward)
         if forward > 0:
-            self._wish(forward, I_RELAY_TO_YOU, True, now)
+            self._request(forward, I_RELAY_TO_YOU, True, now)
         if backward > 0:
-            self._wish(backward, YOU_RELAY_TO_ME, False, now)
+            self._request(backward, YOU_RELAY_TO_ME, False, now)
 
-    def _wish(self, count: int, wish: int, is_ahead: bool, now: int) -> None:
-        """Ask contacts on the right side, or on any side where the right one has too few."""
+    def _request(self, count: int, link: int, is_ahead: bool, now: int) -> None:
+        """Request a link from contacts on the proper side, or on any side where the proper one has too few."""
         target = self._settings.forward_links if is_ahead else self._settings.backward_links
         on_side = sum(1 for contact in self._contacts.known if contact.is_ahead is is_ahead)
 
-        def is_fit(contact: Contact) -> bool:
-            has_it = contact.is_forward if wish == I_RELAY_TO_YOU else contact.is_backward
+        def is_suitable(contact: Contact) -> bool:
+            has_it = contact.is_forward if link == I_RELAY_TO_YOU else contact.is_backward
             return (
                 not has_it
                 and contact.is_validated
@@ -286,17 +283,17 @@ class Neighbours:
                 and (contact.is_ahead is is_ahead or on_side < target)
             )
 
-        for contact in self._contacts.pick(min(count, MAX_SEEKING), is_fit):
-            self._hello(contact, now, wish)
+        for contact in self._contacts.pick(min(count, MAX_SEEKING), is_suitable):
+            self._hello(contact, now, link)
 
-    def _hello(self, contact: Contact, now: int, wish: int = 0) -> None:
-        contact.hello_ticket = self._chance.getrandbits(32).to_bytes(4)
+    def _hello(self, contact: Contact, now: int, link: int = 0) -> None:
+        contact.hello_ticket = self._random.getrandbits(32).to_bytes(4)
         contact.past_tickets = (contact.hello_ticket, *contact.past_tickets)[:MAX_PAST_TICKETS]
         contact.hello_sent_us = now
         contact.hello_had_proof = contact.held_token != NO_PROOF
-        contact.wished = _state(contact) | wish
+        contact.requested = _state(contact) | link
         introduce = INTRODUCE_OTHERS if len(self._contacts.known) < ENOUGH_CONTACTS else 0
-        hello = Hello(contact.hello_ticket, self._contacts.local, contact.wished | introduce, contact.held_token)
+        hello = Hello(contact.hello_ticket, self._contacts.local, contact.requested | introduce, contact.held_token)
         self.outbox.append((contact, encode_hello(hello)))
 
     def _link(self, contact: Contact, now: int, *, forward: bool | None = None, backward: bool | None = None) -> None:

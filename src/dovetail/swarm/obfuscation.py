@@ -1,4 +1,4 @@
-"""UEP-6: a light mask against filters that look for fixed bytes, optional per peer; no secrecy.
+"""UEP-6: a simple mask against filters that match fixed bytes, optional per peer; it provides no secrecy.
 
 offset  size  field
 0       1     h, below 0x20 or above 0xdf
@@ -38,12 +38,12 @@ def mask_of(h: int, seed: int, size: int) -> int:
 
 
 def encode_obfuscated(packet: bytes, choice: int, seed: int) -> bytes:
-    """The packet masked; `choice` (0-63) and `seed` (0-255) are the sender's random numbers."""
+    """The masked packet; `choice` (0-63) and `seed` (0-255) are random numbers of the sender."""
     return encode_obfuscated_each(packet, ((choice, seed),))[0]
 
 
 def encode_obfuscated_each(packet: bytes, draws: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The packet masked once for each pair of `choice` and `seed`; what they share is computed once."""
+    """The packet masked for each pair of `choice` and `seed`; what they share is computed once."""
     size = len(packet)
     number, ones = int.from_bytes(packet, "little"), _ones(size)
     masked = []
@@ -66,7 +66,7 @@ def decode_obfuscated(datagram: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _ones(size: int) -> int:
-    """1 in every dword that begins in so many bytes: times a mask, the mask repeated."""
+    """1 in every dword that begins within `size` bytes: times a mask, this is the mask repeated."""
     return int.from_bytes(b"\1\0\0\0" * -(-size // 4), "little")
 
 

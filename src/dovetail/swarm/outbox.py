@@ -1,4 +1,4 @@
-"""Messages become datagrams: swarm header, fragments, obfuscation, and the counting of bytes by purpose."""
+"""From messages to datagrams: swarm header, fragments, obfuscation, and byte counts by purpose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dovetail.swarm.contacts import Chance, Contact
+from dovetail.swarm.contacts import Contact, RandomSource
 from dovetail.swarm.fragments import FRAGMENT_BYTES, encode_fragments
 from dovetail.swarm.obfuscation import HEADER_BYTES as MASK_BYTES
 from dovetail.swarm.obfuscation import encode_obfuscated_each
@@ -15,7 +15,7 @@ from dovetail.swarm.packet import SwarmSigner
 from dovetail.swarm.peer_exchange import Endpoint
 
 DRAWN_BITS: Final = 1024
-"""A system's source of randomness is too slow to be asked for every packet."""
+"""Bits drawn at a time: the system's random source is too slow to be called for every packet."""
 MASK_BITS: Final = 14
 
 
@@ -30,23 +30,23 @@ class Purpose(enum.StrEnum):
 class Outbox:
     """Collects datagrams until they are drained."""
 
-    def __init__(self, signer: SwarmSigner, chance: Chance, masks_all: bool) -> None:
+    def __init__(self, signer: SwarmSigner, random_source: RandomSource, masks_all: bool) -> None:
         self._signer = signer
-        self._chance = chance
+        self._random = random_source
         self._masks_all = masks_all
         self._datagrams: list[tuple[Endpoint, bytes]] = []
         self.bytes_sent: Counter[Purpose] = Counter()
         self.datagrams_sent = 0
         self._subbands = self._draw_subbands()
         self._drawn = 0
-        """Random bits that are left, below a 1 that marks the end."""
+        """Unused random bits, below a 1 that marks the end."""
 
     def send(self, message: bytes, receivers: Sequence[Contact], purpose: Purpose, now: int) -> None:
-        """One message to each receiver."""
+        """Send one message to each receiver."""
         self.send_all((message,), receivers, purpose, now)
 
     def send_all(self, messages: Sequence[bytes], receivers: Sequence[Contact], purpose: Purpose, now: int) -> None:
-        """Messages to each receiver, in this order."""
+        """Send messages to each receiver, in this order."""
         headers = self._signer.headers(now // 1000)
         pieces = [headers[subband] + message for message, subband in zip(messages, self._subbands, strict=False)]
         if max(map(len, pieces)) > FRAGMENT_BYTES:
@@ -64,20 +64,20 @@ class Outbox:
             self._datagrams += zip(masked, encode_obfuscated_each(piece, draws), strict=True)
 
     def drain(self) -> list[tuple[Endpoint, bytes]]:
-        """All datagrams since the last time."""
+        """All datagrams since the last call."""
         datagrams, self._datagrams = self._datagrams, []
         self.datagrams_sent += len(datagrams)
         return datagrams
 
     def _draw_subbands(self) -> Iterator[int]:
         while True:
-            for drawn in self._chance.getrandbits(DRAWN_BITS).to_bytes(DRAWN_BITS // 8):
+            for drawn in self._random.getrandbits(DRAWN_BITS).to_bytes(DRAWN_BITS // 8):
                 yield drawn & 0xF
                 yield drawn >> 4
 
     def _draw(self, bits: int) -> int:
         if self._drawn >> bits == 0:
-            self._drawn = self._chance.getrandbits(DRAWN_BITS) | 1 << DRAWN_BITS
+            self._drawn = self._random.getrandbits(DRAWN_BITS) | 1 << DRAWN_BITS
         drawn = self._drawn & (1 << bits) - 1
         self._drawn >>= bits
         return drawn

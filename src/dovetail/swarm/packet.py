@@ -7,10 +7,10 @@
 
     swarm_sig = crc64(swarm address [+ secret], initial value (slot & 0xfffffff) | (subband << 28)) >> 8
 
-slot = unix ms / 16384, subband = four bits chosen at random by the sender. The signature tells swarms apart at the
-price of one table look-up; it is no proof of membership, since a checksum can be computed backwards. A receiver keeps
-the signatures of the slots before, at and after its own time, 16 subbands each: clocks may differ by about 16 s at
-worst and 32 s at best before two peers stop hearing each other. `slot_slack` widens the table on both sides.
+slot = unix ms / 16384, subband = four bits chosen at random by the sender. The signature distinguishes swarms at the
+cost of one table look-up; it is no proof of membership, since a checksum can be inverted. A receiver keeps the
+signatures of the previous, current and next slot by its own clock, 16 subbands each: two peers can receive from each
+other while their clocks differ by at most 16 to 32 s. `slot_slack` widens the table on both sides.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def crc64(data: bytes, initial: int) -> int:
 
 
 def swarm_signature(key: bytes, slot: int, subband: int) -> bytes:
-    """The 7 bytes that name the swarm in this slot and subband; `key` is the address, with the secret if private."""
+    """The swarm's 7 bytes in this slot and subband; `key` is the address, with the secret if the swarm is private."""
     return (crc64(key, (slot & SLOT_MASK) | subband << 28) >> 8).to_bytes(SIGNATURE_BYTES, "little")
 
 
 def swarm_key(address: bytes, secret: bytes | None = None) -> bytes:
-    """What is signed with: the 20-byte address, followed by the 20-byte secret of a private swarm."""
+    """The key of signatures: the 20-byte address, followed by the 20-byte secret of a private swarm."""
     if len(address) != ADDRESS_BYTES:
         raise ValueError(f"swarm address of {len(address)} bytes, expected {ADDRESS_BYTES}")
     if secret is None:
@@ -71,7 +71,7 @@ def swarm_key(address: bytes, secret: bytes | None = None) -> bytes:
 
 
 def check_header(packet: bytes) -> None:
-    """Raise Truncated or BadIndicator where there is no swarm header."""
+    """Raise Truncated or BadIndicator if there is no swarm header."""
     if len(packet) < HEADER_BYTES:
         raise Truncated(f"{len(packet)} bytes, expected at least {HEADER_BYTES}")
     if packet[0] != INDICATOR:
@@ -79,7 +79,7 @@ def check_header(packet: bytes) -> None:
 
 
 class SwarmSigner:
-    """Makes and recognises the signatures of one swarm; the table is renewed when the slot changes."""
+    """Creates and recognises the signatures of one swarm; the table is recomputed when the slot changes."""
 
     __slots__ = ("_headers", "_key", "_known", "_known_headers", "_slack", "_slot")
 
@@ -91,7 +91,7 @@ class SwarmSigner:
         self._known: dict[bytes, int] = {}
         self._known_headers: frozenset[bytes] = frozenset()
 
-    def _turn_to(self, now_ms: int) -> None:
+    def _change_slot(self, now_ms: int) -> None:
         slot = self._slot = now_ms // SLOT_MS
         self._known = {
             swarm_signature(self._key, slot + offset, subband): subband
@@ -102,22 +102,22 @@ class SwarmSigner:
         self._headers = [bytes([INDICATOR]) + swarm_signature(self._key, slot, band) for band in range(SUBBANDS)]
 
     def headers(self, now_ms: int) -> Sequence[bytes]:
-        """The 8 bytes to put before a message, by subband."""
+        """The 8 bytes to prepend to a message, by subband."""
         if now_ms // SLOT_MS != self._slot:
-            self._turn_to(now_ms)
+            self._change_slot(now_ms)
         return self._headers
 
     def known_headers(self, now_ms: int) -> frozenset[bytes]:
-        """The headers of packets of this swarm: one look into the table, for the hot path."""
+        """The valid headers of packets of this swarm, for the hot path."""
         if now_ms // SLOT_MS != self._slot:
-            self._turn_to(now_ms)
+            self._change_slot(now_ms)
         return self._known_headers
 
     def subband_of(self, packet: bytes, now_ms: int) -> int:
         """The subband of a packet of this swarm; raises Truncated, BadIndicator or UnknownSwarm."""
         check_header(packet)
         if now_ms // SLOT_MS != self._slot:
-            self._turn_to(now_ms)
+            self._change_slot(now_ms)
         subband = self._known.get(packet[1:HEADER_BYTES])
         if subband is None:
             raise UnknownSwarm(f"swarm signature {packet[1:HEADER_BYTES].hex()} is not one of ours now")

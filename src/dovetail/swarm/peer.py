@@ -1,9 +1,9 @@
 """One peer of a swarm, as a pure state machine: datagrams and time in, datagrams and events out.
 
-A datagram is unmasked (UEP-6), assembled (UEP-7), matched to the swarm (UEP-10) and then is a content message, a
+A datagram is unmasked (UEP-6), reassembled (UEP-7), matched to the swarm (UEP-10) and then is a content message, a
 pull, a list (UEP-12) or part of the peer exchange. A new content message goes to the journal and the application and
-is relayed to the forward links (`intake`); what it refers to and is not here is wanted (`repair`). Whatever is refused
-is counted by reason; the journal gets a bounded share of it.
+is relayed to the forward links (`intake`); its missing references are wanted (`repair`). Every refusal is counted by
+reason; the journal gets a bounded share of them.
 
 The caller feeds `receive_datagrams` and `handle_timer`, then journals the observations among `events()`, then sends
 `to_send()`, then arms `next_timer()`. To publish: `compose`, solve the work outside, `publish_solved`.
@@ -17,57 +17,52 @@ from typing import Final
 from dovetail.model.address import Address, address_of
 from dovetail.model.errors import LocalProtocolError
 from dovetail.model.hop import Hop, Observation, Stage
-from dovetail.swarm.contacts import Chance, Contact, Contacts
+from dovetail.swarm.acceptance import Entry
+from dovetail.swarm.contacts import Contact, Contacts, RandomSource
 from dovetail.swarm.content import (
-    HASH_BYTES,
+    INDICATOR,
     MAX_CONTENT_BYTES,
+    OPCODE_CONTENT,
     Content,
-    MsgHash,
-    check_times,
-    check_work,
-    decode_fields,
     encode_content,
     expiration_ms,
     message_address,
 )
-from dovetail.swarm.dag import Dag, Entry
+from dovetail.swarm.dag import Dag
 from dovetail.swarm.events import Event
 from dovetail.swarm.fragments import INDICATOR as FRAGMENT
 from dovetail.swarm.fragments import Assembler
-from dovetail.swarm.intake import RELAY_EPOCHS, Intake
-from dovetail.swarm.limits import RefusalBook
+from dovetail.swarm.intake import Intake
+from dovetail.swarm.limits import RefusalLog
 from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.obfuscation import decode_obfuscated, is_obfuscated
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.packet import HEADER_BYTES, SwarmSigner
 from dovetail.swarm.peer_exchange import INDICATOR as EXCHANGE
 from dovetail.swarm.peer_exchange import OPCODE_HELLO, Endpoint, Hello, PeerAddress, decode_exchange
-from dovetail.swarm.queries import (
-    PullHashes,
-    PullRange,
-    RangeList,
-    decode_message,
-)
+from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
+from dovetail.swarm.recovery import restore
 from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import Repair
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
+from dovetail.swarm.uri import peer_uri
 
-CONTENT_HEAD: Final = b"\x79\x10"
+CONTENT_HEAD: Final = bytes((INDICATOR, OPCODE_CONTENT))
 EXCHANGE_HEAD: Final = bytes((EXCHANGE,))
 HELLO_HEAD: Final = bytes((EXCHANGE, OPCODE_HELLO))
 CLOCK_STEP_US: Final = 2_000_000
-"""A clock that goes back by less than this only delays what is due."""
+"""A clock that is set back by less than this only delays what is due."""
 
 
 class Peer:
-    """The swarm as one peer sees it."""
+    """One peer's view of the swarm."""
 
     def __init__(
         self,
         swarm: SwarmSettings,
         address: PeerAddress,
-        chance: Chance,
+        random_source: RandomSource,
         now: int,
         *,
         settings: PeerSettings | None = None,
@@ -78,20 +73,20 @@ class Peer:
         self.swarm = swarm
         self.rules = swarm.rules
         self.address = address
-        self.uri = f"swarm://{swarm.name}/{address.hex()}"
-        self._chance = chance
-        self._address_of = address_of_message
+        self.uri = peer_uri(swarm.name, address)
         self._signer = SwarmSigner(swarm.key, swarm.slot_slack)
         self._assembler: Assembler[Endpoint] = Assembler()
-        self._outbox = Outbox(self._signer, chance, settings.obfuscate)
+        self._outbox = Outbox(self._signer, random_source, settings.obfuscate)
         self._contacts = Contacts(
-            address, swarm.name, chance, settings.serve_bytes_per_second, settings.queries_per_second
+            address, swarm.name, random_source, settings.serve_bytes_per_second, settings.queries_per_second
         )
-        self._neighbours = Neighbours(self._contacts, settings, chance, now)
+        self._neighbours = Neighbours(self._contacts, settings, random_source, now)
         self._dag = Dag(swarm.epoch_ms)
-        self._refusals = RefusalBook(settings.rejections_per_second)
+        self._refusals = RefusalLog(settings.rejections_per_second)
         self._events: list[Event] = []
-        self._repair = Repair(swarm, settings, self._dag, self._contacts, self._outbox, self._events, chance, now)
+        self._repair = Repair(
+            swarm, settings, self._dag, self._contacts, self._outbox, self._events, random_source, now
+        )
         self._intake = Intake(
             self.uri,
             self.rules,
@@ -112,24 +107,22 @@ class Peer:
 
     @property
     def has_application(self) -> bool:
-        """Whether somebody takes messages: only then are they told and observed as delivered."""
+        """Whether an application takes messages: only then are they passed on and observed as delivered."""
         return self._intake.has_application
 
     @has_application.setter
-    def has_application(self, is_there: bool) -> None:
-        self._intake.has_application = is_there
+    def has_application(self, value: bool) -> None:
+        self._intake.has_application = value
 
-    # -- the five verbs
+    # -- input and output
 
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
-        """One datagram came from an endpoint."""
+        """One datagram from an endpoint."""
         self.receive_datagrams((data,), sender, now)
 
     def receive_datagrams(self, datagrams: Sequence[bytes], sender: str, now: int) -> None:
-        """Datagrams came from one endpoint, in this order."""
-        if now < self._latest_us:
-            self._notice_clock(now)
-        self._latest_us = now
+        """Datagrams from one endpoint, in the order of arrival."""
+        self._advance(now)
         self._received_datagrams += len(datagrams)
         self._received_bytes += sum(map(len, datagrams))
         endpoint = Endpoint(sender)
@@ -148,10 +141,7 @@ class Peer:
 
     def handle_timer(self, now: int) -> None:
         """Do what has become due."""
-        if now < self._latest_us:
-            self._notice_clock(now)
-        self._latest_us = now
-        self._expire(now)
+        self._advance(now)
         self._neighbours.handle_timer(now)
         for contact in self._neighbours.returned:
             self._repair.gossip.prefer(contact, now)
@@ -166,7 +156,7 @@ class Peer:
         return due if expiry_ms is None else min(due, expiry_ms * 1000)
 
     def events(self) -> list[Event]:
-        """What happened since the last time; observations go to the journal before anything is sent."""
+        """Events since the last call; journal the observations among them before sending anything."""
         events = self._events[:]
         self._events.clear()
         return events
@@ -175,12 +165,13 @@ class Peer:
         """Datagrams to send now."""
         return self._outbox.drain()
 
-    # -- the application's verbs
+    # -- for the application
 
     def compose(self, payload: bytes, ttl_epochs: int, now: int) -> bytes:
         """A message without its work: the caller solves it and calls `publish_solved` within its lifetime."""
         if not 0 <= ttl_epochs <= self.rules.max_ttl_epochs:
             raise LocalProtocolError(f"ttl of {ttl_epochs} epochs, expected 0 to {self.rules.max_ttl_epochs}")
+        self._advance(now)
         now_ms = now // 1000
         expires_ms = expiration_ms(now_ms, ttl_epochs, self.rules.epoch_ms)
         references = self._dag.choose_references(now_ms, expires_ms) if ttl_epochs else ()
@@ -192,59 +183,17 @@ class Peer:
             raise LocalProtocolError(str(error)) from None
 
     def publish_solved(self, message: bytes, now: int) -> Address:
-        """Bring a solved message into the swarm; publishing the same one again does nothing."""
+        """Publish a solved message; publishing the same one again has no effect."""
+        self._advance(now)
         try:
-            timestamp_ms, ttl_epochs, refers = decode_fields(message)
-            check_work(message, self.rules.pow_target)
-            expires_ms = check_times(timestamp_ms, ttl_epochs, now // 1000, self.rules)
+            return self._intake.publish(message, now)
         except Refusal as refusal:
             raise LocalProtocolError(f"cannot publish: {refusal.detail}") from None
-        address = self._address_of(message)
-        if address not in self._dag:
-            msg_hash = MsgHash(address[:HASH_BYTES])
-            entry = Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, message)
-            self._intake.publish(entry, now)
-            if ttl_epochs:
-                self._repair.own.add(address, now)
-        return address
 
     def restore(self, hops: Iterable[Hop], now: int) -> int:
-        """Take back what the journal holds and is not expired; how many messages that were.
-
-        Own messages that are young and that nobody is known to have are pushed again: they may never have been sent.
-        """
-        bodies: dict[Address, bytes] = {}
-        taken: dict[Address, tuple[int, Stage]] = {}
-        served: set[Address] = set()
-        for hop in hops:
-            if hop.raw is not None:
-                bodies[hop.message] = hop.raw
-            if hop.stage in (Stage.ACCEPTED, Stage.CREATED):
-                taken[hop.message] = hop.at_us, hop.stage
-            elif hop.stage is Stage.SERVED:
-                served.add(hop.message)
-        for address, (at_us, stage) in taken.items():
-            raw = bodies.get(address)
-            if raw is not None and address not in self._dag:
-                self._take_back(address, raw, at_us, stage, now)
-        for address in served:
-            self._repair.own.confirm(address)
+        """Add the unexpired messages of the journal; how many there are."""
+        restore(hops, self._dag, self._repair, self.rules.epoch_ms, now)
         return len(self._dag)
-
-    def _take_back(self, address: Address, raw: bytes, at_us: int, stage: Stage, now: int) -> None:
-        timestamp_ms, ttl_epochs, refers = decode_fields(raw)
-        expires_ms = expiration_ms(timestamp_ms, ttl_epochs, self.rules.epoch_ms)
-        if expires_ms * 1000 <= now:
-            return
-        entry = Entry(address, MsgHash(address[:HASH_BYTES]), timestamp_ms, expires_ms, ttl_epochs, refers, raw)
-        self._dag.add(entry)
-        repair = self._repair
-        if at_us // 1000 - timestamp_ms > repair.latecomers.from_age_ms:
-            repair.latecomers.note(entry, at_us)
-        if stage is Stage.ACCEPTED:
-            repair.confirm_referred(entry)
-        elif ttl_epochs and now // 1000 - timestamp_ms <= RELAY_EPOCHS * self.rules.epoch_ms:
-            repair.own.add(address, now)
 
     def messages_between(self, start_ms: int, end_ms: int) -> list[Entry]:
         """Unexpired messages of this time, both ends included, in order."""
@@ -255,7 +204,7 @@ class Peer:
         return self._dag.addresses()
 
     def status(self) -> PeerStatus:
-        """Numbers and neighbours for people and metrics."""
+        """State and counters."""
         contacts = self._contacts
         return PeerStatus(
             uri=self.uri,
@@ -279,26 +228,28 @@ class Peer:
             sent_datagrams=self._outbox.datagrams_sent,
         )
 
-    def _notice_clock(self, now: int) -> None:
-        """The clock was set back: what was planned for a time that is far away now is planned anew.
+    def _advance(self, now: int) -> None:
+        """Time has passed: expired messages go at once. After a clock step all planned times are discarded.
 
-        Messages may have expired by the wrong clock; asking for everything brings them back.
+        Messages may have expired by the wrong clock; asking for everything again brings them back.
         """
-        if self._latest_us - now < CLOCK_STEP_US:
-            return
-        self._neighbours.turn_back(now)
-        self._repair.turn_back(now)
-        self._assembler = Assembler()
+        if self._latest_us - now >= CLOCK_STEP_US:
+            self._neighbours.handle_clock_step(now)
+            self._repair.handle_clock_step(now)
+            self._assembler = Assembler()
+        self._latest_us = now
+        for entry in self._dag.expire(now // 1000):
+            self._repair.note_expired(entry.address, now)
 
     # -- receiving
 
     def _receive_contents(self, messages: Sequence[bytes], endpoint: Endpoint, now: int) -> None:
-        """Content messages came, each in a datagram of its own that was neither masked nor a fragment."""
+        """Content messages that arrived one to a datagram, neither masked nor fragmented."""
         size = sum(map(len, messages)) + HEADER_BYTES * len(messages)
         self._intake.receive(messages, self._hear(endpoint, size, False, now), now)
 
     def _receive_other(self, data: bytes, endpoint: Endpoint, now: int) -> None:
-        """A datagram of any other kind came."""
+        """A datagram of any other kind."""
         is_masked = is_obfuscated(data)
         try:
             packet = self._open(data, endpoint, now)
@@ -320,8 +271,8 @@ class Peer:
             self._refuse(refusal, message, endpoint, now)
 
     def _hear(self, endpoint: Endpoint, size: int, is_masked: bool, now: int) -> Contact:
-        """So many bytes of this swarm came from an endpoint; who that is."""
-        contact = self._contacts.meet(endpoint, now)
+        """The contact of an endpoint from which `size` bytes of this swarm arrived."""
+        contact = self._contacts.get_or_add(endpoint, now)
         contact.heard_us = now
         contact.received_bytes += size
         contact.is_masked = is_masked
@@ -359,26 +310,21 @@ class Peer:
     def _refuse(self, refusal: Refusal, data: bytes, endpoint: Endpoint, now: int) -> None:
         if not self._refusals.note(refusal.reason, now):
             return
-        contact = self._contacts.find(endpoint)
         is_kept = len(data) <= MAX_CONTENT_BYTES
         self._events.append(
             Observation(
                 at_us=now,
                 stage=Stage.REJECTED,
                 message=address_of(data),
-                counterparts=(contact.uri if contact else f"udp://{endpoint}",),
+                counterparts=(self._contacts.uri_of(endpoint),),
                 reason=refusal.reason,
                 raw=data if is_kept else None,
                 size=None if is_kept else len(data),
             )
         )
 
-    def _expire(self, now: int) -> None:
-        for entry in self._dag.expire(now // 1000):
-            self._repair.note_expired(entry.address, now)
-
     def _flush(self, now: int) -> None:
-        """Send what the neighbours and the gossip have to say."""
+        """Send the messages of the neighbours and the gossip."""
         for outbox, purpose in (
             (self._neighbours.outbox, Purpose.UPKEEP),
             (self._repair.gossip.outbox, Purpose.REPAIR),
@@ -392,10 +338,10 @@ class Peer:
 
 
 def _may_go(message: bytes, contact: Contact, now: int) -> bool:
-    """Whether a contact may be sent this: no amplification to one that has not answered yet.
+    """Whether a contact may be sent this: no amplification towards one that is not validated.
 
-    Whoever runs this peer has named the pinned ones: they are asked as often as it takes. Else a peer whose first
-    hellos were all lost, and that heard but little of its bootstrap peer, would never ask it again.
+    Pinned contacts were configured: they are sent hellos as often as it takes. Otherwise a peer whose first hellos were
+    all lost, and that received few bytes from its bootstrap peer, would never ask it again.
     """
     if contact.is_validated or not contact.received_bytes:
         return True

@@ -1,13 +1,13 @@
 """Peer exchange: how peers of one swarm find and link each other. This project's own, under indicator 0x70.
 
-    hello 0x01   indicator, opcode, ticket:4, proof:4, peer address:20, wishes:1
-    answer 0x02  indicator, opcode, ticket:4, token:4, peer address:20, grants:1, count:1,
+    hello 0x01   indicator, opcode, ticket:4, proof:4, peer address:20, requested:1
+    answer 0x02  indicator, opcode, ticket:4, token:4, peer address:20, granted:1, count:1,
                  count * (address:20, size:1, endpoint)
 
-A hello asks "are you there, who are you, shall we link"; the answer echoes its ticket, which proves that the answerer
-receives what is sent to its address. It gives a token, too; the next hello shows it as proof, which proves the same of
-the asker (zero: no token yet). Wishes and grants are the whole present state, so repeating them is harmless.
-An endpoint is text as the shell understands it, `192.0.2.7:4711` or `[2001:db8::7]:4711`.
+A hello asks for the peer address and for links. The answer echoes its ticket, which proves that the answering peer
+receives at its endpoint. It also carries a token, which the next hello returns as proof, so that the asking peer proves
+the same (zero: no token yet). Requested and granted links are complete states, so repeating them is harmless.
+An endpoint is text that the shell can parse, `192.0.2.7:4711` or `[2001:db8::7]:4711`.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ _ENTRY: Final = struct.Struct("<20sB")
 
 
 class Hello(msgspec.Struct, frozen=True, gc=False):
-    """A question to another peer; `wishes` are the flags above, seen from the sender."""
+    """A request to another peer; `requested` are the flags above, from the sender's point of view."""
 
     ticket: bytes
     address: PeerAddress
-    wishes: int
+    requested: int
     proof: bytes = NO_PROOF
 
 
 class Introduction(msgspec.Struct, frozen=True, gc=False):
-    """Where another peer was heard."""
+    """The endpoint of another peer."""
 
     address: PeerAddress
     endpoint: Endpoint
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """The answer to a hello; `grants` are the flags above, seen from the answerer."""
+    """The answer to a hello; `granted` are the flags above, from the answering peer's point of view."""
 
     ticket: bytes
     token: bytes
     address: PeerAddress
-    grants: int
+    granted: int
     introductions: tuple[Introduction, ...] = ()
 
 
 def encode_hello(hello: Hello) -> bytes:
-    """31 bytes."""
-    return _HELLO.pack(INDICATOR, OPCODE_HELLO, hello.ticket, hello.proof, hello.address, hello.wishes)
+    """The 31 bytes of a hello."""
+    return _HELLO.pack(INDICATOR, OPCODE_HELLO, hello.ticket, hello.proof, hello.address, hello.requested)
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """32 bytes and the introductions."""
+    """32 bytes, then the introductions."""
     parts = [
         _ANSWER.pack(
             INDICATOR,
@@ -79,7 +79,7 @@ def encode_answer(answer: Answer) -> bytes:
             answer.ticket,
             answer.token,
             answer.address,
-            answer.grants,
+            answer.granted,
             len(answer.introductions),
         )
     ]
@@ -100,8 +100,8 @@ def decode_exchange(data: bytes) -> Hello | Answer:
             raise Truncated(f"{len(data)} bytes, expected {_HELLO.size}")
         if len(data) > _HELLO.size:
             raise TrailingBytes(f"{len(data)} bytes, expected {_HELLO.size}")
-        _, _, ticket, proof, address, wishes = _HELLO.unpack(data)
-        return Hello(ticket, PeerAddress(address), wishes, proof)
+        _, _, ticket, proof, address, requested = _HELLO.unpack(data)
+        return Hello(ticket, PeerAddress(address), requested, proof)
     if data[1] == OPCODE_ANSWER:
         return _decode_answer(data)
     raise UnknownOpcode(f"opcode 0x{data[1]:02x}, expected 0x01 or 0x02")
@@ -110,7 +110,7 @@ def decode_exchange(data: bytes) -> Hello | Answer:
 def _decode_answer(data: bytes) -> Answer:
     if len(data) < _ANSWER.size:
         raise Truncated(f"{len(data)} bytes, expected at least {_ANSWER.size}")
-    _, _, ticket, token, address, grants, count = _ANSWER.unpack_from(data)
+    _, _, ticket, token, address, granted, count = _ANSWER.unpack_from(data)
     at = _ANSWER.size
     introductions = []
     for _ in range(count):
@@ -126,11 +126,11 @@ def _decode_answer(data: bytes) -> Answer:
         at += size
     if at != len(data):
         raise TrailingBytes(f"{len(data)} bytes, expected {at}")
-    return Answer(ticket, token, PeerAddress(address), grants, tuple(introductions[:MAX_INTRODUCTIONS]))
+    return Answer(ticket, token, PeerAddress(address), granted, tuple(introductions[:MAX_INTRODUCTIONS]))
 
 
 def is_forward_peer(local: PeerAddress, peer: PeerAddress) -> bool:
-    """Whether messages flow from `local` to `peer`: it lies in the half of the ring ahead of us.
+    """Whether messages flow from `local` to `peer`: it is in the half of the ring ahead of us.
 
     Addresses are 160-bit little-endian numbers on a ring; exactly opposite, the smaller one is behind.
     """

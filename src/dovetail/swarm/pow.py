@@ -1,9 +1,9 @@
 """The small proof of work of UEP-12, Anti-Spamming: search and check.
 
-The search begins at a nonce the caller chose at random and increases, wrapping at 2^64. A `WorkSearch` examines one
-run of nonces and returns the first that is good enough; whoever drives it decides how long a run is, in how many
-threads, and when to stop. `HashlibSearch` always works; `dovetail.swarm.pow_llvm` does the same at the speed of the
-machine's vectors and releases the interpreter lock while it works. Checking is one hash (`content.check_work`).
+The search begins at a nonce that the caller chose at random and increases, wrapping at 2^64. A `WorkSearch` examines
+one run of nonces and returns the first whose work is below the target; the caller decides how long a run is, in how
+many threads, and when to stop. `HashlibSearch` needs only the standard library; `dovetail.swarm.pow_llvm` uses the
+machine's vector instructions and releases the interpreter lock. Checking is one hash (`content.check_work`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dovetail.swarm.content import WORK_NONCE_OFFSET, with_nonce, work_preimage
 
 NONCES: Final = 1 << 64
 RUN: Final = 1 << 16
-"""Nonces examined between two looks at `is_cancelled`: some milliseconds with vectors, about 50 ms with hashlib."""
+"""Nonces examined between two checks of `is_cancelled`: some milliseconds with vectors, about 50 ms with hashlib."""
 
 
 class WorkSearch(Protocol):
-    """One way to look for a nonce."""
+    """An implementation of the search for a nonce."""
 
     name: str
 
@@ -72,9 +72,9 @@ def solve(
     is_cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> bytes | None:
-    """The message with a nonce that fulfils the target, or None once `is_cancelled` says so.
+    """The message with a nonce that meets the target, or None once `is_cancelled` returns True.
 
-    `progress` hears how many nonces have been examined. The search can be cancelled between two runs.
+    `progress` is called with the number of nonces examined. The search can be cancelled between two runs.
     """
     examined = 0
     while not is_cancelled():
@@ -87,7 +87,7 @@ def solve(
 
 
 def best_search() -> WorkSearch:
-    """The fastest search this installation has."""
+    """The fastest search available in this installation."""
     try:
         from dovetail.swarm.pow_llvm import VectorSearch
     except ImportError:

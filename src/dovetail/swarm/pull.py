@@ -1,11 +1,11 @@
-"""Which messages are missing, whom to ask for them, and when to stop asking.
+"""Which messages are missing, which peers to ask for them, and when to stop asking.
 
-Each missing hash is wanted once, however many messages refer to it, so the walk back through the graph ends whatever
-its shape (reading 8). A want waits a moment, since a message that is only late needs no pull; then the peer that
-named the hash is asked, then others, one at a time, with growing pauses, `MAX_ATTEMPTS` times. After that it is
-given up and remembered for a while, so that references that can never be resolved cost a bounded number of datagrams.
-Wants are bounded in all and per source that named them: a peer that invents hashes crowds out only itself.
-What is not wanted for lack of room is found again by the time-range pulls.
+Each missing hash is wanted once, however many messages refer to it, so following references back ends whatever the
+shape of the graph (reading 8). A want is delayed a little, since a message that is only late needs no pull; then the
+peer that named the hash is asked, then others, one at a time, at growing intervals, `MAX_ATTEMPTS` times. After that it
+is given up and remembered for a while, so that references that can never be resolved cost a bounded number of
+datagrams. Wants are bounded in total and per source that named them, so a peer that invents hashes displaces only its
+own. What is not wanted for lack of room is found again by time-range pulls.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from heapq import heappop, heappush
 from typing import Final
 
 from dovetail.model.address import Address
-from dovetail.swarm.content import MsgHash
+from dovetail.swarm.content import MsgHash, is_expired
 from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.queries import MAX_HASHES_SENT
 
 FIRST_DELAY_US: Final = 300_000
 RETRY_US: Final = 500_000
 QUICK_ATTEMPTS: Final = 12
-"""So many attempts follow each other without a growing pause: half of them fail at 30 % loss."""
+"""Attempts at a constant interval before it grows: half of them fail at 30 % loss."""
 GROWTH: Final = 1.5
 MAX_RETRY_US: Final = 4_000_000
 MAX_ATTEMPTS: Final = 24
@@ -30,9 +30,9 @@ MAX_WANTED: Final = 4_096
 MAX_WANTED_PER_SOURCE: Final = 1_024
 MAX_GIVEN_UP: Final = 4_096
 GIVEN_UP_US: Final = 60_000_000
-"""For so long a hash that was given up is not wanted again on the word of the same peer."""
+"""How long a hash that was given up is not wanted again if the same peer names it."""
 CROWDED_US: Final = 100_000
-"""How long a hash waits that did not fit into the datagram for its peer."""
+"""Delay of a hash that did not fit into the datagram for its peer."""
 
 
 class Want:
@@ -75,7 +75,7 @@ class Wants:
         self._queue: list[tuple[int, MsgHash]] = []
         self._given_up: dict[MsgHash, tuple[Endpoint, int]] = {}
         self.crowded_out = 0
-        """Hashes that were not taken for lack of room."""
+        """Hashes that were not wanted for lack of room."""
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -85,7 +85,7 @@ class Wants:
 
     @property
     def next_due_us(self) -> int | None:
-        """When somebody has to be asked."""
+        """When the next pull is due."""
         while self._queue:
             due, msg_hash = self._queue[0]
             want = self._wants.get(msg_hash)
@@ -105,7 +105,7 @@ class Wants:
         delay_us: int = FIRST_DELAY_US,
         is_history: bool = False,
     ) -> bool:
-        """Want a message that `source` named; True if that is news."""
+        """Want a message that `source` named; True if it was not wanted before."""
         want = self._wants.get(msg_hash)
         if want is not None:
             if source not in want.tried and source not in want.untried and len(want.untried) < MAX_ATTEMPTS:
@@ -125,30 +125,30 @@ class Wants:
         self._schedule(want, now + delay_us)
         return True
 
-    def turn_back(self, now: int) -> None:
-        """The clock was set back: ask for all of them now."""
+    def handle_clock_step(self, now: int) -> None:
+        """The clock was set back: pull all of them now."""
         self._queue = []
         self._given_up.clear()
         for want in self._wants.values():
             self._schedule(want, now)
 
     def resolve(self, msg_hash: MsgHash) -> Want | None:
-        """The message came."""
+        """The message arrived; the want that it resolves, if any."""
         want = self._wants.pop(msg_hash, None)
         if want is not None:
-            self._leave(want)
+            self._release_slot(want)
         self._given_up.pop(msg_hash, None)
         return want
 
     def collect(
         self, now: int, other_peer: Callable[[Want], Endpoint | None], jitter: Callable[[], float]
     ) -> tuple[dict[Endpoint, list[Want]], list[Want]]:
-        """Whom to ask for what now, at most one datagram each, and what is given up."""
+        """The pulls that are due, at most one datagram for each peer, and the wants that are given up."""
         asks: dict[Endpoint, list[Want]] = {}
         given_up: list[Want] = []
         while (due := self.next_due_us) is not None and due <= now:
             want = self._wants[heappop(self._queue)[1]]
-            if want.attempts >= MAX_ATTEMPTS or (want.deadline_ms is not None and want.deadline_ms * 1000 <= now):
+            if want.attempts >= MAX_ATTEMPTS or _is_over(want, now):
                 self._give_up(want, now)
                 given_up.append(want)
                 continue
@@ -174,15 +174,19 @@ class Wants:
 
     def _give_up(self, want: Want, now: int) -> None:
         del self._wants[want.msg_hash]
-        self._leave(want)
+        self._release_slot(want)
         if len(self._given_up) >= MAX_GIVEN_UP:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[want.msg_hash] = (want.named_by, now + GIVEN_UP_US)
 
-    def _leave(self, want: Want) -> None:
+    def _release_slot(self, want: Want) -> None:
         source = want.named_by
         left = self._per_source[source] - 1
         if left:
             self._per_source[source] = left
         else:
             del self._per_source[source]
+
+
+def _is_over(want: Want, now: int) -> bool:
+    return want.deadline_ms is not None and is_expired(want.deadline_ms, now // 1000)

@@ -18,21 +18,20 @@ import msgspec
 from dovetail.swarm.content import (
     HASH_BYTES,
     INDICATOR,
-    MAX_CONTENT_BYTES,
     OPCODE_CONTENT,
+    OPCODE_LIST,
+    OPCODE_PULL_HASHES,
+    OPCODE_PULL_RANGE,
     Content,
     MsgHash,
     decode_content,
+    decode_header,
 )
-from dovetail.swarm.refusals import BadIndicator, BadTimeRange, TooLarge, TrailingBytes, Truncated, UnknownOpcode
-
-OPCODE_LIST: Final = 0x11
-OPCODE_PULL_HASHES: Final = 0x20
-OPCODE_PULL_RANGE: Final = 0x21
+from dovetail.swarm.refusals import BadTimeRange, TrailingBytes, Truncated
 
 TICKET_BYTES: Final = 4
 MAX_HASHES_SENT: Final = 170
-"""What fits one datagram; up to 255 are accepted (reading 14)."""
+"""As many as fit one datagram; up to 255 are accepted (reading 14)."""
 MAX_HASHES: Final = 255
 
 _PULL_HEAD: Final = struct.Struct("<BBB")
@@ -41,13 +40,13 @@ _LIST_HEAD: Final = struct.Struct("<BB4sIHIHB")
 
 
 class PullHashes(msgspec.Struct, frozen=True, gc=False):
-    """Opcode 0x20: please send these messages."""
+    """Opcode 0x20: a request for these messages."""
 
     hashes: tuple[MsgHash, ...]
 
 
 class PullRange(msgspec.Struct, frozen=True, gc=False):
-    """Opcode 0x21: please list what you have from this time."""
+    """Opcode 0x21: a request for the messages of this time, both ends included."""
 
     ticket: bytes
     start_ms: int
@@ -55,7 +54,7 @@ class PullRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class RangeList(msgspec.Struct, frozen=True, gc=False):
-    """Opcode 0x11: these messages I have between the two times, in chronological order."""
+    """Opcode 0x11: the messages held between the two times, in chronological order."""
 
     ticket: bytes
     start_ms: int
@@ -68,40 +67,15 @@ Message = Content | PullHashes | PullRange | RangeList
 
 def decode_message(data: bytes) -> Message:
     """Any UEP-12 message; raises a `Refusal`."""
-    if len(data) < 2:
-        raise Truncated(f"{len(data)} bytes, expected at least 2")
-    if len(data) > MAX_CONTENT_BYTES:
-        raise TooLarge(f"{len(data)} bytes, expected at most {MAX_CONTENT_BYTES}")
-    if data[0] != INDICATOR:
-        raise BadIndicator(f"first byte 0x{data[0]:02x}, expected 0x{INDICATOR:02x}")
-    match data[1]:
-        case 0x10:
-            return decode_content(data)
-        case 0x11:
-            return decode_range_list(data)
-        case 0x20:
-            return decode_pull_hashes(data)
-        case 0x21:
-            return decode_pull_range(data)
-        case opcode:
-            raise UnknownOpcode(f"opcode 0x{opcode:02x}, expected one of 0x10, 0x11, 0x20, 0x21")
+    opcode = decode_header(data)
+    if opcode == OPCODE_CONTENT:
+        return decode_content(data)
+    if opcode == OPCODE_LIST:
+        return _decode_range_list(data)
+    return _decode_pull_hashes(data) if opcode == OPCODE_PULL_HASHES else _decode_pull_range(data)
 
 
-def opcode_of(message: Message) -> int:
-    """The opcode that a decoded message had."""
-    match message:
-        case Content():
-            return OPCODE_CONTENT
-        case RangeList():
-            return OPCODE_LIST
-        case PullHashes():
-            return OPCODE_PULL_HASHES
-        case PullRange():
-            return OPCODE_PULL_RANGE
-
-
-def decode_pull_hashes(data: bytes) -> PullHashes:
-    """A pull by hashes; the caller has checked indicator and opcode."""
+def _decode_pull_hashes(data: bytes) -> PullHashes:
     if len(data) < _PULL_HEAD.size:
         raise Truncated(f"{len(data)} bytes, expected at least {_PULL_HEAD.size}")
     return PullHashes(_decode_hashes(data, _PULL_HEAD.size, data[2]))
@@ -113,8 +87,7 @@ def encode_pull_hashes(hashes: Sequence[MsgHash]) -> bytes:
     return _PULL_HEAD.pack(INDICATOR, OPCODE_PULL_HASHES, len(hashes)) + b"".join(hashes)
 
 
-def decode_pull_range(data: bytes) -> PullRange:
-    """A pull by time; the caller has checked indicator and opcode."""
+def _decode_pull_range(data: bytes) -> PullRange:
     if len(data) < _RANGE.size:
         raise Truncated(f"{len(data)} bytes, expected {_RANGE.size}")
     if len(data) > _RANGE.size:
@@ -131,8 +104,7 @@ def encode_pull_range(ticket: bytes, start_ms: int, end_ms: int) -> bytes:
     return _RANGE.pack(INDICATOR, OPCODE_PULL_RANGE, ticket, start_ms & low, start_ms >> 32, end_ms & low, end_ms >> 32)
 
 
-def decode_range_list(data: bytes) -> RangeList:
-    """An answer to a pull by time; the caller has checked indicator and opcode."""
+def _decode_range_list(data: bytes) -> RangeList:
     if len(data) < _LIST_HEAD.size:
         raise Truncated(f"{len(data)} bytes, expected at least {_LIST_HEAD.size}")
     _, _, ticket, start_low, start_high, end_low, end_high, count = _LIST_HEAD.unpack_from(data)

@@ -1,9 +1,9 @@
-"""Why a datagram is refused: one class per rule of the wire, each with the reason that goes into the journal.
+"""Why a datagram is refused: one class per rule, each with the reason that is journaled.
 
 Refusal
   Truncated  TooLarge  BadIndicator  UnknownOpcode  UnsupportedVersion  BadReferenceCount  TrailingBytes
   BadTimeRange  BadProofOfWork                      the bytes cannot be a message of this swarm
-  TtlTooLong  FromFuture  Expired                   a message, but not acceptable now
+  TtlTooLong  FromFuture  Expired  SelfReference    a message, but not acceptable now
   UnknownSwarm  BadSignature  BadFragment           refused by the layers beneath
   UnknownTicket  RateLimited                        refused by the peer's own bookkeeping
 """
@@ -17,7 +17,7 @@ from dovetail.model.hop import Reason
 
 
 class Refusal(RemoteProtocolError):
-    """A peer broke a rule; `reason` is what is counted and journaled."""
+    """A peer broke a rule; `reason` is counted and journaled."""
 
     code: ClassVar[Reason] = Reason.MALFORMED
 
@@ -86,7 +86,7 @@ class TtlTooLong(Refusal):
 
 
 class FromFuture(Refusal):
-    """Its timestamp lies further ahead than the tolerated skew."""
+    """Its timestamp is further ahead than the tolerated clock skew."""
 
     code = Reason.FROM_FUTURE
 
@@ -122,7 +122,7 @@ class UnknownTicket(Refusal):
 
 
 class RateLimited(Refusal):
-    """Its source sent more than its share."""
+    """Its source exceeded a rate limit."""
 
     code = Reason.RATE_LIMITED
 

@@ -1,20 +1,22 @@
-"""Answers to pulls: what is served, how much of it, and never anything expired or of ttl 0.
+"""Replies to pulls: what is served and how much of it.
 
 A pull by time is always answered with a list, the only acknowledgement there is, and with the messages themselves
-when at most `push_limit` match (reading 13). A list is cut only between two milliseconds and says which end it really
-covers. Only where one single millisecond has more than 170 messages the list grows, up to 255 and two fragments; what
-is beyond that is found by references. A list also names what came here late and lies before the range (`latecomers`);
-it then says an earlier start: "the actual time range of messages be included". Answers to one source are bounded
-(`Contact.may_send`): a reply may be partial.
+if at most `push_limit` match (reading 13). A list is cut only between two milliseconds and states the end that it
+covers. If a single millisecond has more than 170 messages the list grows, up to 255 and two fragments; messages beyond
+that are found by references. A list also includes messages that arrived here late and are older than the range
+(`late_messages`); its start is then earlier: "the actual time range of messages be included". Replies to one source
+are bounded (`Contact.may_send`) and may be partial. The graph holds only what may be served: neither expired messages
+nor those of ttl 0.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from dovetail.swarm.acceptance import Entry
 from dovetail.swarm.contacts import Contact
-from dovetail.swarm.dag import Dag, Entry
-from dovetail.swarm.late_messages import Latecomers
+from dovetail.swarm.dag import Dag
+from dovetail.swarm.late_messages import LateMessages
 from dovetail.swarm.packet import HEADER_BYTES
 from dovetail.swarm.queries import MAX_HASHES, MAX_HASHES_SENT, PullHashes, PullRange, encode_range_list
 from dovetail.swarm.refusals import RateLimited
@@ -23,42 +25,40 @@ OVERHEAD_BYTES: Final = HEADER_BYTES + 2
 
 
 class Serving:
-    """Answers from one DAG."""
+    """Replies from one DAG."""
 
-    def __init__(self, dag: Dag, push_limit: int, latecomers: Latecomers) -> None:
+    def __init__(self, dag: Dag, push_limit: int, late_messages: LateMessages) -> None:
         self._dag = dag
         self._push_limit = push_limit
-        self._latecomers = latecomers
+        self._late_messages = late_messages
 
     def answer_hashes(self, query: PullHashes, contact: Contact, now: int) -> list[Entry]:
         """The messages to send; raises RateLimited."""
-        self._check_rate(contact, now)
+        _check_rate(contact, now)
         return [
             entry
             for msg_hash in dict.fromkeys(query.hashes)
             for entry in self._dag.by_hash(msg_hash)
-            if self._may_serve(entry, contact, now)
+            if _may_serve(entry, contact, now)
         ]
 
     def answer_range(self, query: PullRange, contact: Contact, now: int) -> tuple[bytes, list[Entry]]:
         """The list to send and the messages to push with it; raises RateLimited."""
-        self._check_rate(contact, now)
-        entries, end_ms = self._cut(query, now // 1000)
-        late = self._latecomers.named_before(query.start_ms, MAX_HASHES_SENT - len(entries), now)
+        _check_rate(contact, now)
+        entries, end_ms = self._cut(query)
+        late = self._late_messages.before(query.start_ms, MAX_HASHES_SENT - len(entries), now)
         start_ms = late[0].timestamp_ms if late else query.start_ms
         hashes = [entry.msg_hash for entry in (*late, *entries)]
         answer = encode_range_list(query.ticket, start_ms, end_ms, hashes)
         if not contact.may_send(len(answer) + OVERHEAD_BYTES, now):
-            raise RateLimited(f"{contact.endpoint} was sent its share")
+            raise RateLimited(f"{contact.endpoint} was sent more than its rate")
         if len(entries) > self._push_limit:
             return answer, []
-        return answer, [entry for entry in entries if self._may_serve(entry, contact, now)]
+        return answer, [entry for entry in entries if _may_serve(entry, contact, now)]
 
-    def _cut(self, query: PullRange, now_ms: int) -> tuple[list[Entry], int]:
+    def _cut(self, query: PullRange) -> tuple[list[Entry], int]:
         entries: list[Entry] = []
         for entry in self._dag.between(query.start_ms, query.end_ms):
-            if entry.expires_ms <= now_ms:
-                continue
             if len(entries) >= MAX_HASHES_SENT and entry.timestamp_ms != entries[-1].timestamp_ms:
                 return entries, entry.timestamp_ms - 1
             if len(entries) == MAX_HASHES_SENT and entries[0].timestamp_ms != entry.timestamp_ms:
@@ -69,9 +69,11 @@ class Serving:
             entries.append(entry)
         return entries, query.end_ms
 
-    def _check_rate(self, contact: Contact, now: int) -> None:
-        if not contact.queries.take(1, now):
-            raise RateLimited(f"{contact.endpoint} asked more than its share")
 
-    def _may_serve(self, entry: Entry, contact: Contact, now: int) -> bool:
-        return entry.expires_ms > now // 1000 and contact.may_send(len(entry.raw) + OVERHEAD_BYTES, now)
+def _check_rate(contact: Contact, now: int) -> None:
+    if not contact.queries.take(1, now):
+        raise RateLimited(f"{contact.endpoint} asked more often than its rate")
+
+
+def _may_serve(entry: Entry, contact: Contact, now: int) -> bool:
+    return contact.may_send(len(entry.raw) + OVERHEAD_BYTES, now)

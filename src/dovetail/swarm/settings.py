@@ -1,11 +1,11 @@
 """What all peers of a swarm agree on, and what each peer decides for itself.
 
 `SwarmSettings` is the agreement: every peer has the same file. Its hash is part of the swarm address, so peers that
-disagree about an epoch or a target do not hear each other instead of quietly refusing each other's messages:
+disagree about an epoch or a target are in different swarms instead of silently refusing each other's messages:
 
     address = SHA-256(name)[:12] + SHA-256(canonical JSON of the agreement)[:8]
 
-A swarm made elsewhere has an address of its own; give it as `address`, and the agreement is then nobody's but yours.
+A swarm of other software has its own address: give it as `address`; the agreement is then not verified by anything.
 The secret of a private swarm is not hashed into the address; it is part of every packet's signature.
 """
 
@@ -30,7 +30,7 @@ Hex20 = Annotated[str, Meta(pattern="^[0-9a-fA-F]{40}$", description="20 bytes a
 
 
 class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The agreement of a swarm."""
+    """The agreement of all peers of a swarm."""
 
     name: Annotated[
         str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="what people call the swarm; part of URIs")
@@ -53,7 +53,7 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def rules(self) -> ContentRules:
-        """The part that judges content messages."""
+        """The limits on content messages."""
         return ContentRules(
             epoch_ms=self.epoch_ms,
             max_ttl_epochs=self.max_ttl_epochs,
@@ -77,7 +77,7 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def key(self) -> bytes:
-        """What packets are signed with."""
+        """The key of the packets' signatures."""
         return swarm_key(self.swarm_address, bytes.fromhex(self.secret) if self.secret else None)
 
 

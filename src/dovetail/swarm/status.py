@@ -1,4 +1,4 @@
-"""A peer in numbers, for `dovetail swarm status`, metrics and tests."""
+"""State and counters of a peer, for `dovetail swarm status`, metrics and tests."""
 
 from __future__ import annotations
 

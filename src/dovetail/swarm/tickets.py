@@ -1,12 +1,12 @@
-"""Tickets of time-range pulls: which lists are answers to us, in time, late, repeated, or foreign.
+"""Tickets of time-range pulls: which lists answer our questions, in time, late or repeatedly, and which do not.
 
-UEP-12: the list echoes the ticket "to ensure the reply is sent from the peer being requested". So a ticket is good for
-the peer that it was given to. A question that is not answered in time is asked of somebody else, but its ticket stays
-good for `RECENT_US`: on a slow network the list is late and not false, and it is taken in like any other. A ticket is
-good for one list; what comes again on it is counted and ignored. Both are the network's doing, so neither is refused.
-Every other ticket is foreign.
+UEP-12: the list echoes the ticket "to ensure the reply is sent from the peer being requested". So a ticket is valid for
+the peer that was asked with it. After a timeout another peer is asked, but the ticket stays valid for `RECENT_US`: on a
+slow network the list is late, not wrong, and is used like any other. A ticket is valid for one list; repetitions are
+counted and ignored. Lateness and repetition are caused by the network, so neither is refused. Every other ticket is
+unknown.
 
-At most `MAX_OPEN` questions are open and `MAX_RECENT` tickets remembered; the oldest give way.
+At most `MAX_OPEN` questions are open and `MAX_RECENT` tickets remembered; the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ MAX_RECENT: Final = 256
 
 
 class Question:
-    """A time-range pull that is under way."""
+    """A time-range pull without a complete answer yet."""
 
-    __slots__ = ("asked_ms", "contact", "end_ms", "is_explored", "is_full", "sent_us", "start_ms")
+    __slots__ = ("asked_ms", "contact", "end_ms", "is_exploration", "is_full", "sent_us", "start_ms")
 
     def __init__(
-        self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, *, is_full: bool, is_explored: bool
+        self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, *, is_full: bool, is_exploration: bool
     ) -> None:
         self.contact = contact
         self.start_ms = start_ms
         self.end_ms = end_ms
         self.asked_ms = asked_ms
         self.is_full = is_full
-        self.is_explored = is_explored
+        self.is_exploration = is_exploration
         self.sent_us = 0
 
 
 class _Recent(msgspec.Struct, frozen=True, gc=False):
     contact: Contact
     question: Question | None
-    """None: answered, or no longer of use."""
+    """None: answered, or no longer needed."""
     until_us: int
 
 
 class Tickets:
-    """All tickets that were given and are remembered."""
+    """All tickets that are open or remembered."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, Question] = {}
         self._recent: dict[bytes, _Recent] = {}
         self.late = 0
-        """Lists that came after their time, or again."""
+        """Lists that arrived late or repeatedly."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
     def asked(self) -> set[Endpoint]:
-        """Who has an open question."""
+        """Endpoints with an open question."""
         return {question.contact.endpoint for question in self._open.values()}
 
-    def give(self, ticket: bytes, question: Question, now: int) -> None:
-        """A question goes out with this ticket."""
+    def open(self, ticket: bytes, question: Question, now: int) -> None:
+        """A question is sent with this ticket."""
         if len(self._open) >= MAX_OPEN:
             self._close(next(iter(self._open)), now)
         question.sent_us = now
@@ -76,15 +76,15 @@ class Tickets:
         self._open[ticket] = question
 
     def expire(self, now: int) -> None:
-        """Close what was not answered in time."""
+        """Close questions that were not answered in time."""
         for ticket, question in list(self._open.items()):
             if now - question.sent_us >= ANSWER_WITHIN_US:
                 self._close(ticket, now)
 
     def claim(self, answer: RangeList, contact: Contact, now: int) -> Question | None:
-        """The question that a list answers, claimed for good; None where it was answered before.
+        """The question that a list answers; its ticket is used up. None if it was answered before.
 
-        Raises UnknownTicket for a list that this contact was not asked for, and leaves the ticket as it is.
+        Raises UnknownTicket for a list that this contact was not asked for, and leaves the ticket valid.
         """
         question = self._open.get(answer.ticket)
         if question is None:
@@ -105,8 +105,8 @@ class Tickets:
         self._remember(answer.ticket, _Recent(contact, None, now + RECENT_US))
         return question
 
-    def turn_back(self, now: int) -> None:
-        """The clock was set back: what was asked by the wrong clock is of no use, but no offence."""
+    def handle_clock_step(self, now: int) -> None:
+        """The clock was set back: answers to questions by the wrong clock are ignored, not refused."""
         known = [(ticket, question.contact) for ticket, question in self._open.items()]
         known += [(ticket, recent.contact) for ticket, recent in self._recent.items()]
         self._open.clear()

@@ -1,8 +1,8 @@
-"""Messages in the order of time: ties in one millisecond are ordered by hash (reading 13).
+"""Messages in the order of time: ties within a millisecond are ordered by hash (reading 13).
 
-Buckets of about a second hold sorted lists, and apart from them what has come since they were last read: messages come
-far more often than somebody asks. Removal is lazy: a bucket only counts its dead, is dropped when nothing in it lives,
-and is tidied when most of it is dead.
+Buckets of about a second hold sorted lists and, separately, what was added since they were last read: messages arrive
+far more often than ranges are read. Removal is lazy: a bucket counts its removed items, is dropped when all are
+removed, and is compacted when most are.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, Generic, Protocol, TypeVar
 
 BUCKET_BITS: Final = 10
 FEW: Final = 8
-"""Where fewer than one in so many rows are new, each is put in its place; else all are sorted."""
+"""If fewer than one in `FEW` rows are new, each is inserted; otherwise all are sorted."""
 
 
 class Timed(Protocol):
-    """What is kept: a time and a name that never change, and whether it is still there."""
+    """An item: a time and an address that never change, and whether it is still in the index."""
 
     @property
     def timestamp_ms(self) -> int: ...
@@ -31,18 +31,18 @@ Item = TypeVar("Item", bound=Timed)
 
 
 class _Bucket(Generic[Item]):
-    __slots__ = ("dead", "fresh", "rows")
+    __slots__ = ("fresh", "removed", "rows")
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, bytes, Item]] = []
         self.fresh: list[Item] = []
-        self.dead = 0
+        self.removed = 0
 
     def __len__(self) -> int:
         return len(self.rows) + len(self.fresh)
 
     def in_order(self) -> list[tuple[int, bytes, Item]]:
-        """All rows, sorted; what has come since the last time is put among the others."""
+        """All rows, sorted; new ones are merged."""
         rows = self.rows
         if self.fresh:
             fresh = [(item.timestamp_ms, item.address, item) for item in self.fresh]
@@ -64,7 +64,7 @@ class TimeIndex(Generic[Item]):
         self._numbers: list[int] = []
 
     def add(self, item: Item) -> None:
-        """Put an item in its place."""
+        """Add an item."""
         number = item.timestamp_ms >> BUCKET_BITS
         bucket = self._buckets.get(number)
         if bucket is None:
@@ -73,16 +73,16 @@ class TimeIndex(Generic[Item]):
         bucket.fresh.append(item)
 
     def remove(self, item: Item) -> None:
-        """Forget an item whose `is_live` has become False."""
+        """Remove an item whose `is_live` was set to False."""
         number = item.timestamp_ms >> BUCKET_BITS
         bucket = self._buckets[number]
-        bucket.dead += 1
-        if bucket.dead == len(bucket):
+        bucket.removed += 1
+        if bucket.removed == len(bucket):
             del self._buckets[number]
             del self._numbers[bisect_left(self._numbers, number)]
-        elif bucket.dead > 64 and bucket.dead * 2 > len(bucket):
+        elif bucket.removed > 64 and bucket.removed * 2 > len(bucket):
             bucket.rows = [row for row in bucket.in_order() if row[2].is_live]
-            bucket.dead = 0
+            bucket.removed = 0
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[Item]:
         """Live items from `start_ms` to `end_ms`, in order."""
