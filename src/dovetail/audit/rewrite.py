@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from dovetail.lake.seal import GROUP_BYTES, GROUP_ROWS, LAKE_SCHEMA, open_writer
 from dovetail.model.errors import JournalDamaged
 from dovetail.model.hop import Fabric
 from dovetail.swarm.content import HASH_BYTES, VERSION, work_of
+from dovetail.swarm.uri import swarm_name_of
 
 NEVER_US = (1 << 63) - 1
 """As `bytes_until_us`: nothing in the file expires."""
@@ -50,7 +50,6 @@ TEMPORARY = ".compact."
 
 _READ_ROWS = 8192
 _SAID_BY_SWARM = ("digest", "size", "work_valid", "created_us", "expires_us", "links", "reject")
-_SWARM_NAME = re.compile(r"swarm://([^/]+)/")
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,13 +151,13 @@ class Rewriter:
         """What reads the target's bytes; None for a fabric without lifetimes, and where nobody says how long one is."""
         if target.fabric == Fabric.PCP.value:
             return decode_pcp
-        rules = self.swarms.get(swarm_of(target.server)) if target.fabric == Fabric.SWARM.value else None
+        rules = self.swarms.get(swarm_name_of(target.server)) if target.fabric == Fabric.SWARM.value else None
         return SwarmDecoder({"": rules.epoch_ms}) if rules is not None else None
 
     def _with_work(self, decoded: pa.Table, raws: pa.ChunkedArray, target: Target) -> pa.Table:
         if target.fabric != Fabric.SWARM.value:
             return decoded
-        limit = self.swarms[swarm_of(target.server)].pow_target
+        limit = self.swarms[swarm_name_of(target.server)].pow_target
         valid = [int.from_bytes(work_of(raw)) < limit for raw in raws.to_pylist()]
         index = DECODED.get_field_index("work_valid")
         return decoded.set_column(index, DECODED.field(index), pa.array(valid, pa.bool_()))
@@ -180,12 +179,6 @@ def announce(target: Target, done: Rewritten) -> SealedFile:
         kept=done.kept,
         bytes_until_us=done.bytes_until_us,
     )
-
-
-def swarm_of(server: str) -> str:
-    """The swarm's name in a peer's URI; empty for other servers."""
-    match = _SWARM_NAME.match(server)
-    return match[1] if match else ""
 
 
 def _committed(rows: pa.Table) -> list[int]:

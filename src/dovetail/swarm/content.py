@@ -212,11 +212,15 @@ def with_nonce(data: bytes, nonce: int) -> bytes:
     return data[:NONCE_OFFSET] + nonce.to_bytes(8, "little") + data[NONCE_OFFSET + 8 :]
 
 
+def has_work(data: bytes, target: int) -> bool:
+    """Whether the work is strictly below the target (UEP-12, Anti-Spamming)."""
+    return int.from_bytes(work_of(data)) < target
+
+
 def check_work(data: bytes, target: int = POW_TARGET) -> None:
-    """Raise `BadProofOfWork` unless the work is strictly below the target (UEP-12, Anti-Spamming)."""
-    work = work_of(data)
-    if int.from_bytes(work) >= target:
-        raise BadProofOfWork(f"work {work.hex()[:16]}..., expected below {target:064x}"[:96])
+    """Raise `BadProofOfWork` unless the message has its work."""
+    if not has_work(data, target):
+        raise BadProofOfWork(f"work {work_of(data).hex()[:16]}..., expected below {target:064x}"[:96])
 
 
 def expiration_ms(timestamp_ms: int, ttl_epochs: int, epoch_ms: int) -> int:

@@ -14,21 +14,20 @@ from dovetail.swarm.content import (
     POW_TARGET,
     VERSION,
     ContentRules,
-    decode_fields,
-    decode_references,
+    Reference,
+    decode_content,
     expiration_ms,
+    has_work,
     latest_referee_expiration_ms,
     message_address,
-    work_bound,
-    work_of,
 )
 from dovetail.swarm.explain import explain_message, explain_refusal
 from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.settings import SwarmSettings
+from dovetail.swarm.uri import swarm_name_of
 
 MESSAGE_TYPE: Final = "content"
 COLLISION: Final = "collision"
-SCHEME: Final = "swarm://"
 
 _ANY_WORK = 1 << 256
 _NOT_PROVEN: Mapping[Stage, str] = {
@@ -50,22 +49,24 @@ class SwarmFabric(Fabric):
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
         """The agreement tells how long an epoch lasts and what work a message costs."""
         try:
-            timestamp_ms, ttl_epochs, _ = decode_fields(raw)
+            content = decode_content(raw)
         except Refusal as refusal:
             return Refused(refusal.reason, refusal.detail)
         address = message_address(raw)
         key = address[:HASH_BYTES]
-        expires_ms = None if agreement is None else expiration_ms(timestamp_ms, ttl_epochs, agreement.epoch_ms)
+        expires_ms = (
+            None if agreement is None else expiration_ms(content.timestamp_ms, content.ttl_epochs, agreement.epoch_ms)
+        )
         return MessageInfo(
             address=address,
             key=key,
             id=key.hex(),
             type=MESSAGE_TYPE,
             version=str(VERSION),
-            created_us=timestamp_ms * 1000,
+            created_us=content.timestamp_ms * 1000,
             expires_us=None if expires_ms is None else expires_ms * 1000,
-            work_valid=None if agreement is None else work_of(raw) < work_bound(agreement.work_target),
-            links=_links(raw, expires_ms, agreement),
+            work_valid=None if agreement is None else has_work(raw, agreement.work_target),
+            links=_links(content.references, expires_ms, agreement),
         )
 
     def explain(self, raw: bytes) -> dict[str, object]:
@@ -84,7 +85,7 @@ class SwarmFabric(Fabric):
 
     def community(self, server: str) -> str:
         """The swarm in a peer's URI."""
-        return server.removeprefix(SCHEME).partition("/")[0] if server.startswith(SCHEME) else ""
+        return swarm_name_of(server)
 
     def conflict_keys(self, message: MessageInfo) -> dict[str, bytes]:
         """Eight bytes of the address stand for one message."""
@@ -103,9 +104,9 @@ class SwarmFabric(Fabric):
 FABRIC: Final = SwarmFabric()
 
 
-def _links(raw: bytes, expires_ms: int | None, agreement: Agreement | None) -> tuple[Link, ...]:
+def _links(references: tuple[Reference, ...], expires_ms: int | None, agreement: Agreement | None) -> tuple[Link, ...]:
     links = []
-    for reference in decode_references(raw):
+    for reference in references:
         until_ms = None
         if expires_ms is not None and agreement is not None:
             until_ms = latest_referee_expiration_ms(expires_ms, reference.epoch_diff, agreement.epoch_ms)

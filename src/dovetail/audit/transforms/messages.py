@@ -14,12 +14,12 @@ from dovetail.audit.transforms.hops import ADDRESS_MISMATCH
 from dovetail.audit.transforms.swarm_messages import has_work
 from dovetail.model.hop import Stage
 from dovetail.swarm.content import HASH_BYTES, VERSION
+from dovetail.swarm.uri import SWARM_NAME_PATTERN
 
 _HASHED = ("pcp", "swarm")
 """Fabrics whose address is the SHA-256 of the wire bytes."""
 
 _MISPLACED = "the bytes are not those of this address"
-_SWARM_NAME = r"^swarm://([^/]+)/"
 
 
 def undecoded(rows: DataFrame, decoded: DataFrame | None, *, targets: Mapping[str, int]) -> DataFrame:
@@ -44,7 +44,7 @@ def decodable(rows: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
     own: list[Column] = []
     swarm = F.lit("")
     if named := [name for name in targets if name]:
-        said = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", _SWARM_NAME, 1))
+        said = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", SWARM_NAME_PATTERN, 1))
         swarm = F.when(said.isin(*named), said).otherwise(F.lit(""))
         own = [swarm.alias("swarm")]
     is_swarm = F.col("fabric") == "swarm"
