@@ -51,6 +51,7 @@ soak: setup ## the long runs
 docs: setup ## write docs/reference anew from the code
 	@$(VENV)/bin/python tools/reference.py
 	@$(VENV)/bin/python -m dovetail.audit.reference docs
+	@$(VENV)/bin/python tools/import_graph.py --write
 
 lock: ## resolve requirements/*.lock anew (UPGRADE=1 for newer versions)
 	@tools/lock.sh

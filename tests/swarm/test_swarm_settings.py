@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.model.errors import ConfigError
 from dovetail.swarm.content import POW_TARGET
-from dovetail.swarm.settings import SwarmSettings, load_swarm_settings
+from dovetail.swarm.settings import SwarmSettings, parse_swarm_settings
 
 
 def test_defaults_are_those_of_the_text():
@@ -43,25 +43,17 @@ def test_a_swarm_made_elsewhere_keeps_its_address():
     assert SwarmSettings(name="x", address="01" * 20).swarm_address == b"\x01" * 20
 
 
-def test_a_settings_file(tmp_path):
-    path = tmp_path / "swarm.toml"
-    path.write_text('name = "fleet"\nwork = 1000\nsecret = "' + "0a" * 20 + '"\n')
-    assert load_swarm_settings(path) == SwarmSettings(name="fleet", work=1000, secret="0a" * 20)
+def test_a_settings_file():
+    data = b'name = "fleet"\nwork = 1000\nsecret = "' + b"0a" * 20 + b'"\n'
+    assert parse_swarm_settings(data, "swarm.toml") == SwarmSettings(name="fleet", work=1000, secret="0a" * 20)
 
 
 @pytest.mark.parametrize(
-    "text", ["", 'name = ""', 'name = "a b"', 'name = "a"\nepoch_ms = 5', 'name = "a"\ncolour = 1', "name = ["]
+    "data", [b"", b'name = ""', b'name = "a b"', b'name = "a"\nepoch_ms = 5', b'name = "a"\ncolour = 1', b"name = ["]
 )
-def test_a_settings_file_that_is_wrong(tmp_path, text):
-    path = tmp_path / "swarm.toml"
-    path.write_text(text)
+def test_a_settings_file_that_is_wrong(data):
     with pytest.raises(ConfigError, match=r"swarm\.toml"):
-        load_swarm_settings(path)
-
-
-def test_a_settings_file_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match="No such file"):
-        load_swarm_settings(tmp_path / "none.toml")
+        parse_swarm_settings(data, "swarm.toml")
 
 
 def test_every_setting_has_a_description():

@@ -27,9 +27,9 @@ def demo(
     ] = False,
 ) -> None:
     """Run every fabric on loopback with injected faults, audit the journals, and compare."""
+    from dovetail.cli.demo_screen import open_screen
     from dovetail.cli.output import say
     from dovetail.demo.run import run_demo
-    from dovetail.demo.screen import open_screen
 
     with _quiet(), open_screen() as screen:
         outcome = run_demo(out, seed, scale, screen, keep=keep)

@@ -12,7 +12,6 @@ The secret of a private swarm is not hashed into the address; it is part of ever
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -102,13 +101,9 @@ class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     obfuscate: Annotated[bool, Meta(description="mask all datagrams (UEP-6); else only to peers that do")] = False
 
 
-def load_swarm_settings(path: Path) -> SwarmSettings:
-    """The agreement from a TOML file; ConfigError names what is wrong."""
+def parse_swarm_settings(data: bytes, source: str) -> SwarmSettings:
+    """The agreement from TOML; ConfigError names the source and what is wrong."""
     try:
-        if path.stat().st_size > MAX_SETTINGS_BYTES:
-            raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_SETTINGS_BYTES}")
-        return msgspec.toml.decode(path.read_bytes(), type=SwarmSettings)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        return msgspec.toml.decode(data, type=SwarmSettings)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{source}: {error}") from None

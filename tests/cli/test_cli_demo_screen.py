@@ -1,4 +1,4 @@
-from dovetail.demo.screen import PlainScreen
+from dovetail.cli.demo_screen import PlainScreen
 
 
 def test_plain_lines_show_phases_notes_and_the_last_state(capsys):

@@ -1,0 +1,102 @@
+"""The structure of the code: who may import whom, what the cores may not touch, and that the pages describe it truly."""
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+IMPURE = {
+    *("asyncio", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "socket"),
+    *("sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib", "uuid"),
+}
+"""What a core must not import: clocks, files, sockets, threads, processes, randomness."""
+
+PENDING = [
+    frozenset(f"dovetail.{name}" for name in names.split())
+    for names in (
+        "audit.decode audit.decode_pcp audit.decode_swarm audit.decode_won",
+        "won.response_builder won.node",
+        "swarm.pow_llvm swarm.pow",
+        "pcp.frame_template pcp.session",
+        "sim.process sim.streams",
+    )
+]
+PENDING_DIRECTION = {"dovetail.journal.purger"}
+
+PURE = ("model", "tlog", "pcp", "won", "swarm")
+MAX_LINES = 500
+
+
+def load_tool():
+    spec = importlib.util.spec_from_file_location("tools_import_graph", ROOT / "tools" / "import_graph.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+graph = load_tool()
+MODULES = graph.modules()
+LAYER = {name: number for number, layer in enumerate(graph.LAYERS) for name in layer}
+
+
+def test_every_package_has_its_layer():
+    assert {graph.package_of(name) for name in MODULES} - {"", "__main__"} <= LAYER.keys()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if graph.package_of(name) in LAYER])
+def test_imports_point_left(module):
+    package = graph.package_of(module)
+    wrong = {
+        other
+        for other in graph.module_graph()[module]
+        if (target := graph.package_of(other)) not in ("", package) and LAYER[target] >= LAYER[package]
+    }
+    assert not wrong or module in PENDING_DIRECTION
+
+
+def test_no_module_imports_itself_in_a_circle():
+    assert [circle for circle in graph.find_cycles(graph.module_graph()) if circle not in PENDING] == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if graph.package_of(name) in PURE])
+def test_cores_are_pure(module):
+    tree = ast.parse(MODULES[module].read_text())
+    imported = {name.partition(".")[0] for name in graph.imports_of(MODULES[module], MODULES)}
+    assert not imported & IMPURE
+    assert not any(isinstance(node, ast.Await | ast.AsyncFunctionDef) for node in ast.walk(tree))
+
+
+def test_pyspark_is_imported_by_the_audit_only():
+    users = {name for name, path in MODULES.items() if any(map(is_spark, graph.imports_of(path, MODULES)))}
+    assert {graph.package_of(name) for name in users} == {"audit"}
+
+
+def is_spark(name):
+    return name.partition(".")[0] == "pyspark"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_of_readable_size(module):
+    assert len(MODULES[module].read_text().splitlines()) <= MAX_LINES
+
+
+def test_contributing_lists_every_package_in_order():
+    table = re.findall(r"^\| ((?:`[a-z_./]+`(?:, )?)+) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    listed = [name.removesuffix(".py").rstrip("/") for row in table for name in re.findall(r"`([a-z_./]+)`", row)]
+    assert listed == [name for layer in graph.LAYERS for name in layer if name in graph.package_graph()]
+
+
+def test_the_graph_in_the_architecture_page_is_current(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["import_graph.py", "--check"])
+    assert graph.main() == 0, "run `make docs`"
+
+
+def test_a_circle_is_found():
+    circle = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b")}
+    assert graph.find_cycles(circle) == [frozenset("bc")]
+    assert graph.find_cycles({"a": frozenset("b"), "b": frozenset()}) == []
