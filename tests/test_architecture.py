@@ -1,4 +1,4 @@
-"""The structure of the code: who may import whom, what the cores may not touch, and that the pages describe it truly."""
+"""The structure of the code: who may import whom, what cores may not touch, and that the pages describe it."""
 
 import ast
 import importlib.util

@@ -21,7 +21,6 @@ from dovetail.model.errors import ConfigError
 from dovetail.swarm.content import MAX_TTL_EPOCHS, ContentRules
 from dovetail.swarm.packet import swarm_key
 
-MAX_SETTINGS_BYTES: Final = 65_536
 _NAME_BYTES: Final = 12
 _HASH_BYTES: Final = 8
 
