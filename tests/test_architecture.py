@@ -41,6 +41,7 @@ def load_tool():
 
 graph = load_tool()
 MODULES = graph.modules()
+GRAPH = graph.module_graph()
 LAYER = {name: number for number, layer in enumerate(graph.LAYERS) for name in layer}
 
 
@@ -53,14 +54,14 @@ def test_imports_point_left(module):
     package = graph.package_of(module)
     wrong = {
         other
-        for other in graph.module_graph()[module]
+        for other in GRAPH[module]
         if (target := graph.package_of(other)) not in ("", package) and LAYER[target] >= LAYER[package]
     }
     assert not wrong or module in PENDING_DIRECTION
 
 
 def test_no_module_imports_itself_in_a_circle():
-    assert [circle for circle in graph.find_cycles(graph.module_graph()) if circle not in PENDING] == []
+    assert [circle for circle in graph.find_cycles(GRAPH) if circle not in PENDING] == []
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if graph.package_of(name) in PURE])
