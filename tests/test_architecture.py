@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 IMPURE = {
     *("asyncio", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "socket"),
-    *("sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib", "uuid"),
+    *("sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib"),
 }
 """What a core must not import: clocks, files, sockets, threads, processes, randomness."""
 
