@@ -7,7 +7,7 @@ from dovetail.model.errors import ConfigError, UsageError
 from dovetail.runtime import swarm_node
 from dovetail.site.config import load_config
 from dovetail.site.servers import Site, Wave, write_agreements
-from dovetail.swarm.settings import load_swarm_settings
+from dovetail.swarm.settings import parse_swarm_settings
 
 SITE = """
 [journal]
@@ -220,7 +220,7 @@ def test_agreements_for_the_audit_are_those_of_the_swarms_without_the_secret(loa
     site = load()
     (path,) = write_agreements(site.config)
     assert "secret" not in path.read_text()
-    written = load_swarm_settings(path)
+    written = parse_swarm_settings((path).read_bytes(), "swarm.toml")
     assert written.swarm_address == site.config.swarm[0].swarm_address
     rules = load_settings([path]).swarms["fleet"]
     assert (rules.epoch_ms, rules.pow_target) == (5000, site.config.swarm[0].rules.pow_target)

@@ -23,7 +23,7 @@ from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 from dovetail.swarm.content import Content, encode_content, message_address
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.peer_exchange import YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
-from dovetail.swarm.settings import load_swarm_settings
+from dovetail.swarm.settings import parse_swarm_settings
 from system.up_site import free_port, running
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
@@ -97,7 +97,7 @@ class Played:
     """A neighbour that the peer relays to, and a stranger that sends to it."""
 
     def __init__(self, place: Path, endpoint: tuple[str, int]) -> None:
-        self.signer = SwarmSigner(load_swarm_settings(place / "swarm.toml").key)
+        self.signer = SwarmSigner(parse_swarm_settings((place / "swarm.toml").read_bytes(), "swarm.toml").key)
         self.neighbour = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.stranger = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         for each in (self.neighbour, self.stranger):
