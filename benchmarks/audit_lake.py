@@ -26,10 +26,11 @@ import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.fabrics import name_of
 from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, manifest_directory, range_name, server_slug
 from dovetail.lake.seal import LAKE_SCHEMA
 from dovetail.model.address import Address, address_of
-from dovetail.model.hop import Hop, Stage, fabric_of
+from dovetail.model.hop import Hop, Stage
 from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
@@ -150,7 +151,7 @@ class LakeWriter:
         manifest = Manifest(
             format=MANIFEST_FORMAT,
             server=server,
-            fabric=fabric_of(server),
+            fabric=name_of(server),
             key=signer.verifier.text(),
             checkpoint=sign_checkpoint(Checkpoint(server, tree.size, tree.root()), signer).note,
             frontier=[peak.hex() for peak in tree.peaks()],
@@ -299,7 +300,7 @@ def write_file(lake: Path, server: str, table: pa.Table, root: bytes) -> SealedF
     first, rows = table["seq"][0].as_py(), table.num_rows
     times = table["at"].cast(pa.int64())
     name = f"{server_slug(server)}.{range_name(first, first + rows)}.parquet"
-    path = lake / f"fabric={fabric_of(server)}" / f"date={table['at'][0].as_py():%Y-%m-%d}" / name
+    path = lake / f"fabric={name_of(server)}" / f"date={table['at'][0].as_py():%Y-%m-%d}" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="zstd", use_dictionary=["server", "stage", "counterpart"])
     with path.open("rb") as file:
@@ -413,7 +414,7 @@ def _hop(
         server=server,
         seq=seq,
         at_us=at_us,
-        fabric=fabric_of(server),
+        fabric=name_of(server),
         stage=stage,
         message=message,
         counterpart=counterpart,

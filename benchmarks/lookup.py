@@ -24,10 +24,10 @@ from dovetail.journal.writer import JournalWriter
 from dovetail.lake.index import INDEXES
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
-from dovetail.model.address import address_of
+from dovetail.model.address import address_of, parse_prefix
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.search import find_address, parse_prefix
+from dovetail.receipt.sources import find_address
 from dovetail.tlog.keys import Signer
 
 T0 = 1_763_236_800_000_000

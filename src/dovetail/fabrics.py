@@ -5,9 +5,11 @@ A core is imported when its fabric is first asked for, so that a broker does not
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 from typing import NamedTuple
 
+from dovetail.model.address import Address
 from dovetail.model.fabric import Fabric
 
 
@@ -27,11 +29,20 @@ REGISTRY: dict[str, Entry] = {
 
 def fabric_named(name: str) -> Fabric:
     """The fabric of this name; ValueError where there is none."""
-    entry = REGISTRY.get(name)
-    if entry is None:
-        raise ValueError(f"fabric {name[:80]!r}, expected one of {', '.join(REGISTRY)}")
-    fabric: Fabric = import_module(entry.module).FABRIC
+    return _load(REGISTRY[check_name(name)].module)
+
+
+@functools.cache
+def _load(module: str) -> Fabric:
+    fabric: Fabric = import_module(module).FABRIC
     return fabric
+
+
+def check_name(name: str) -> str:
+    """The name itself, if a fabric has it; ValueError where none has."""
+    if name not in REGISTRY:
+        raise ValueError(f"fabric {name[:80]!r}, expected one of {', '.join(REGISTRY)}")
+    return name
 
 
 def fabric_of(server: str) -> Fabric:
@@ -46,6 +57,11 @@ def name_of(server: str) -> str:
         if scheme in entry.schemes:
             return name
     raise ValueError(f"{server[:80]!r} is not the URI of a broker, node or peer")
+
+
+def address_text(address: Address, fabric: str) -> str:
+    """An address in the form that people see."""
+    return fabric_named(fabric).show_address(address)
 
 
 def every_fabric() -> list[Fabric]:

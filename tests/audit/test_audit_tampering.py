@@ -20,7 +20,7 @@ from dovetail.audit.ingest_log import changed_manifests, learn_manifest, missing
 from dovetail.audit.integrity import judge_servers
 from dovetail.audit.sources import announced_files, learn_files
 from dovetail.lake.manifest import SealedFile, manifest_paths, read_manifests
-from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import hash_leaf
 
@@ -94,7 +94,7 @@ def leaf_made_anew(lake, server, file):
             server=server,
             seq=row["seq"],
             at_us=pa.scalar(row["at"], pa.timestamp("us", tz="UTC")).value,
-            fabric=Fabric.PCP,
+            fabric="pcp",
             stage=Stage.DELIVERED,
             message=row["message"],
             counterpart="pcp://mallory/agent",

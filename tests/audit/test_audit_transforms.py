@@ -22,7 +22,7 @@ from dovetail.audit.transforms.skew import fastest_legs, skew
 from dovetail.audit.transforms.suspect_links import edges
 from dovetail.audit.transforms.traffic import traffic
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import hash_leaf
 
@@ -47,12 +47,12 @@ def hop(seq, stage, message=M1, **more):
 
 def test_the_native_leaf_hash_is_that_of_the_journal(spark):
     hops = [
-        Hop(server="s", seq=0, at_us=0, fabric=Fabric.PCP, stage=Stage.CREATED, message=Address(M1)),
+        Hop(server="s", seq=0, at_us=0, fabric="pcp", stage=Stage.CREATED, message=Address(M1)),
         Hop(
             server="s",
             seq=(1 << 62) + 5,
             at_us=-1_000_001,
-            fabric=Fabric.PCP,
+            fabric="pcp",
             stage=Stage.REJECTED,
             message=Address(M2),
             counterpart="pcp://ä/" + "x" * 40_000,
@@ -60,7 +60,7 @@ def test_the_native_leaf_hash_is_that_of_the_journal(spark):
             raw=b"bytes",
             size=1 << 40,
         ),
-        Hop(server="s", seq=7, at_us=1, fabric=Fabric.PCP, stage=Stage.EXPIRED, message=Address(M3), raw=b"", size=0),
+        Hop(server="s", seq=7, at_us=1, fabric="pcp", stage=Stage.EXPIRED, message=Address(M3), raw=b"", size=0),
     ]
     digests = [NO_DIGEST, hashlib.sha256(b"bytes").digest(), hashlib.sha256(b"").digest()]
     leaves = [hash_leaf(encode_entry(one, digest)) for one, digest in zip(hops, digests, strict=True)]

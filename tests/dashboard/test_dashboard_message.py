@@ -6,10 +6,11 @@ import pytest
 
 from dashboard import dashboard_world as world
 from dovetail.dashboard import message
-from dovetail.dashboard.decode import decode
+from dovetail.dashboard.markup import text
+from dovetail.dashboard.message_page import message_page
 from dovetail.dashboard.site_sources import Site
 from dovetail.model.address import address_of
-from dovetail.model.hop import Fabric, Relation, Stage
+from dovetail.model.hop import Observation, Reason, Relation, Stage
 from dovetail.swarm.content import Content, MsgHash, Reference, encode_content
 
 PEER = "swarm://harbour/amber"
@@ -40,7 +41,7 @@ def test_swarm_references_lead_both_ways(tmp_path):
     (child,) = tell(site, EARLIER).relatives
     assert (child.address, child.is_child, child.relation) == (address_of(LATER), True, Relation.REFERS)
     later = tell(site, LATER)
-    assert later.decoded.fields["payload_text"] == "höher"
+    assert later.fabric.explain(LATER)["payload_text"] == "höher"
     assert [each.address for each in later.relatives] == [address_of(EARLIER), None]
 
 
@@ -57,9 +58,23 @@ def test_a_search_that_ran_out_of_time_says_so(site, monkeypatch):
     assert not tell(site, world.REQUEST).is_search_complete
 
 
-@pytest.mark.parametrize("fabric", list(Fabric))
+@pytest.mark.parametrize("server", ["pcp://broker/server", "https://node.example/won/resource", PEER])
 @pytest.mark.parametrize("raw", [b"", b"\x00" * 40, b"{", b"\x01\xff\xff", "\u202e<b>".encode()])
-def test_bytes_that_do_not_decode_say_why(fabric, raw):
-    decoded = decode(fabric, raw)
-    assert decoded.error
-    assert decoded.names == ()
+def test_bytes_that_do_not_decode_say_why(tmp_path, server, raw):
+    with world.open_writer(tmp_path / "one.journal", server) as writer:
+        writer.append([world.observe(raw, Stage.REJECTED, "192.0.2.7:4000", reason=Reason.MALFORMED)])
+    story = tell(Site((tmp_path,)), raw)
+    assert story.info is None
+    assert story.error
+    assert story.relatives == []
+    assert text(story.error) in message_page(story, "")
+
+
+def test_a_message_whose_bytes_are_gone_is_still_found_by_what_names_it(tmp_path):
+    with world.open_writer(tmp_path / "amber.journal", PEER) as writer:
+        pulled = Observation(at_us=world.T0, stage=Stage.PULLED, message=address_of(EARLIER))
+        writer.append([pulled])
+        writer.append([world.observe(LATER, Stage.ACCEPTED, "192.0.2.7:4000")])
+    story = tell(Site((tmp_path,)), EARLIER)
+    assert story.error == "no journal here keeps the bytes any more"
+    assert [(each.address, each.is_child) for each in story.relatives] == [(address_of(LATER), True)]

@@ -8,7 +8,7 @@ import pytest
 from dovetail.journal.layout import decode_runs, encode_runs, pack_names, unpack_names
 from dovetail.model.address import address_of
 from dovetail.model.errors import JournalDamaged
-from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry, encode_tail, hash_run
 from dovetail.tlog.tree import hash_leaf
 
@@ -17,7 +17,7 @@ HOP = Hop(
     server="pcp://broker.example/server",
     seq=0,
     at_us=1_700_000_000_000_000,
-    fabric=Fabric.PCP,
+    fabric="pcp",
     stage=Stage.ACCEPTED,
     message=address_of(b"hello"),
     counterpart="pcp://a/agent",
@@ -44,7 +44,7 @@ def test_a_run_hashes_as_its_hops_do_one_by_one():
                 server=HOP.server,
                 seq=41 + number,
                 at_us=-5,
-                fabric=Fabric.PCP,
+                fabric="pcp",
                 stage=Stage.REJECTED,
                 message=HOP.message,
                 counterpart=name,

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import address_of
-from dovetail.model.hop import Fabric, Hop, Observation, Reason, Stage
+from dovetail.model.hop import Hop, Observation, Reason, Stage
 from dovetail.tlog.keys import Signer
 
 SERVER = "pcp://broker.example/server"
@@ -74,7 +74,7 @@ class Model:
                         server=SERVER,
                         seq=len(self.hops),
                         at_us=max(last, o.at_us),
-                        fabric=Fabric.PCP,
+                        fabric="pcp",
                         stage=o.stage,
                         message=o.message,
                         counterpart=name,

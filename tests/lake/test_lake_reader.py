@@ -12,7 +12,7 @@ from dovetail.model.address import address_of, parse_prefix
 from dovetail.model.errors import DovetailError, JournalDamaged
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.search import find_address
+from dovetail.receipt.sources import find_address
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.tree import prove_consistency, prove_inclusion
 from receipt import receipt_samples as samples

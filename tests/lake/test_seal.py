@@ -14,7 +14,7 @@ from dovetail.lake.manifest import manifest_paths, read_manifest, read_manifests
 from dovetail.lake.seal import LAKE_SCHEMA, seal_journal
 from dovetail.model.address import address_of
 from dovetail.model.errors import JournalDamaged, JournalLocked
-from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.checkpoint import verify_checkpoint
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import Frontier, hash_leaf, root_of
@@ -50,7 +50,7 @@ def hops_of_lake(lake):
                     server=row["server"],
                     seq=row["seq"],
                     at_us=at_us,
-                    fabric=Fabric.PCP,
+                    fabric="pcp",
                     stage=Stage(row["stage"]),
                     message=row["message"],
                     counterpart=row["counterpart"],

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.model.address import Address, address_of, parse_address, parse_address_prefix, won_uri
-from dovetail.model.hop import Fabric, Reason, Stage, address_text, fabric_of
+from dovetail.model.hop import Reason, Stage
 
 
 def test_the_address_of_bytes_is_their_sha256():
@@ -18,8 +18,8 @@ def test_a_won_uri_is_the_base58_multihash():
 @given(st.binary(min_size=32, max_size=32))
 def test_addresses_survive_their_text_forms(data):
     address = Address(data)
-    for fabric in Fabric:
-        assert parse_address(address_text(address, fabric)) == address
+    for text in (address.hex(), won_uri(address)):
+        assert parse_address(text) == address
     assert parse_address_prefix(address.hex()[:10]) == address[:5]
 
 
@@ -30,20 +30,6 @@ def test_addresses_survive_their_text_forms(data):
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
         parse_address(text)
-
-
-@pytest.mark.parametrize(
-    ("server", "fabric"),
-    [
-        ("pcp://broker/server", Fabric.PCP),
-        ("https://node.example/won/resource", Fabric.WON),
-        ("swarm://chat/peer", Fabric.SWARM),
-    ],
-)
-def test_a_server_uri_tells_its_fabric(server, fabric):
-    assert fabric_of(server) is fabric
-    with pytest.raises(ValueError, match="not the URI"):
-        fabric_of("ftp://x")
 
 
 def test_every_stage_and_reason_has_a_sentence():

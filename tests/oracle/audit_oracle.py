@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 
 from dovetail.model.errors import DovetailError
-from dovetail.model.hop import Fabric, Hop, Stage
+from dovetail.model.hop import Hop, Stage
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message as decode_v2
 from dovetail.swarm.content import decode_content, expiration_ms, latest_referee_expiration_ms
@@ -63,7 +63,7 @@ class Oracle:
 
     def _read(self, hop: Hop) -> None:
         try:
-            message = {Fabric.PCP: self._pcp, Fabric.SWARM: self._swarm, Fabric.WON: self._won}[hop.fabric](hop)
+            message = {"pcp": self._pcp, "swarm": self._swarm, "won": self._won}[hop.fabric](hop)
         except DovetailError:
             return
         self.known[message.fabric, message.address] = message
@@ -261,7 +261,7 @@ class Oracle:
         return rows
 
     def peers(self) -> list[str]:
-        return sorted({hop.server for hop in self.hops if hop.fabric is Fabric.SWARM})
+        return sorted({hop.server for hop in self.hops if hop.fabric == "swarm"})
 
     # chains
 

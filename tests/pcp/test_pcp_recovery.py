@@ -1,6 +1,6 @@
 """After a restart the broker still owes what it accepted and could not hand over."""
 
-from dovetail.model.hop import Fabric, Hop, Reason, Stage
+from dovetail.model.hop import Hop, Reason, Stage
 from pcp.pcp_frames import NOW
 from pcp.pcp_world import World
 
@@ -15,7 +15,7 @@ def journal_of(world: World) -> list[Hop]:
                 server="pcp://broker/server",
                 seq=len(hops),
                 at_us=seen.at_us,
-                fabric=Fabric.PCP,
+                fabric="pcp",
                 stage=seen.stage,
                 message=seen.message,
                 counterpart=counterpart,

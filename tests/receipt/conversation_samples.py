@@ -14,6 +14,7 @@ from dovetail.receipt.conversation import state_conversation
 from dovetail.receipt.format import Conversation, encode_receipt, record_message
 from dovetail.receipt.proof import ProvenMessage
 from dovetail.tlog.keys import Verifier
+from dovetail.won.fabric import FABRIC
 from dovetail.won.message import Message
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import MessageType
@@ -93,7 +94,7 @@ def forge(spoken: Spoken, messages: list[Message]) -> bytes:
     first, second = sorted(min(pairs, key=sorted))
     return encode_receipt(
         Conversation(
-            claim=state_conversation((first, second), messages, stated),
+            claim=state_conversation((first, second), [FABRIC.read(message.raw) for message in messages], stated),
             messages=[record_message(m.address, m.raw, None) for m in messages],
             journals=journals,
         )

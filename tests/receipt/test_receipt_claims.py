@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, Hop, Reason, Relation, Stage
+from dovetail.model.hop import Hop, Reason, Relation, Stage
 from dovetail.receipt.claims import describe_hop, describe_message, name_messages, quote, tell_limits, time_text
 from receipt import receipt_samples as samples
 
@@ -13,7 +13,7 @@ def hop(stage: Stage, **fields) -> Hop:
         server=samples.BROKER,
         seq=3,
         at_us=samples.T0,
-        fabric=Fabric.PCP,
+        fabric="pcp",
         stage=stage,
         message=Address(bytes(32)),
         **fields,
@@ -60,8 +60,8 @@ def test_messages_are_told_apart():
 
 
 def test_what_is_not_proven_depends_on_what_was_seen():
-    accepted = tell_limits(Fabric.PCP, [hop(Stage.ACCEPTED)], is_redacted=False, unwitnessed=[])
-    delivered = tell_limits(Fabric.PCP, [hop(Stage.DELIVERED)], is_redacted=True, unwitnessed=["pcp://b/server"])
+    accepted = tell_limits("pcp", [hop(Stage.ACCEPTED)], is_redacted=False, unwitnessed=[])
+    delivered = tell_limits("pcp", [hop(Stage.DELIVERED)], is_redacted=True, unwitnessed=["pcp://b/server"])
     assert not any("processed" in limit for limit in accepted)
     assert any("processed" in limit for limit in delivered)
     assert any("left out" in limit for limit in delivered)

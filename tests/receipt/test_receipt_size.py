@@ -14,7 +14,7 @@ import pytest
 
 from dovetail.journal.hop_source import CommittedHop
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, Hop, Observation
+from dovetail.model.hop import Hop, Observation
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.build_evidence import root_of_first
 from dovetail.receipt.verify import verify_receipt
@@ -30,7 +30,7 @@ MAX_BYTES = 30_000
 class VastSource:
     """A journal of ten million hops, of which these are `apart` from each other, in the middle."""
 
-    fabric = Fabric.WON
+    fabric = "won"
 
     def __init__(self, server: str, observations: Sequence[Observation], apart: int) -> None:
         self.server = server
@@ -47,7 +47,7 @@ class VastSource:
                 server=self.server,
                 seq=HOPS // 2 + place * (apart + 1),
                 at_us=seen.at_us,
-                fabric=Fabric.WON,
+                fabric="won",
                 stage=seen.stage,
                 message=seen.message,
                 counterpart=seen.counterparts[0] if seen.counterparts else None,

@@ -58,7 +58,7 @@ def test_atoms_and_strangers_have_no_conversation(spoken):
         create = next(m for m, raw in source.bodies_between(0, 5) if decode_message(raw).atom is not None)
         with pytest.raises(ReceiptError, match="belongs to no conversation of two sockets"):
             build_conversation([source], create, NODE_KEYS)
-        with pytest.raises(ReceiptError, match="no journal here has signed bytes of"):
+        with pytest.raises(ReceiptError, match="no signed checkpoint covers a hop of"):
             build_conversation([source], address_of(b"never seen"), NODE_KEYS)
 
 
@@ -66,6 +66,6 @@ def test_other_fabrics_have_no_conversation_of_this_kind(tmp_path):
     case = samples.pcp_case(tmp_path)
     with (
         JournalSource.open(case.journals[0]) as source,
-        pytest.raises(ReceiptError, match="no journal here has signed bytes of"),
+        pytest.raises(ReceiptError, match="messages of pcp form no conversations"),
     ):
         build_conversation([source], case.address)

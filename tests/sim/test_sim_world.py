@@ -4,7 +4,6 @@ import pytest
 from sim_cores import Mailbox, add, note, send
 
 from dovetail.model.errors import LocalProtocolError
-from dovetail.model.hop import Fabric
 from dovetail.sim import SECOND_US, CrashPoint, MemoryJournal, World
 
 
@@ -25,9 +24,9 @@ def test_names_are_unique():
 
 def test_fabric_is_that_of_the_servers_uri():
     world = World(1)
-    add(world, "a", fabric=Fabric.SWARM)
+    add(world, "a", fabric="swarm")
     with pytest.raises(LocalProtocolError, match="swarm://test/b is no server of pcp"):
-        add(world, "b", fabric=Fabric.PCP)
+        add(world, "b", fabric="pcp")
 
 
 def test_appends_are_counted_from_one():
@@ -92,7 +91,7 @@ def test_journals_are_opened_by_the_factory_at_each_life_and_closed_at_its_end()
     world.crash("a")
     assert log == [("open", "https://a/won"), ("close", "https://a/won")]
     [hop] = world.hops()["a"]
-    assert (hop.server, hop.fabric) == ("https://a/won", Fabric.WON)
+    assert (hop.server, hop.fabric) == ("https://a/won", "won")
     assert log[2:] == [("open", "https://a/won"), ("close", "https://a/won")]
     world.restart("a")
     world.close()

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric
 from dovetail.sim import SECOND_US, Boot, Link, World
 from dovetail.swarm.events import MessageAccepted
 from dovetail.swarm.peer import Peer
@@ -82,7 +81,7 @@ class SwarmWorld:
             return peer
 
         server = f"swarm://{self.settings.name}/{name}"
-        self.world.add_place(name, factory, server=server, fabric=Fabric.SWARM, observer=self._observe, skew_us=skew_us)
+        self.world.add_place(name, factory, server=server, fabric="swarm", observer=self._observe, skew_us=skew_us)
         return name
 
     def _observe(self, place: str, event: object, now: int) -> None:

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from dovetail.model.hop import Fabric, Stage
+from dovetail.model.hop import Stage
 from dovetail.sim import SECOND_US
 from dovetail.swarm.settings import SwarmSettings
 from swarm.swarm_world import SETTINGS, SwarmWorld
@@ -206,7 +206,7 @@ def sybil_world(seed: int, honest: int, ratio: int) -> SwarmWorld:
         def factory(boot, address=address):
             return Sybil(world.settings, address, boot.random, boot.now, victims, kind)
 
-        world.world.add_place(name, factory, server=f"swarm://sim/{name}", fabric=Fabric.SWARM)
+        world.world.add_place(name, factory, server=f"swarm://sim/{name}", fabric="swarm")
     world.run(WARM_UP)
     return world
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from dovetail.fabrics import address_text
 from dovetail.journal.reader import JournalReader
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, address_text
 from receipt import receipt_samples as samples
 
 pytestmark = pytest.mark.system
@@ -81,7 +81,7 @@ def test_a_message_of_a_whole_world_is_proven_elsewhere(tmp_path, fabric, server
     journals = sorted(world.glob(f"{servers}.journal"))
     address, holders = busiest_message(journals)
     named = [part for path in journals for part in ("--journal", path)]
-    built = run("receipt", "build", address_text(address, Fabric(fabric))[:16], *named, "-o", empty / "receipt.json")
+    built = run("receipt", "build", address_text(address, fabric)[:16], *named, "-o", empty / "receipt.json")
     assert built.returncode == 0, built.stderr
     keys = []
     for path in journals:

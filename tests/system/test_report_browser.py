@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from dovetail.model.hop import Fabric, address_text
+from dovetail.fabrics import address_text
 from dovetail.report.page import write_page
 from dovetail.report.receipts import Origins
 from dovetail.report.survey import take_numbers
@@ -168,7 +168,7 @@ def test_a_receipt_is_downloaded_and_verifies(browser: Browser, tmp_path: Path) 
             browser.evaluate("1")
             time.sleep(0.05)
         (file,) = found
-        assert file.name == f"{address_text(case.address, Fabric(name)).removeprefix('wm:/')[:16]}.receipt"
+        assert file.name == f"{address_text(case.address, name).removeprefix('wm:/')[:16]}.receipt"
         ran = subprocess.run(
             [sys.executable, "-m", "dovetail", "receipt", "verify", file.name, "--trust", "keys"],
             cwd=folder,
@@ -178,7 +178,7 @@ def test_a_receipt_is_downloaded_and_verifies(browser: Browser, tmp_path: Path) 
             check=False,
         )
         assert (ran.returncode, ran.stderr) == (0, "")
-        assert address_text(case.address, Fabric(name)) in ran.stdout
+        assert address_text(case.address, name) in ran.stdout
         file.unlink()
     open_story(browser, "look at nobody")
     assert browser.evaluate("document.querySelectorAll('#story a[download]').length") == 0

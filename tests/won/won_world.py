@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dovetail.model.hop import Fabric, Hop, Observation
+from dovetail.model.hop import Hop, Observation
 from dovetail.won.events import CloseLink, KeyWanted, OpenLink, SendFrame
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_message
@@ -41,7 +41,7 @@ class Party:
                         server="x",
                         seq=len(hops),
                         at_us=seen.at_us,
-                        fabric=Fabric.WON,
+                        fabric="won",
                         stage=seen.stage,
                         message=seen.message,
                         counterpart=counterpart,

@@ -224,7 +224,7 @@ def _target(manifest: Manifest, inputs: Sequence[SealedFile], generation: int) -
     name = f"{server_slug(manifest.server)}.{range_name(first, end)}{generation_mark(generation)}.parquet"
     return Target(
         server=manifest.server,
-        fabric=manifest.fabric.value,
+        fabric=manifest.fabric,
         path=str(PurePosixPath(inputs[0].path).with_name(name)),
         root=tree.root().hex(),
         inputs=list(inputs),

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from dovetail.model.hop import Fabric, Relation
+from dovetail.model.hop import Relation
 
 DECODER_INPUT = ("fabric", "digest", "raw", "size", "swarm", "work_valid")
 """`raw` may be cut to what the decoder needs; `size` is that of the whole."""
@@ -83,10 +83,10 @@ def rejected(reason: str, detail: str) -> Row:
     return {"reject": reason, "detail": detail[:MAX_DETAIL_CHARS]}
 
 
-def decoders() -> Mapping[Fabric, Decoder]:
+def decoders() -> Mapping[str, Decoder]:
     """The decoder of each fabric."""
     from dovetail.audit.decode_pcp import decode_pcp
     from dovetail.audit.decode_swarm import decode_swarm
     from dovetail.audit.decode_won import decode_won
 
-    return {Fabric.PCP: decode_pcp, Fabric.SWARM: decode_swarm, Fabric.WON: decode_won}
+    return {"pcp": decode_pcp, "swarm": decode_swarm, "won": decode_won}

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.audit.ingest_log import FileFact, ManifestFact
+from dovetail.fabrics import name_of
 from dovetail.lake.manifest import Manifest, SealedFile
 from dovetail.model.errors import CheckpointError
-from dovetail.model.hop import fabric_of
 from dovetail.tlog.checkpoint import parse_checkpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
 from dovetail.tlog.tree import Frontier, verify_consistency
@@ -331,6 +331,6 @@ def _note_order(verdict: Verdict, file: SealedFile, fact: FileFact) -> None:
 
 def _fabric(server: str) -> str | None:
     try:
-        return fabric_of(server).value
+        return name_of(server)
     except ValueError:
         return None

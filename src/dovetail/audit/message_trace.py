@@ -9,11 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.audit.reading import Row, check_out, has_prefix, scan
-from dovetail.model.address import Address, AddressPrefix
+from dovetail.fabrics import address_text
+from dovetail.model.address import MAX_CANDIDATES, Address, AddressPrefix
 from dovetail.model.errors import PipelineError
-from dovetail.model.hop import Fabric, address_text
-
-MAX_CANDIDATES = 10
 
 _NEXT = {
     "delivered": "it arrived",
@@ -40,7 +38,7 @@ def tell_story(out: Path, beginning: AddressPrefix) -> Row:
     for delivery in deliveries:
         delivery["meaning"] = _NEXT[delivery["outcome"]]
     return {
-        "address": address_text(Address(address), Fabric(fabric)) if fabric else address.hex(),
+        "address": address_text(address, fabric) if fabric else address.hex(),
         "fabric": fabric,
         "message": message,
         "hops": hops,
@@ -53,7 +51,7 @@ def tell_story(out: Path, beginning: AddressPrefix) -> Row:
     }
 
 
-def find_address(out: Path, beginning: AddressPrefix) -> bytes:
+def find_address(out: Path, beginning: AddressPrefix) -> Address:
     """The one address that begins so; PipelineError where there is none, or several."""
     found: set[Address] = set()
     for row in scan(out, "hops", has_prefix("message", beginning.coarse)):
@@ -62,12 +60,10 @@ def find_address(out: Path, beginning: AddressPrefix) -> bytes:
             found.add(address)
         if len(found) > MAX_CANDIDATES:
             break
-    if not found:
-        raise PipelineError(f"no message begins with {beginning.text}")
-    if len(found) > 1:
-        names = ", ".join(sorted(map(beginning.write, found))[:MAX_CANDIDATES])
-        raise PipelineError(f"several messages begin with {beginning.text}: {names}")
-    return found.pop()
+    try:
+        return beginning.choose(found)
+    except LookupError as error:
+        raise PipelineError(str(error)) from None
 
 
 def _referrers(out: Path, message: Row | None) -> list[Row]:

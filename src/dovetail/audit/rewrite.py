@@ -36,7 +36,6 @@ from dovetail.lake.manifest import KeptFile, SealedFile, publish_written
 from dovetail.lake.rows import hash_rows
 from dovetail.lake.seal import GROUP_BYTES, GROUP_ROWS, LAKE_SCHEMA, open_writer, sha256_of
 from dovetail.model.errors import JournalDamaged
-from dovetail.model.hop import Fabric
 from dovetail.swarm.content import HASH_BYTES, VERSION, work_of
 from dovetail.swarm.uri import swarm_name_of
 
@@ -96,7 +95,7 @@ class Rewriter:
                     if file.kept is not None:
                         output.keep(pq.read_table(lake / file.kept.path, partitioning=None, schema=DECODED))
                     until_us = min(until_us, self._copy(lake / file.path, target, output))
-                is_known = target.fabric == Fabric.WON.value or self._decoder(target) is not None
+                is_known = target.fabric == "won" or self._decoder(target) is not None
                 return output.finish(until_us if is_known else 0)
         except (OSError, pa.ArrowException, JournalDamaged, ValueError) as error:
             return Rewritten(path=target.path, error=(str(error).splitlines() or [type(error).__name__])[0][:300])
@@ -131,14 +130,14 @@ class Rewriter:
         columns = {
             "fabric": pa.array([target.fabric] * len(chosen)),
             "digest": part.column("digest"),
-            "raw": pc.binary_slice(raw, 0, HEAD_BYTES) if target.fabric == Fabric.SWARM.value else raw,
+            "raw": pc.binary_slice(raw, 0, HEAD_BYTES) if target.fabric == "swarm" else raw,
             "size": part.column("size"),
             "swarm": pa.array([""] * len(chosen)),
             "work_valid": pa.nulls(len(chosen), pa.bool_()),
         }
         given = pa.table({name: columns[name] for name in DECODER_INPUT}).combine_chunks().to_batches()
         decoded = pa.Table.from_batches(decoder(given))
-        if target.fabric == Fabric.SWARM.value:
+        if target.fabric == "swarm":
             decoded = _widen_swarm(decoded)
         believed = pc.and_(pc.is_null(decoded.column("reject")), pc.fill_null(decoded.column("address_valid"), False))
         return pa.chunked_array([chosen], pa.int64()).filter(believed), decoded.filter(believed)
@@ -149,13 +148,13 @@ class Rewriter:
 
     def _decoder(self, target: Target) -> Decoder | None:
         """What reads the target's bytes; None for a fabric without lifetimes, and where nobody says how long one is."""
-        if target.fabric == Fabric.PCP.value:
+        if target.fabric == "pcp":
             return decode_pcp
-        rules = self.swarms.get(swarm_name_of(target.server)) if target.fabric == Fabric.SWARM.value else None
+        rules = self.swarms.get(swarm_name_of(target.server)) if target.fabric == "swarm" else None
         return SwarmDecoder({"": rules.epoch_ms}) if rules is not None else None
 
     def _with_work(self, decoded: pa.Table, raws: pa.ChunkedArray, target: Target) -> pa.Table:
-        if target.fabric != Fabric.SWARM.value:
+        if target.fabric != "swarm":
             return decoded
         limit = self.swarms[swarm_name_of(target.server)].pow_target
         valid = [int.from_bytes(work_of(raw)) < limit for raw in raws.to_pylist()]
@@ -200,7 +199,7 @@ def _widen_swarm(decoded: pa.Table) -> pa.Table:
     rows, digest = decoded.num_rows, decoded.column("digest")
     key = pc.binary_slice(digest, 0, HASH_BYTES)
     columns = {name: decoded.column(name) for name in _SAID_BY_SWARM} | {
-        "fabric": pa.repeat(pa.scalar(Fabric.SWARM.value), rows),
+        "fabric": pa.repeat(pa.scalar("swarm"), rows),
         "message": digest,
         "key": key,
         "id": pa.array([item.hex() for item in key.to_pylist()], pa.string()),

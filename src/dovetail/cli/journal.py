@@ -280,7 +280,7 @@ def _message_filter(text: str | None) -> Callable[[Hop], bool]:
 
 
 def _hop_record(hop: Hop) -> dict[str, object]:
-    from dovetail.model.hop import address_text
+    from dovetail.fabrics import address_text
     from dovetail.model.times import time_text
 
     return {
@@ -297,7 +297,7 @@ def _hop_record(hop: Hop) -> dict[str, object]:
 
 
 def _hop_line(hop: Hop) -> str:
-    from dovetail.model.hop import address_text
+    from dovetail.fabrics import address_text
     from dovetail.model.times import time_text
 
     reason = f" ({hop.reason})" if hop.reason else ""

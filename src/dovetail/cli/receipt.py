@@ -158,26 +158,29 @@ def complete(
 def _complete_conversation(
     sources: Sequence[HopSource], text: str, until: str | None, keys: Sequence[Verifier], options: BuildOptions
 ) -> bytes:
-    """All messages of a won conversation, or of a pcp exchange at the one broker that had the request."""
+    """All messages of a conversation, or of an exchange at the one server that had the request."""
+    from dovetail.fabrics import fabric_named
     from dovetail.model.errors import UsageError
-    from dovetail.model.hop import Fabric
+    from dovetail.model.fabric import Thread
 
     address = find_message(sources, text)
     holders = [source for source in sources if source.hops_of(address)]
-    fabrics = {source.fabric for source in holders}
-    if fabrics == {Fabric.PCP}:
+    threads = {fabric_named(source.fabric).thread for source in holders}
+    if threads == {Thread.EXCHANGE}:
         from dovetail.receipt.request_reply import build_exchange
 
         if options.since:
-            raise UsageError("--since goes with a won conversation")
+            raise UsageError("--since goes with conversations, not with requests and their replies")
         if len(holders) != 1:
-            raise UsageError(f"{len(holders)} brokers had the request, expected one; choose with --server")
+            raise UsageError(f"{len(holders)} servers had the request, expected one; choose with --server")
         (source,) = holders
         signed = next((note for note in options.notes if note.checkpoint.origin == source.server), None)
         until_us = None if until is None else parse_time_text(until)
         return build_exchange(source, address, until_us, signed=signed, witnesses=options.witnesses)
-    if fabrics != {Fabric.WON} or until is not None:
-        raise UsageError("--conversation is for won, or with or without --until for pcp; a swarm has none")
+    if threads != {Thread.CONVERSATION}:
+        raise UsageError(f"{text} belongs to no conversation: its fabric has none")
+    if until is not None:
+        raise UsageError("--until goes with requests and their replies, not with conversations")
     from dovetail.receipt.build_conversation import build_conversation
 
     return build_conversation(sources, address, keys, options)

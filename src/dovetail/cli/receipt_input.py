@@ -100,7 +100,7 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
 def find_message(sources: Sequence[HopSource], text: str) -> Address:
     """The one message of the sources whose address is, or begins with, `text`."""
     from dovetail.model.address import parse_prefix
-    from dovetail.receipt.search import find_address
+    from dovetail.receipt.sources import find_address
 
     return find_address(sources, _parse(parse_prefix, text))
 

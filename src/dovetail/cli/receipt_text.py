@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli.output import escape, print_json, print_text, say
-from dovetail.model.hop import address_text
+from dovetail.fabrics import address_text
 from dovetail.tlog.note import encode_base64
 
 if TYPE_CHECKING:

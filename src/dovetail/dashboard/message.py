@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dovetail.dashboard.decode import Decoded, Named, decode
 from dovetail.dashboard.site_sources import Damage
+from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
-from dovetail.model.hop import Fabric, Hop, Relation, address_text
+from dovetail.model.fabric import Fabric, Link, MessageInfo, Refused, Role
+from dovetail.model.hop import Hop, Relation
 from dovetail.report.evidence import Evidence, HopSeen
 from dovetail.report.pictures import trace_arrows
 from dovetail.report.sequence import Reference, draw_sequence
@@ -23,7 +24,8 @@ SECONDS_FOR_RELATIVES = 0.4
 SECONDS_WITHOUT_INDEX = 2.0
 HOPS_BEFORE = 20_000
 HOPS_AFTER = 100_000
-_SWARM_KEY_BYTES = 8
+_ROLES = {Role.FIRST: "s1", Role.SECOND: "s2", Role.FAILURE: "failure"}
+"""What responses are called in pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +36,34 @@ class Relative:
     address: Address | None
     name: str
     type: str = ""
+    role: Role | None = None
     is_child: bool = False
 
 
 @dataclass(slots=True)
 class Story:
-    """One message."""
+    """One message. `info` is what its bytes say; where they are not here or cannot be read, `error` tells why."""
 
     address: Address
     fabric: Fabric
     hops: list[Hop]
     raw: bytes | None
-    decoded: Decoded
+    info: MessageInfo | None = None
+    error: str = ""
     relatives: list[Relative] = field(default_factory=list)
     is_search_complete: bool = True
     damages: list[Damage] = field(default_factory=list)
     hops_in_all: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its address as people see it."""
+        return self.fabric.show_address(self.address)
+
+    @property
+    def key(self) -> bytes | None:
+        """How other messages name it, as far as that is known."""
+        return self.info.key if self.info is not None else self.fabric.key_of(self.address)
 
 
 def tell(sources: Sequence[HopSource], address: Address) -> tuple[Story | None, list[Damage]]:
@@ -68,11 +82,18 @@ def tell(sources: Sequence[HopSource], address: Address) -> tuple[Story | None, 
             raw = body if raw is None else raw
     if not holders:
         return None, damages
-    fabric = holders[0][0].fabric
+    fabric = fabric_named(holders[0][0].fabric)
     seen = sorted((hop for _, hops in holders for hop in hops), key=lambda hop: (hop.at_us, hop.server, hop.seq))
-    decoded = decode(fabric, raw) if raw is not None else Decoded(error="no journal here keeps the bytes any more")
-    story = Story(address, fabric, seen[:MAX_HOPS], raw, decoded, damages=damages, hops_in_all=len(seen))
-    _find_relatives(story, holders, [source for source in sources if source.fabric is fabric])
+    story = Story(address, fabric, seen[:MAX_HOPS], raw, damages=damages, hops_in_all=len(seen))
+    if raw is None:
+        story.error = "no journal here keeps the bytes any more"
+    else:
+        info = fabric.read(raw)
+        if isinstance(info, Refused):
+            story.error = f"{info.reason}: {info.detail}"
+        else:
+            story.info = info
+    _find_relatives(story, holders, [source for source in sources if source.fabric == fabric.name])
     return story, damages
 
 
@@ -97,81 +118,86 @@ def _look_through(source: HopSource, address: Address) -> tuple[list[Hop], bytes
 def _find_relatives(story: Story, holders: Sequence[tuple[HopSource, list[Hop]]], sources: Sequence[HopSource]) -> None:
     deadline = time.monotonic() + SECONDS_FOR_RELATIVES
     try:
-        for named in story.decoded.names[:MAX_RELATIVES]:
-            story.relatives.append(_find_parent(named, story, holders, sources, deadline))
-        needle, names_it = _child_test(story)
-        found: dict[Address, Relative] = {}
-        for source, hops in holders:
-            first = hops[0].seq
-            for child, raw in source.bodies_between(first, first + HOPS_AFTER):
-                if needle in raw.lower() and child != story.address and child not in found:
-                    decoded = decode(story.fabric, raw)
-                    relation = next((each.relation for each in decoded.names if names_it(each.parent)), None)
-                    if relation is not None:
-                        name = address_text(child, story.fabric)
-                        found[child] = Relative(relation, child, name, decoded.type, is_child=True)
-                if time.monotonic() > deadline or len(found) >= MAX_RELATIVES:
-                    story.is_search_complete = False
-                    break
-            else:
-                story.is_search_complete &= source.size <= first + HOPS_AFTER
-        story.relatives += found.values()
+        for link in story.info.links[:MAX_RELATIVES] if story.info is not None else ():
+            story.relatives.append(_find_parent(link, story.fabric, holders, sources, deadline))
+        if story.key is not None:
+            story.relatives += _find_children(story, story.key, holders, deadline)
     except (DovetailError, OSError) as error:
         story.is_search_complete = False
         story.damages.append(Damage("links", str(error)))
 
 
-def _child_test(story: Story) -> tuple[bytes, Callable[[bytes | str], bool]]:
-    """Bytes that a child must hold, in lower case, and whether what it names is this message."""
-    if story.fabric is Fabric.PCP:
-        own = story.decoded.id or "-"
-        return own.encode(), lambda parent: parent == own
-    if story.fabric is Fabric.SWARM:
-        return story.address[:_SWARM_KEY_BYTES].lower(), lambda parent: parent == story.address[:_SWARM_KEY_BYTES]
-    return address_text(story.address, story.fabric).encode().lower(), lambda parent: parent == story.address
+def _find_children(
+    story: Story, key: bytes, holders: Sequence[tuple[HopSource, list[Hop]]], deadline: float
+) -> Sequence[Relative]:
+    """Messages behind this one that name it."""
+    fabric, needle = story.fabric, story.fabric.needle(key)
+    found: dict[Address, Relative] = {}
+    for source, hops in holders:
+        first = hops[0].seq
+        for child, raw in source.bodies_between(first, first + HOPS_AFTER):
+            if needle in raw.lower() and child != story.address and child not in found:
+                info = fabric.read(raw)
+                links = () if isinstance(info, Refused) else info.links
+                relation = next((link.relation for link in links if link.parent == key), None)
+                if relation is not None:
+                    found[child] = _relative(fabric, relation, child, info, is_child=True)
+            if time.monotonic() > deadline or len(found) >= MAX_RELATIVES:
+                story.is_search_complete = False
+                break
+        else:
+            story.is_search_complete &= source.size <= first + HOPS_AFTER
+    return list(found.values())
 
 
 def _find_parent(
-    named: Named,
-    story: Story,
+    link: Link,
+    fabric: Fabric,
     holders: Sequence[tuple[HopSource, list[Hop]]],
-    sources: Iterable[HopSource],
+    sources: Sequence[HopSource],
     deadline: float,
 ) -> Relative:
-    if isinstance(named.parent, bytes):
+    if fabric.key_bytes == len(link.parent):
         for source in sources:
-            for address in sorted(source.find(named.parent)):
+            for address in sorted(source.find(link.parent)):
                 raw = source.raw(address)
-                kind = decode(story.fabric, raw).type if raw is not None else ""
-                return Relative(named.relation, address, address_text(address, story.fabric), kind)
-        is_whole = len(named.parent) == len(story.address)
-        name = address_text(Address(named.parent), story.fabric) if is_whole else named.parent.hex()
-        return Relative(named.relation, None, name)
-    if story.fabric is Fabric.PCP:
-        wanted = named.parent.encode()
+                return _relative(fabric, link.relation, address, None if raw is None else fabric.read(raw))
+    elif fabric.key_bytes is None:
+        needle = fabric.needle(link.parent)
         for source, hops in holders:
             for address, raw in source.bodies_between(max(0, hops[0].seq - HOPS_BEFORE), hops[0].seq + 1):
-                if wanted in raw.lower() and (decoded := decode(story.fabric, raw)).id == named.parent:
-                    return Relative(named.relation, address, address.hex(), decoded.type)
+                if needle in raw.lower():
+                    info = fabric.read(raw)
+                    if not isinstance(info, Refused) and info.key == link.parent:
+                        return _relative(fabric, link.relation, address, info)
                 if time.monotonic() > deadline:
                     break
-    return Relative(named.relation, None, named.parent)
+    return Relative(link.relation, None, fabric.show_key(link.parent))
+
+
+def _relative(
+    fabric: Fabric, relation: Relation, address: Address, info: MessageInfo | Refused | None, *, is_child: bool = False
+) -> Relative:
+    name = fabric.show_address(address)
+    if isinstance(info, MessageInfo):
+        return Relative(relation, address, name, info.type, info.role, is_child)
+    return Relative(relation, address, name, is_child=is_child)
 
 
 def draw(story: Story, sources: Sequence[HopSource]) -> str:
     """The message and its nearest relatives as a sequence of who handed what to whom."""
-    roles: dict[bytes, str] = {story.address: "m"}
-    responses = 0
+    own = story.info.role if story.info is not None else None
+    roles: dict[bytes, str] = {story.address: _ROLES[own] if own is not None else "m"}
     for relative in story.relatives:
         if relative.address is None or relative.relation not in (Relation.RESPONDING_TO, Relation.IN_REPLY_TO):
             continue
         if not relative.is_child:
-            roles[relative.address], roles[story.address] = "m", "s1"
-        else:
-            responses += 1
-            roles.setdefault(relative.address, "failure" if "Failure" in relative.type else f"s{min(responses, 2)}")
+            roles[relative.address] = "m"
+        elif relative.role is not None:
+            roles.setdefault(relative.address, _ROLES[relative.role])
     evidence = Evidence()
-    evidence.messages[story.address] = {"type": story.decoded.type, "sender": story.decoded.sender or None}
+    if story.info is not None:
+        evidence.messages[story.address] = {"type": story.info.type, "sender": story.info.sender}
     for address in list(roles)[: MAX_RELATIVES + 1]:
         hops = story.hops if address == story.address else _hops_everywhere(sources, Address(address))
         evidence.hops[address] = [

@@ -9,7 +9,7 @@ import msgspec
 from dovetail.dashboard.markup import Html, h, lines, table, text
 from dovetail.dashboard.message import Relative, Story
 from dovetail.dashboard.pages import page
-from dovetail.model.hop import Hop, address_text
+from dovetail.model.hop import Hop
 from dovetail.report.text import name_briefly, write_duration, write_time
 
 MAX_RAW_SHOWN = 64 << 10
@@ -31,15 +31,15 @@ _WORDS = {
 def message_page(story: Story, picture: str) -> Html:
     """Everything about one message."""
     own = story.address.hex()
-    short = name_briefly(story.address, story.fabric)
-    decoded = story.decoded
+    short = name_briefly(story.address, story.fabric.name)
+    info = story.info
     size = next((hop.size for hop in story.hops if hop.size is not None), None)
     facts = [
-        ("address", h("code", address_text(story.address, story.fabric))),
-        ("fabric", str(story.fabric)),
-        ("type", text(decoded.type) if decoded.type else "unknown"),
-        ("id", h("code", text(decoded.id)) if decoded.id else "–"),
-        ("sender", text(decoded.sender) if decoded.sender else "–"),
+        ("address", h("code", story.name)),
+        ("fabric", story.fabric.name),
+        ("type", text(info.type) if info else "unknown"),
+        ("id", h("code", text(info.id)) if info else "–"),
+        ("sender", text(info.sender) if info and info.sender else "–"),
         ("size", "unknown" if size is None else f"{size:,} bytes"),
         ("seen", _seen(story)),
     ]
@@ -110,7 +110,7 @@ def _relatives(story: Story) -> Html:
     )
     remark = None
     if not story.is_search_complete:
-        needle = story.decoded.id or address_text(story.address, story.fabric)
+        needle = story.info.id if story.info else story.name
         remark = h(
             "p",
             "Not everything behind this message was looked through. ",
@@ -133,10 +133,11 @@ def _link(relative: Relative) -> Html:
 
 
 def _decoded(story: Story) -> Html:
-    if story.decoded.error:
-        body = h("p", text(story.decoded.error), class_="problem")
+    fields = {} if story.raw is None else story.fabric.explain(story.raw)
+    if story.error:
+        body = h("p", text(story.error), class_="problem")
     else:
-        pretty = msgspec.json.format(msgspec.json.encode(story.decoded.fields, enc_hook=str), indent=2).decode()
+        pretty = msgspec.json.format(msgspec.json.encode(fields, enc_hook=str), indent=2).decode()
         cut = len(pretty) - MAX_DECODED_CHARS
         body = h("pre", lines(pretty, MAX_DECODED_CHARS), tabindex="0")
         if cut > 0:

@@ -11,9 +11,10 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
+from dovetail.fabrics import fabric_named
 from dovetail.model.address import WON_URI_PREFIX, Address
 from dovetail.model.errors import UsageError
-from dovetail.model.hop import Fabric, Hop, Reason, Stage, address_text
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.model.times import parse_time
 
 MAX_TERM_CHARS = 1_000
@@ -111,7 +112,8 @@ class Matcher:
             case "uri":
                 return is_counterpart
             case "id":
-                return is_address and hop.fabric is not Fabric.PCP  # pcp has ids of its own
+                # where the address is not the name, messages have ids of their own
+                return is_address and fabric_named(hop.fabric).key_bytes is not None
             case _:
                 return False
 
@@ -127,13 +129,12 @@ class Matcher:
         return self._verdicts[key]
 
 
-def begins(address: Address, fabric: Fabric, text: str) -> bool:
-    """Whether an address, in either of its written forms, begins with this text."""
-    if fabric is Fabric.WON and address_text(address, fabric).removeprefix(WON_URI_PREFIX).startswith(
-        text.removeprefix(WON_URI_PREFIX)
-    ):
+def begins(address: Address, fabric: str, text: str) -> bool:
+    """Whether an address, in any of its written forms, begins with this text; the prefix of a URI may be left out."""
+    if address.hex().startswith(text.lower()):
         return True
-    return address.hex().startswith(text.lower())
+    shown = fabric_named(fabric).show_address(address)
+    return shown.removeprefix(WON_URI_PREFIX).startswith(text.removeprefix(WON_URI_PREFIX))
 
 
 def fold(text: str) -> str:

@@ -16,12 +16,13 @@ from functools import partial
 
 import msgspec
 
-from dovetail.dashboard.decode import decode
 from dovetail.dashboard.query import Matcher, Query
 from dovetail.dashboard.site_sources import Damage
+from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import MAX_MATCHES, HopSource
 from dovetail.model.address import Address, parse_address_prefix
 from dovetail.model.errors import DovetailError, UsageError
+from dovetail.model.fabric import MessageInfo
 from dovetail.model.hop import Hop
 
 SECONDS_PER_REQUEST = 0.4
@@ -153,8 +154,8 @@ def _add(answer: Answer, hop: Hop, raw: bytes | None) -> None:
     if known is not None:
         known.hops += 1
         return
-    decoded = decode(hop.fabric, raw) if raw is not None else None
-    answer.found[hop.server, hop.message] = Found(hop, decoded.type if decoded else "")
+    info = None if raw is None else fabric_named(hop.fabric).read(raw)
+    answer.found[hop.server, hop.message] = Found(hop, info.type if isinstance(info, MessageInfo) else "")
 
 
 def _look_up(sources: Sequence[HopSource], query: Query, text: str, answer: Answer) -> bool:

@@ -16,7 +16,7 @@ from dovetail.journal.messages import MessageTuple
 from dovetail.journal.reader import JournalReader
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.errors import JournalError
-from dovetail.model.hop import Fabric, Observation
+from dovetail.model.hop import Observation
 from dovetail.tlog.leaf import MAX_COUNTERPART_BYTES
 
 RunRow = tuple[int, int, int, int, Counterparts]
@@ -81,8 +81,8 @@ class Catalogue:
     """
 
     __slots__ = (
+        "_hashes_bytes",
         "_index",
-        "_is_address_hash_of_bytes",
         "_limits",
         "_messages",
         "_names",
@@ -96,8 +96,7 @@ class Catalogue:
         self._reader = reader
         self._index = index
         self._limits = limits
-        # pcp and swarm define the address as the SHA-256 of the bytes: hashing them again would tell nothing new
-        self._is_address_hash_of_bytes = reader.identity.fabric is not Fabric.WON
+        self._hashes_bytes = reader.identity.hashes_bytes
         self.next_message = reader.message_count + 1
         self.next_name: int = reader.one("SELECT coalesce(max(id), 0) + 1 FROM names")[0]
         newest: dict[bytes, int] = {}
@@ -117,7 +116,7 @@ class Catalogue:
         batch = Batch(size, self._recall(addresses))
         names, seen = self._names, batch.seen
         runs, messages, next_message = batch.runs, batch.messages, self.next_message
-        is_hash, sha256 = self._is_address_hash_of_bytes, hashlib.sha256
+        is_hash, sha256 = self._hashes_bytes, hashlib.sha256
         body_bytes, end = 0, size
         at_us = batch.first_at_us = max(last_at_us, observations[0].at_us)
         for observation in observations:

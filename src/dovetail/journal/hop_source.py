@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, Hop
+from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier
 
@@ -43,8 +43,8 @@ class HopSource(Protocol):
         """The server's URI."""
 
     @property
-    def fabric(self) -> Fabric:
-        """The server's fabric."""
+    def fabric(self) -> str:
+        """The name of the server's fabric."""
 
     @property
     def verifier(self) -> Verifier:

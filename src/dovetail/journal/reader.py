@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from dovetail.fabrics import check_name, fabric_named
 from dovetail.journal.addresses import search_runs
 from dovetail.journal.database import SQLITE_ERRORS, Connection, check_format, connect_reader, translate
 from dovetail.journal.layout import (
@@ -25,7 +26,7 @@ from dovetail.journal.layout import (
 from dovetail.journal.messages import MessageBlock, MessageRow, decode_block
 from dovetail.model.address import Address
 from dovetail.model.errors import JournalDamaged
-from dovetail.model.hop import Fabric, Hop
+from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
 
@@ -39,8 +40,13 @@ class Identity:
     """Whose journal it is."""
 
     server: str
-    fabric: Fabric
+    fabric: str
     verifier: Verifier
+
+    @property
+    def hashes_bytes(self) -> bool:
+        """The address of a message is the SHA-256 of its bytes: hashing them again would tell nothing new."""
+        return fabric_named(self.fabric).hashes_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +369,8 @@ class JournalReader:
     def _read_identity(self) -> Identity:
         values = dict(self.all("SELECT name, value FROM identity"))
         try:
-            return Identity(values["server"], Fabric(values["fabric"]), parse_verifier(values["key"]))
+            check_name(values["fabric"])
+            return Identity(values["server"], values["fabric"], parse_verifier(values["key"]))
         except (KeyError, ValueError) as error:
             raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
 

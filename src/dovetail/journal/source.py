@@ -12,7 +12,7 @@ from dovetail.journal.hop_source import MAX_MATCHES, CommittedHop, HopRange
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.stored_tree import JournalTree
 from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, Hop
+from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.tree import fold_perfect
@@ -47,7 +47,7 @@ class JournalSource:
         return self._reader.identity.server
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> str:
         """The server's fabric."""
         return self._reader.identity.fabric
 

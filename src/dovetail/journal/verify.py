@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dovetail.fabrics import name_of
 from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import unpack_names
@@ -20,7 +21,7 @@ from dovetail.journal.messages import MessageBlock, MessageRow
 from dovetail.journal.reader import Commit, JournalReader
 from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.model.errors import CheckpointError, JournalDamaged, JournalError
-from dovetail.model.hop import Stage, fabric_of
+from dovetail.model.hop import Stage
 from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier
 
@@ -158,7 +159,7 @@ class _Verification:
         own = self._reader.identity.verifier
         if own.name != self._reader.identity.server:
             self._find(None, f"the key inside is named {own.name}, not {self._reader.identity.server}")
-        if self._reader.identity.fabric is not fabric_of(own.name):
+        if self._reader.identity.fabric != name_of(own.name):
             self._find(None, f"{own.name} is not a server of the fabric {self._reader.identity.fabric}")
         if self._trusted and own not in self._trusted:
             self._find(None, f"the key inside is not a trusted key of {own.name}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from dovetail.fabrics import name_of
 from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Batch, Catalogue, Limits
 from dovetail.journal.database import (
@@ -35,7 +36,7 @@ from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.model.errors import JournalError, JournalLocked
-from dovetail.model.hop import Hop, Observation, Stage, fabric_of
+from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.tlog.keys import Signer
 
@@ -381,7 +382,7 @@ def _take_lock(path: Path) -> int:
 
 
 def _create_or_check(connection: Connection, path: Path, server: str, signer: Signer) -> None:
-    expected = {"server": server, "fabric": str(fabric_of(server)), "key": signer.verifier.text()}
+    expected = {"server": server, "fabric": name_of(server), "key": signer.verifier.text()}
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if not tables:
         connection.execute("PRAGMA synchronous = FULL")

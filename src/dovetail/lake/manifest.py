@@ -24,8 +24,8 @@ from pathlib import Path
 
 import msgspec
 
+from dovetail.fabrics import check_name
 from dovetail.model.errors import CheckpointError, JournalDamaged
-from dovetail.model.hop import Fabric
 from dovetail.tlog.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.tlog.tree import Frontier
 
@@ -95,13 +95,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     format: int
     server: str
-    fabric: Fabric
+    fabric: str
     key: str
     checkpoint: str
     frontier: list[str]
     files: list[SealedFile]
     generation: int = 0
     earlier: list[EarlierCheckpoint] = []
+
+    def __post_init__(self) -> None:
+        check_name(self.fabric)
 
     @property
     def first_seq(self) -> int:

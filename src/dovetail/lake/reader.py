@@ -24,7 +24,7 @@ from dovetail.lake.manifest import MANIFESTS, Manifest, SealedFile, read_manifes
 from dovetail.lake.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
 from dovetail.model.address import Address
 from dovetail.model.errors import CheckpointError, JournalDamaged
-from dovetail.model.hop import Fabric, Hop
+from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
 from dovetail.tlog.leaf import NO_DIGEST
@@ -72,7 +72,7 @@ class ServerReader:
         return self._latest.server
 
     @property
-    def fabric(self) -> Fabric:
+    def fabric(self) -> str:
         """The server's fabric."""
         return self._latest.fabric
 

@@ -7,7 +7,7 @@ for bytes that every address in the range starts with, and filters out the rest.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -19,6 +19,8 @@ WON_URI_PREFIX = "wm:/"
 _MULTIHASH_SHA256 = b"\x12\x20"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_PAIRS = [a + b for a in _BASE58 for b in _BASE58]
+MAX_CANDIDATES = 4
+"""How many messages are named where several begin alike."""
 _MAX_WON_ID_CHARS = 64
 _HEX = "0123456789abcdef"
 _MULTIHASH_HEAD = 0x1220 << (8 * ADDRESS_BYTES)
@@ -60,6 +62,44 @@ class AddressPrefix:
     def matches(self, address: Address) -> bool:
         """True if the address begins with it."""
         return self.write(address).startswith(self.text)
+
+    def search(self, find: Callable[[bytes], Collection[Address]], limit: int) -> set[Address]:
+        """The addresses that begin with it; of more than a few, a few.
+
+        `find` gives addresses that begin with some bytes: all of them, or at least `limit`. LookupError where that is
+        too few to tell.
+        """
+        for prefixes in ((self.coarse,), self.fine):
+            found: set[Address] = set()
+            is_all = True
+            for prefix in prefixes:
+                part = find(prefix)
+                is_all = is_all and len(part) < limit
+                found |= {address for address in part if self.matches(address)}
+                if len(found) > MAX_CANDIDATES:
+                    return found
+            if is_all:
+                return found
+        raise LookupError(f"too many messages begin like {self.text}; give more of the address")
+
+    def choose(self, found: Collection[Address]) -> Address:
+        """The one address that was found; LookupError where there is none, or where there are several."""
+        if not found:
+            raise LookupError(f"no message begins with {self.text}")
+        if len(found) > 1:
+            names = _tell_apart(sorted(map(self.write, found)))
+            more = ", ..." if len(found) > MAX_CANDIDATES else ""
+            listed = ", ".join(names[:MAX_CANDIDATES])
+            raise LookupError(f"several messages begin with {self.text or 'nothing'}: {listed}{more}")
+        return next(iter(found))
+
+
+def _tell_apart(names: Sequence[str]) -> list[str]:
+    """Names cut where they are still different, but not too short to be known again."""
+    length = 20
+    while len({name[:length] for name in names}) < len(names):
+        length += 4
+    return [name[:length] for name in names]
 
 
 def parse_prefix(text: str) -> AddressPrefix:

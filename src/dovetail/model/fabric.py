@@ -23,6 +23,15 @@ class Role(enum.StrEnum):
     FAILURE = "failure"
 
 
+class Thread(enum.StrEnum):
+    """How messages that belong together name each other, and so how a receipt proves that none of them is missing."""
+
+    EXCHANGE = "exchange"
+    """A reply names the id of its request: only the journal of the server that had them shows that these are all."""
+    CONVERSATION = "conversation"
+    """A response names the messages before it by their addresses: the newest responses lead to all of them."""
+
+
 class Link(msgspec.Struct, frozen=True, gc=False):
     """A reference to an earlier message: `parent` is that message's key, or another name where it has none.
 
@@ -123,6 +132,8 @@ class Fabric(Protocol):
     """The address is the SHA-256 of the bytes as they are kept."""
     key_bytes: int | None
     """How many leading bytes of the address are the key; None where only the bytes of the message tell it."""
+    thread: Thread | None = None
+    """What messages of this fabric form; None where they form neither."""
     default_agreement: Agreement | None = None
     """For communities whose agreement is not given; None where messages need none."""
 

@@ -10,15 +10,7 @@ import enum
 
 import msgspec
 
-from dovetail.model.address import Address, won_uri
-
-
-class Fabric(enum.StrEnum):
-    """One of the three ways to deliver."""
-
-    PCP = "pcp"
-    WON = "won"
-    SWARM = "swarm"
+from dovetail.model.address import Address
 
 
 class Stage(enum.StrEnum):
@@ -166,24 +158,10 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     server: str
     seq: int
     at_us: int
-    fabric: Fabric
+    fabric: str
     stage: Stage
     message: Address
     counterpart: str | None = None
     reason: Reason | None = None
     raw: bytes | None = None
     size: int | None = None
-
-
-def fabric_of(server: str) -> Fabric:
-    """The fabric a server's URI belongs to: `pcp://`, `swarm://`, or `https://` and `http://` for won."""
-    scheme = server.partition("://")[0]
-    fabrics = {"pcp": Fabric.PCP, "swarm": Fabric.SWARM, "https": Fabric.WON, "http": Fabric.WON}
-    if scheme not in fabrics:
-        raise ValueError(f"{server[:80]!r} is not the URI of a broker, node or peer")
-    return fabrics[scheme]
-
-
-def address_text(address: Address, fabric: Fabric) -> str:
-    """The form people see: `wm:/Qm...` for won, hex for the others."""
-    return won_uri(address) if fabric is Fabric.WON else address.hex()

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.model.address import address_of
 from dovetail.model.errors import RemoteProtocolError
-from dovetail.model.fabric import Agreement, Fabric, Link, MessageInfo, Refused, Role
+from dovetail.model.fabric import Agreement, Fabric, Link, MessageInfo, Refused, Role, Thread
 from dovetail.model.hop import Relation, Stage
 from dovetail.pcp import vocabulary as v
 from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
@@ -36,6 +36,7 @@ class PcpFabric(Fabric):
     name = "pcp"
     hashes_bytes = True
     key_bytes = None
+    thread = Thread.EXCHANGE
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
         """The version is told by the first byte, which no JSON text begins with."""

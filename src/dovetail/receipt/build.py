@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dovetail.fabrics import address_text, fabric_named
 from dovetail.journal.hop_source import CommittedHop, HopSource
-from dovetail.model.address import Address
+from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.errors import ReceiptError
-from dovetail.model.hop import Fabric, Relation, address_text
-from dovetail.receipt.address import READERS
+from dovetail.model.hop import Relation
 from dovetail.receipt.claims import name_messages
 from dovetail.receipt.consistency import check_since, prove_since
 from dovetail.receipt.delivery import state_delivery
@@ -85,8 +85,8 @@ def build_receipt(sources: Sequence[HopSource], address: Address, options: Build
     options = options or BuildOptions()
     remarks: list[str] = []
     holders = pin_sources(sources, options)
-    fabric = _fabric_of(holders, address)
-    holders = [holder for holder in holders if holder.source.fabric is fabric]
+    fabric = common_fabric(holders, [address])
+    holders = [holder for holder in holders if holder.source.fabric == fabric]
     children = _find_children(holders, address, fabric, options)
     messages = _carry_messages(holders, address, children, fabric, options, remarks)
     parts: list[tuple[Holder, list[CommittedHop]]] = []
@@ -129,36 +129,41 @@ def pin_sources(sources: Sequence[HopSource], options: BuildOptions) -> list[Hol
     return holders
 
 
-def _fabric_of(holders: Sequence[Holder], address: Address) -> Fabric:
-    fabrics = {holder.source.fabric for holder in holders if holder.signed_hops(address)}
-    if not fabrics:
-        raise ReceiptError(f"no signed checkpoint covers a hop of message {address.hex()}")
-    if len(fabrics) > 1:
-        raise ReceiptError(f"message {address.hex()} is known to several fabrics; name the journals of one")
-    return fabrics.pop()
+def common_fabric(holders: Sequence[Holder], addresses: Sequence[Address]) -> str:
+    """The name of the one fabric that has signed hops of these messages."""
+    found: set[str] = set()
+    for address in addresses:
+        fabrics = {holder.source.fabric for holder in holders if holder.signed_hops(address)}
+        if not fabrics:
+            raise ReceiptError(f"no signed checkpoint covers a hop of message {address.hex()}")
+        found |= fabrics
+    if len(found) > 1:
+        named = " and ".join(address.hex() for address in addresses)
+        raise ReceiptError(f"message {named} is known to several fabrics; name the journals of one")
+    return found.pop()
 
 
 def _find_children(
-    holders: Sequence[Holder], address: Address, fabric: Fabric, options: BuildOptions
+    holders: Sequence[Holder], address: Address, fabric: str, options: BuildOptions
 ) -> list[tuple[Address, Relation]]:
     """Messages that respond to `address`: those that were named, or those found on the signed hops behind it."""
-    read, link = READERS[fabric], (Relation.RESPONDING_TO, address_text(address, fabric))
+    reader, link = fabric_named(fabric), (Relation.RESPONDING_TO, address_text(address, fabric))
     found: dict[Address, Relation] = {}
     if options.related is not None:
         for child in options.related:
             raw = first_raw(holders, child)
-            if raw is None or link not in read(raw).names:
+            if raw is None or link not in reader.identify(raw).names:
                 raise ReceiptError(f"{address_text(child, fabric)} has no bytes here that respond to the message")
             found[child] = Relation.RESPONDING_TO
-    elif fabric is Fabric.WON:
-        mark = address_text(address, fabric).encode()
+    elif reader.key_bytes == ADDRESS_BYTES:
+        mark = reader.needle(address)
         for holder in holders:
             hops = holder.signed_hops(address)
             first = hops[0].hop.seq if hops else holder.signed.size
             end = min(first + options.search_hops, holder.signed.size)
             for child, raw in holder.source.bodies_between(first, end):
                 # the cheap look first: decoding every message would take minutes
-                if child not in found and mark in raw and link in read(raw).names:
+                if child not in found and mark in raw.lower() and link in reader.identify(raw).names:
                     found[child] = Relation.RESPONDING_TO
     if len(found) >= MAX_MESSAGES:
         raise ReceiptError(f"{len(found)} messages respond to it, expected fewer than {MAX_MESSAGES}")
@@ -169,7 +174,7 @@ def _carry_messages(
     holders: Sequence[Holder],
     address: Address,
     children: Sequence[tuple[Address, Relation]],
-    fabric: Fabric,
+    fabric: str,
     options: BuildOptions,
     remarks: list[str],
 ) -> list[ProvenMessage]:
@@ -178,7 +183,7 @@ def _carry_messages(
     raw = None if options.redact else first_raw(holders, address)
     if raw is None and not options.redact:
         remarks.append("the bytes of the message are not kept any more: the receipt has only its address")
-    elif raw is not None and READERS[fabric](raw).address != address:
+    elif raw is not None and fabric_named(fabric).identify(raw).address != address:
         remarks.append("the bytes kept of the message are not all of it: the receipt has only its address")
         raw = None
     messages = [ProvenMessage(address=address, name=names[0], raw=raw)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
-from dovetail.model.hop import Fabric, address_text
-from dovetail.receipt.build import BuildOptions, first_raw, pin_sources, record_journal
+from dovetail.model.fabric import Fabric
+from dovetail.receipt.build import BuildOptions, common_fabric, first_raw, pin_sources, record_journal
 from dovetail.receipt.consistency import View
-from dovetail.receipt.fork import CONTRADICTIONS, NAMES, find_contradiction, state_fork
+from dovetail.receipt.fork import NAMES, find_contradiction, read_signed, state_fork
 from dovetail.receipt.format import (
     Fork,
     NoteRecord,
@@ -66,18 +67,20 @@ def build_split_view(
 
 
 def build_fork(sources: Sequence[HopSource], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
-    """Evidence against the author of two won messages, whose key must be in `keys`."""
+    """Evidence against the author of two signed messages, whose key must be in `keys`."""
     options = BuildOptions()
-    holders = [holder for holder in pin_sources(sources, options) if holder.source.fabric is Fabric.WON]
+    pinned = pin_sources(sources, options)
+    fabric = fabric_named(common_fabric(pinned, addresses))
+    holders = [holder for holder in pinned if holder.source.fabric == fabric.name]
     messages = [
         ProvenMessage(address=address, name=name, raw=first_raw(holders, address))
         for address, name in zip(sorted(addresses), NAMES, strict=True)
     ]
     for message in messages:
         if message.raw is None:
-            raise ReceiptError(f"no journal here has signed bytes of {address_text(message.address, Fabric.WON)}")
+            raise ReceiptError(f"no journal here has signed bytes of {fabric.show_address(message.address)}")
     trusted = frozenset([*keys, *(holder.source.verifier for holder in holders)])
-    contradiction, author = _contradiction_of(messages)
+    contradiction, author = _contradiction_of(fabric, messages)
     journals, stated = [], []
     for holder in holders:
         kept = [each for message in messages for each in holder.signed_hops(message.address)]
@@ -87,7 +90,7 @@ def build_fork(sources: Sequence[HopSource], addresses: tuple[Address, Address],
             journals.append(record)
             stated.append((View(holder.signed.checkpoint), [each.hop for each in kept]))
     receipt = Fork(
-        claim=state_fork(contradiction, author, messages, stated),
+        claim=state_fork(fabric, contradiction, author, messages, stated),
         contradiction=contradiction,
         messages=[record_message(message.address, message.raw, None) for message in messages],
         journals=journals,
@@ -97,11 +100,12 @@ def build_fork(sources: Sequence[HopSource], addresses: tuple[Address, Address],
     return data
 
 
-def _contradiction_of(messages: Sequence[ProvenMessage]) -> tuple[str, str]:
+def _contradiction_of(fabric: Fabric, messages: Sequence[ProvenMessage]) -> tuple[str, str]:
     """Which contradiction it is, and whose."""
-    for kind in CONTRADICTIONS:
+    info, _ = read_signed(fabric, messages[0])
+    for kind in fabric.conflict_keys(info):
         with contextlib.suppress(ReceiptError):
-            return kind, find_contradiction(kind, messages)
+            return kind, find_contradiction(fabric, kind, messages)
     raise ReceiptError("the messages do not contradict each other")
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 
-from dovetail.model.hop import Fabric, Hop, Relation, Stage
+from dovetail.fabrics import fabric_named
+from dovetail.model.hop import Hop, Relation, Stage
 from dovetail.model.times import time_text
 from dovetail.receipt.consistency import View
 from dovetail.tlog.checkpoint import Checkpoint
@@ -36,19 +37,6 @@ _RELATIONS: Mapping[Relation, tuple[str, str]] = {
     Relation.PREVIOUS: ("successor", "names the message as its predecessor"),
     Relation.REFERS: ("reference", "refers to the message"),
     Relation.IN_REPLY_TO: ("reply", "replies to the message"),
-}
-
-_LIMITS: Mapping[tuple[Fabric, Stage], str] = {
-    (Fabric.PCP, Stage.DELIVERED): "that a client processed it: the broker handed the frame to the client's connection",
-    (Fabric.PCP, Stage.REDELIVERED): "that a client processed it: the broker handed the frame to its connection",
-    (Fabric.PCP, Stage.ACCEPTED): "who wrote it: the broker says from which client's connection it came",
-    (Fabric.WON, Stage.DELIVERED): "that a person read it: the node handed it to a connection of the owner",
-    (Fabric.WON, Stage.FORWARDED): "that a forwarded message arrived, unless the other node's hop is here too",
-    (Fabric.WON, Stage.ACCEPTED): "who wrote it: the signature inside its bytes needs the author's key",
-    (Fabric.SWARM, Stage.ACCEPTED): "who wrote it, and that a peer still holds it: it held it at that time",
-    (Fabric.SWARM, Stage.DELIVERED): "that an application used it: the peer handed it over",
-    (Fabric.SWARM, Stage.FORWARDED): "that a forwarded packet arrived, unless the other peer's hop is here too",
-    (Fabric.SWARM, Stage.SERVED): "that a served packet arrived, unless the other peer's hop is here too",
 }
 
 
@@ -106,13 +94,14 @@ def describe_cosignature(checkpoint: Checkpoint, cosignature: Cosignature) -> st
     )
 
 
-def tell_limits(fabric: Fabric, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:
+def tell_limits(fabric: str, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:
     """What a valid receipt with these hops does not prove."""
     limits = ["that nothing else happened to it: a receipt shows what was seen, not all that was seen"]
     if is_redacted:
         limits.append("what it says: its bytes are left out, only their address is here")
     stages = {hop.stage for hop in hops}
-    limits += dict.fromkeys(text for (f, stage), text in _LIMITS.items() if f is fabric and stage in stages)
+    open_ends = (fabric_named(fabric).not_proven(stage) for stage in Stage if stage in stages)
+    limits += dict.fromkeys(text for text in open_ends if text is not None)
     limits.append("that the times are right: they are those of each server's own clock")
     limits += [
         f"that {server} shows everybody the same journal: no trusted witness cosigned it" for server in unwitnessed

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dovetail.journal.hop_source import CommittedHop, HopSource
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
-from dovetail.model.hop import Fabric, Hop
+from dovetail.model.hop import Hop
 from dovetail.model.times import time_text
 from dovetail.receipt.claims import describe_commitment
 from dovetail.receipt.consistency import View
@@ -62,7 +62,7 @@ class CheckedRange:
     """All hops of a stretch of time, with the digests that their leaves commit to."""
 
     signatory: Signatory
-    fabric: Fabric
+    fabric: str
     inside: tuple[tuple[Hop, bytes], ...]
     limits: tuple[str, ...]
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dovetail.fabrics import fabric_named
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
-from dovetail.model.hop import Fabric, Hop, Reason, Relation, Stage, address_text
-from dovetail.receipt.address import READERS
+from dovetail.model.hop import Hop, Reason, Relation, Stage
 from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, tell_limits
 from dovetail.receipt.consistency import View, check_since
 from dovetail.receipt.format import (
@@ -117,7 +117,7 @@ def read_messages(records: Sequence[MessageRecord]) -> list[ProvenMessage]:
     ]
 
 
-def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal], fabric: Fabric) -> list[str]:
+def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal], fabric: str) -> list[str]:
     """That bytes lead to addresses, that related messages name the subject, and that each has a hop.
 
     Gives the addresses as people see them.
@@ -126,18 +126,20 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
     for journal in journals:
         for hop, digest in zip(journal.hops, journal.digests, strict=True):
             digests[hop.message].add(digest)
-    texts: list[str] = []
+    reader = fabric_named(fabric)
+    texts = [reader.show_address(message.address) for message in messages]
     for message in messages:
         if not digests[message.address]:
             raise ReceiptError(f"form: no hop is of {message.name}")
-        reading = None if message.raw is None else READERS[fabric](message.raw)
-        if message.raw is not None and reading is not None:
-            if reading.address != message.address:
+        names: frozenset[tuple[Relation, str]] = frozenset()
+        if message.raw is not None:
+            address, names = reader.identify(message.raw)
+            if address != message.address:
                 raise ReceiptError(f"address: the bytes of {message.name} do not have its address")
-            if fabric is Fabric.WON and hashlib.sha256(message.raw).digest() not in digests[message.address]:
+            # where the address is not the hash of the bytes, the same content may be written in other bytes
+            if not reader.hashes_bytes and hashlib.sha256(message.raw).digest() not in digests[message.address]:
                 raise ReceiptError(f"address: no journal here kept these bytes of {message.name}")
-        texts.append(address_text(message.address, fabric) if reading is None else reading.text)
-        if message.relation is not None and (reading is None or (message.relation, texts[0]) not in reading.names):
+        if message.relation is not None and (message.relation, texts[0]) not in names:
             raise ReceiptError(f"address: the bytes of {message.name} do not name the message")
     return texts
 
@@ -176,7 +178,7 @@ def _check_journal(
     return CheckedJournal(signatory, view, tuple(hops), tuple(digests))
 
 
-def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -> tuple[Hop, bytes]:
+def read_hop(record: HopRecord, server: str, fabric: str, address: Address) -> tuple[Hop, bytes]:
     """A hop of `server` and its digest, from what a receipt says of it."""
     if record.stage not in _STAGES:
         raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown stage {record.stage!r}")
@@ -201,8 +203,8 @@ def read_hop(record: HopRecord, server: str, fabric: Fabric, address: Address) -
     return hop, digest
 
 
-def single_fabric(journals: Sequence[CheckedJournal]) -> Fabric:
-    """The fabric of all journals."""
+def single_fabric(journals: Sequence[CheckedJournal]) -> str:
+    """The name of the fabric of all journals."""
     fabrics = {hop.fabric for journal in journals for hop in journal.hops}
     if len(fabrics) != 1:
         raise ReceiptError(f"form: journals of {len(fabrics)} fabrics, expected one")

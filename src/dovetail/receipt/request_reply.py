@@ -1,6 +1,6 @@
-"""Exchanges: these are all messages of one pcp request and its replies in a stretch of a broker's time.
+"""Exchanges: these are all messages of one request and its replies in a stretch of a server's time.
 
-A pcp reply names the id of a request, and nothing leads from the request to its replies. So the proof is the broker's
+A reply names the id of its request, and nothing leads from the request to its replies. So the proof is the server's
 journal itself: all hops of the stretch, as in a completeness statement, and the bytes of every message that has a hop
 with one of the request's participants (whom it came from, and to whom it went). Whoever is none of them neither sent
 nor got anything of the exchange here. Of the messages with bytes, those belong to it that reply to its request or to
@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
-from dovetail.model.errors import ReceiptError, RemoteProtocolError
-from dovetail.model.hop import Fabric, Hop
+from dovetail.model.errors import ReceiptError
+from dovetail.model.fabric import Fabric, MessageInfo, Refused, Thread
+from dovetail.model.hop import Hop, Relation
 from dovetail.receipt.claims import describe_commitment
 from dovetail.receipt.completeness import check_range, cut_range, describe_stretch
 from dovetail.receipt.consistency import View
@@ -43,13 +44,6 @@ class Traffic:
 
     counterparts: set[str] = field(default_factory=set)
     digests: set[bytes] = field(default_factory=set)
-
-
-class Ids(NamedTuple):
-    """The id of a message, and the id of the one it replies to."""
-
-    own: str
-    answers: str | None
 
 
 def build_exchange(
@@ -79,10 +73,11 @@ def build_exchange(
     # in one pass: looking each up would search the part of a journal that has no index yet again and again
     bodies = dict(source.bodies_between(inside[0][0].seq, inside[-1][0].seq + 1))
     raws = {address: bodies.get(address) for address in wanted}
-    ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
-    members = _find_members(request, traffic, ids)
+    fabric = fabric_named(source.fabric)
+    infos = {address: _read(fabric, address, raw) for address, raw in raws.items()}
+    members = _find_members(request, traffic, infos)
     receipt = Exchange(
-        claim=_state(part.signed.checkpoint, members, ids, (since_us, until_us)),
+        claim=_state(part.signed.checkpoint, members, infos, (since_us, until_us)),
         journal=part.journal,
         first=part.first,
         since=since_us,
@@ -100,8 +95,9 @@ def build_exchange(
 def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Policy) -> Proof:
     """That these are all messages of the exchange in the stretch."""
     part = check_range(receipt, trusted, policy)
-    if part.fabric is not Fabric.PCP:
-        raise ReceiptError("form: an exchange is of a pcp broker")
+    fabric = fabric_named(part.fabric)
+    if fabric.thread is not Thread.EXCHANGE:
+        raise ReceiptError(f"form: messages of {fabric.name} form no exchanges")
     if any(record.relation is not None for record in receipt.messages):
         raise ReceiptError("form: the messages of an exchange have no relation")
     check_order((record.address for record in receipt.messages[1:]), "the messages")
@@ -118,14 +114,14 @@ def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Poli
             raise ReceiptError(f"completeness: {address.hex()} was added: none of the request's participants had it")
     for address, raw in raws.items():
         _check_bytes(address, raw, traffic[address])
-    ids = {address: _read_ids(address, raw) for address, raw in raws.items()}
-    members = _find_members(request, traffic, ids)
-    claims = _state(part.checkpoint, members, ids, (receipt.since, receipt.until))
+    infos = {address: _read(fabric, address, raw) for address, raw in raws.items()}
+    members = _find_members(request, traffic, infos)
+    claims = _state(part.checkpoint, members, infos, (receipt.since, receipt.until))
     if receipt.claim != claims:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     return Proof(
         kind="exchange",
-        fabric=Fabric.PCP,
+        fabric=fabric.name,
         claims=tuple(claims),
         not_proven=(*_LIMITS, *part.limits),
         signatories=(part.signatory,),
@@ -166,41 +162,30 @@ def _check_bytes(address: Address, raw: bytes | None, seen: Traffic) -> None:
 
 
 def _find_members(
-    request: Address, traffic: Iterable[Address], ids: Mapping[Address, Ids | None]
+    request: Address, traffic: Iterable[Address], infos: Mapping[Address, MessageInfo | None]
 ) -> dict[Address, str]:
     """The request, then all that reply to it or to a reply, in the order of their hops; each with the id it has."""
-    first = ids[request]
+    first = infos[request]
     if first is None:
         raise ReceiptError("completeness: the bytes of the request are not here, or are no message")
-    replies: dict[str, list[Address]] = {}
-    for address, read in ids.items():
-        if read is not None and read.answers is not None:
-            replies.setdefault(read.answers, []).append(address)
-    members = {request: first.own}
-    pending = [first.own]
+    replies: dict[bytes, list[tuple[Address, MessageInfo]]] = {}
+    for address, info in infos.items():
+        if info is not None and (answered := info.parent(Relation.IN_REPLY_TO)) is not None:
+            replies.setdefault(answered, []).append((address, info))
+    members = {request: first.id}
+    pending = [first.key]
     while pending:
-        for address in replies.pop(pending.pop(), ()):
-            read = ids[address]
-            if read is not None and address not in members:
-                members[address] = read.own
-                pending.append(read.own)
-    return {request: first.own} | {address: members[address] for address in traffic if address in members}
+        for address, info in replies.pop(pending.pop(), ()):
+            if address not in members:
+                members[address] = info.id
+                pending.append(info.key)
+    return {request: first.id} | {address: members[address] for address in traffic if address in members}
 
 
-def _read_ids(address: Address, raw: bytes | None) -> Ids | None:
+def _read(fabric: Fabric, address: Address, raw: bytes | None) -> MessageInfo | None:
     """None where the whole bytes of the message are not here or are no message."""
-    from msgspec import UNSET
-
-    from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
-    from dovetail.pcp.codec_v2 import decode_message
-
-    if raw is None or hashlib.sha256(raw).digest() != address:
-        return None
-    try:
-        message = decode_frame(raw).envelope if raw[:1] == bytes([VERSION_1]) else decode_message(raw)
-    except RemoteProtocolError:
-        return None
-    return Ids(message.id.lower(), None if message.in_reply_to is UNSET else message.in_reply_to.lower())
+    info = None if raw is None else fabric.read(raw)
+    return None if info is None or isinstance(info, Refused) or info.address != address else info
 
 
 def _names(members: Collection[Address]) -> list[str]:
@@ -210,7 +195,7 @@ def _names(members: Collection[Address]) -> list[str]:
 def _state(
     checkpoint: Checkpoint,
     members: Mapping[Address, str],
-    ids: Mapping[Address, Ids | None],
+    infos: Mapping[Address, MessageInfo | None],
     stretch: tuple[int, int],
 ) -> list[str]:
     """The claim: how many, in which time, each of them, and what else was looked at."""
@@ -221,7 +206,7 @@ def _state(
         f"{name} is {address.hex()} with the id {own}"
         for (address, own), name in zip(members.items(), _names(members), strict=True)
     ]
-    others = [read for address, read in ids.items() if address not in members]
+    others = [info for address, info in infos.items() if address not in members]
     looked_at = f"{len(others)} other messages of its participants are here"
     sentences.append(f"{looked_at}, {others.count(None)} of them without whole bytes of a message")
     return [*sentences, describe_commitment(View(checkpoint))]

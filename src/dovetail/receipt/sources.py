@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dovetail.journal.hop_source import HopSource
+from dovetail.journal.hop_source import MAX_MATCHES, HopSource
+from dovetail.model.address import Address, AddressPrefix
 from dovetail.model.errors import ReceiptError
 from dovetail.tlog.checkpoint import SignedCheckpoint
 
@@ -33,6 +34,14 @@ def open_sources(
             for source in open_lake(lake, searched):
                 sources.setdefault(source.server, source)
         yield list(sources.values())
+
+
+def find_address(sources: Iterable[HopSource], prefix: AddressPrefix) -> Address:
+    """The one message of these sources that begins so; ReceiptError where there is none, or where there are several."""
+    try:
+        return prefix.choose(set().union(*(prefix.search(source.find, MAX_MATCHES) for source in sources)))
+    except LookupError as error:
+        raise ReceiptError(str(error)) from None
 
 
 def check_covers(source: HopSource, signed: SignedCheckpoint) -> SignedCheckpoint:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from dovetail.model.address import Address
-from dovetail.model.hop import Fabric, address_text
+from dovetail.fabrics import REGISTRY, address_text
+from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.times import to_datetime
 
 MAX_SHOWN_CHARS = 300
@@ -35,9 +35,9 @@ def shorten(text: str, limit: int) -> str:
 
 def name_address(address: bytes, fabric: str) -> str:
     """The form people see; hex where it is only the beginning of an address."""
-    if len(address) != 32 or fabric not in tuple(Fabric):
+    if len(address) != ADDRESS_BYTES or fabric not in REGISTRY:
         return address.hex()
-    return address_text(Address(address), Fabric(fabric))
+    return address_text(Address(address), fabric)
 
 
 def name_briefly(address: bytes, fabric: str) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from dovetail.fabrics import name_of
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.errors import JournalError
-from dovetail.model.hop import Hop, Observation, fabric_of
+from dovetail.model.hop import Hop, Observation
 
 _BEFORE_ALL_TIME_US = -(1 << 62)
 
@@ -23,7 +24,7 @@ class MemoryJournal:
 
     def __init__(self, server: str) -> None:
         self.server = server
-        self.fabric = fabric_of(server)
+        self.fabric = name_of(server)
         self.size = 0
         self._last_at_us = _BEFORE_ALL_TIME_US
         self._unread: list[tuple[int, Observation]] = []

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dovetail.fabrics import name_of
 from dovetail.model.errors import LocalProtocolError
-from dovetail.model.hop import Fabric, Hop, fabric_of
+from dovetail.model.hop import Hop
 from dovetail.sim.clock import START_US, Clock
 from dovetail.sim.core import CoreFactory, CrashPoint, JournalFactory, Observer
 from dovetail.sim.memory import MemoryDisks, digest_hops
@@ -54,7 +55,7 @@ class World:
         factory: CoreFactory,
         *,
         server: str,
-        fabric: Fabric | None = None,
+        fabric: str | None = None,
         observer: Observer | None = None,
         skew_us: int = 0,
         drift_ppm: int = 0,
@@ -62,7 +63,7 @@ class World:
         """Put a place on the network and start it; `server` is its URI in the journal, and decides the fabric."""
         if name in self.places:
             raise LocalProtocolError(f"there is a place {name!r} already")
-        if fabric not in (None, fabric_of(server)):
+        if fabric not in (None, name_of(server)):
             raise LocalProtocolError(f"{server} is no server of {fabric}")
         place = Place(
             name,

@@ -8,7 +8,18 @@ from typing import Final
 
 from dovetail.model.address import ADDRESS_BYTES, Address, address_of, won_uri
 from dovetail.model.errors import RemoteProtocolError
-from dovetail.model.fabric import Agreement, Channel, Fabric, Identified, Link, MessageInfo, Refused, Role, Signed
+from dovetail.model.fabric import (
+    Agreement,
+    Channel,
+    Fabric,
+    Identified,
+    Link,
+    MessageInfo,
+    Refused,
+    Role,
+    Signed,
+    Thread,
+)
 from dovetail.model.hop import Relation, Stage
 from dovetail.won import chain
 from dovetail.won.message import Message, decode_message, uri_address, verify_address
@@ -48,6 +59,7 @@ class WonFabric(Fabric):
     name = "won"
     hashes_bytes = False
     key_bytes = ADDRESS_BYTES
+    thread = Thread.CONVERSATION
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
         """The address is computed from the content. The signature needs the signer's key: see `verify`."""

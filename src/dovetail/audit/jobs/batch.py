@@ -42,7 +42,6 @@ from dovetail.audit.transforms import messages as message_transforms
 from dovetail.audit.transforms.hops import SERVERS_SCHEMA
 from dovetail.audit.transforms.swarm_messages import swarm_fields
 from dovetail.model.errors import CheckpointError
-from dovetail.model.hop import Fabric
 from dovetail.tlog.keys import parse_verifier
 
 DECODED_TABLE = Table(
@@ -106,7 +105,7 @@ class Batch:
         decoded_before = self._decoded_before(files)
         self._decode(rows, files, kept_paths(self.lake, announced, files), decoded_before)
         self._quarantine(rows, files, decoded_before)
-        if any(fact.fabric == Fabric.WON.value for fact in files):
+        if any(fact.fabric == "won" for fact in files):
             self._verify([*before.manifests, *manifests])
         self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
 
@@ -137,11 +136,11 @@ class Batch:
         waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
         here = {fact.fabric for fact in files}
         decoded = [
-            waiting.where(F.col("fabric") == fabric.value).mapInArrow(decoder, DECODED_SCHEMA)
+            waiting.where(F.col("fabric") == fabric).mapInArrow(decoder, DECODED_SCHEMA)
             for fabric, decoder in decoders().items()
-            if fabric.value in here and fabric is not Fabric.SWARM
+            if fabric in here and fabric != "swarm"
         ]
-        if Fabric.SWARM.value in here:
+        if "swarm" in here:
             said = swarm_fields(waiting.where("fabric = 'swarm'"), epochs=self.settings.epochs)
             decoded.append(message_transforms.widen_swarm(said))
         if kept:
@@ -192,7 +191,7 @@ class Batch:
         owners = read_here(schemas.KEYS, published, ["owner"])["owner"].unique().to_pylist()
         signers = pa.array([*owners, *dict(of_nodes)], pa.string())
         done = read_here(VERDICTS_TABLE, self._earlier(VERDICTS_TABLE), ["message"])["message"].combine_chunks()
-        has_key = (pc.field("fabric") == Fabric.WON.value) & pc.field("signer").isin(signers)
+        has_key = (pc.field("fabric") == "won") & pc.field("signer").isin(signers)
         is_late = has_key & ~pc.field("message").isin(done)
         late = scan_here(LATE_TABLE, self._earlier(DECODED_TABLE), is_late, ("fabric", "signer", "message"))
         store.write_rows(LATE_TABLE, late)

@@ -31,7 +31,7 @@ from dovetail.audit.tablefiles import count_rows, read_here, scan_here
 from dovetail.audit.transforms.chains import FABRICS as CHAINED
 from dovetail.audit.transforms.deliveries import IN_FLIGHT
 from dovetail.audit.transforms.holdings import SIGHTINGS
-from dovetail.model.hop import Fabric, Stage
+from dovetail.model.hop import Stage
 from dovetail.swarm.content import HASH_BYTES
 from dovetail.won.vocabulary import MessageType
 
@@ -118,7 +118,7 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
         waited = (
             (pc.field("at") >= before)
             & (pc.field("at") < now)
-            & (pc.field("fabric") == Fabric.WON.value)
+            & (pc.field("fabric") == "won")
             & (pc.field("stage") == Stage.FORWARDED.value)
         )
         hops = store.batch_files(schemas.HOPS, previous.batches)
@@ -176,7 +176,7 @@ class _Gathering:
         """What the bytes of the touched messages say; bytes come with a hop, those of won lie in one place."""
         store = self.search.store
         files = store.batch_files(schemas.MESSAGES, self.old, with_current=True)
-        past = self.search.take(PAST_MESSAGES, files, distinct(known, of_fabrics(self.touched, [Fabric.WON.value])))
+        past = self.search.take(PAST_MESSAGES, files, distinct(known, of_fabrics(self.touched, ["won"])))
         messages = pa.concat_tables([self._fresh(schemas.MESSAGES), past])
         store.write_rows(TOUCHED_MESSAGES, [messages])
         return messages
@@ -255,7 +255,7 @@ class _Gathering:
 
     def _creates(self, messages: pa.Table) -> Iterator[pa.Table]:
         """Creates of the same atoms as touched ones."""
-        is_create = (pc.field("fabric") == Fabric.WON.value) & (pc.field("type") == MessageType.CREATE.value)
+        is_create = (pc.field("fabric") == "won") & (pc.field("type") == MessageType.CREATE.value)
         senders = messages.filter(is_create)["sender"].unique()
         if not len(senders):
             return iter(())

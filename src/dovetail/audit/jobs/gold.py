@@ -105,7 +105,7 @@ class Gold:
     @property
     def fabrics(self) -> list[str]:
         """The fabrics that are in the lake."""
-        return sorted({fact.manifest.fabric.value for fact in self.facts.manifests if fact.manifest is not None})
+        return sorted({fact.manifest.fabric for fact in self.facts.manifests if fact.manifest is not None})
 
     def _sign_messages(self, previous: RunRecord | None) -> None:
         """Say of all messages of won what is known of their signatures, or of those about which more is known now."""

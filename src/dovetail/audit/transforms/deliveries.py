@@ -22,11 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from dovetail.audit.decode_swarm import MESSAGE_TYPE
 from dovetail.audit.transforms.holdings import swarm_of, swarm_peers
 from dovetail.audit.transforms.skew import both_ways
-from dovetail.model.hop import Fabric, Reason, Stage
+from dovetail.fabrics import REGISTRY
+from dovetail.model.hop import Reason, Stage
 from dovetail.model.times import to_us
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
 
-FABRICS = tuple(fabric.value for fabric in Fabric)
+FABRICS = tuple(REGISTRY)
 DELIVERED, ECHOED, UNDELIVERABLE, EXPIRED = "delivered", "echoed", "undeliverable", "expired"
 UNAUTHORIZED, REJECTED, LOST, IN_FLIGHT = "unauthorized", "rejected", "lost", "in_flight"
 

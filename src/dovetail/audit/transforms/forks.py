@@ -8,10 +8,11 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.model.hop import Fabric, Relation
+from dovetail.fabrics import REGISTRY
+from dovetail.model.hop import Relation
 from dovetail.won.vocabulary import MessageType
 
-FABRICS = tuple(fabric.value for fabric in Fabric)
+FABRICS = tuple(REGISTRY)
 CONFLICTING_RESPONSE = "conflicting_response"
 FORKED_LOG = "forked_log"
 TWO_CREATES = "two_creates"
