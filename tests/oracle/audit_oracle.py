@@ -53,7 +53,7 @@ class Oracle:
         self.known: dict[tuple[str, bytes], Known] = {}
         self.of: dict[tuple[str, bytes], list[Hop]] = defaultdict(list)
         for hop in sorted(hops, key=lambda h: (h.at_us, h.server, h.seq)):
-            self.of[hop.fabric.value, bytes(hop.message)].append(hop)
+            self.of[hop.fabric, bytes(hop.message)].append(hop)
             if hop.raw is not None:
                 self._read(hop)
         self.keys = dict(node_keys)

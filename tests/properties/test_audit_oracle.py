@@ -38,7 +38,7 @@ def fix(spark, monkeypatch, settings: dict[str, str]) -> None:
     """The session is tuned so, and no step tunes it otherwise."""
     for key, value in settings.items():
         spark.conf.set(key, value)
-    for job in ("run", "gold", "search", "touched", "delta"):
+    for job in ("run", "gold", "search", "changeset", "delta"):
         monkeypatch.setattr(f"dovetail.audit.jobs.{job}.tune", lambda spark, rows: None)
 
 
