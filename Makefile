@@ -28,10 +28,11 @@ format: setup ## rewrite the code in the house style
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
 
-bench: setup ## measure the journal beside the disk's own floor, and receipts
+bench: setup ## measure the journal beside the disk's own floor, receipts, and what a site takes
 	@$(VENV)/bin/python -m benchmarks.journal
 	@$(VENV)/bin/python -m benchmarks.receipt
 	@$(VENV)/bin/python -m benchmarks.lookup
+	@$(VENV)/bin/python -m benchmarks.sizing
 
 bench-pcp: setup ## the broker beside mosquitto and NATS over WebSocket (needs gcc)
 	@$(VENV)/bin/python -m benchmarks.pcp
@@ -48,10 +49,11 @@ bench-audit: setup ## the audit beside DuckDB
 soak: setup ## the long runs
 	@$(PYTEST) -m soak --timeout 0
 
-docs: setup ## write docs/reference anew from the code
+docs: setup ## write docs/reference and the dashboards anew from the code
 	@$(VENV)/bin/python tools/reference.py
 	@$(VENV)/bin/python -m dovetail.audit.reference docs
 	@$(VENV)/bin/python tools/import_graph.py --write
+	@$(VENV)/bin/python tools/dashboards.py
 
 lock: ## resolve requirements/*.lock anew (UPGRADE=1 for newer versions)
 	@tools/lock.sh
@@ -60,5 +62,5 @@ setup: ## make .venv ready; every other target does this first
 	@python=$$(tools/find-python.sh) && "$$python" tools/setup.py
 
 clean: ## remove .venv and all that was built
-	@rm -rf $(VENV) dist build demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-* dist build demo-out bench-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

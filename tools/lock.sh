@@ -23,3 +23,4 @@ compile() {
 compile requirements/build.lock ${UPGRADE:+--upgrade} --allow-unsafe requirements/build.in
 compile requirements/all.lock ${UPGRADE:+--upgrade} --all-extras --constraints requirements/build.lock pyproject.toml
 compile requirements/java.lock ${UPGRADE:+--upgrade} requirements/java.in
+compile requirements/kit.lock ${UPGRADE:+--upgrade} requirements/kit.in

@@ -24,7 +24,7 @@ def test_commits_hops_and_checkpoints_are_told(tmp_path):
         assert registry.get_sample_value("dovetail_checkpoint_timestamp_seconds") >= opened_at
         journal.checkpoint()
         assert opened_at <= registry.get_sample_value("dovetail_checkpoint_timestamp_seconds") <= time.time()
-        assert registry.get_sample_value("dovetail_journal_hops") == 1
+        assert registry.get_sample_value("dovetail_journal_hops_total") == 1
         assert registry.get_sample_value("dovetail_journal_bytes") > 0
         assert registry.get_sample_value("dovetail_journal_queue_bytes") == 0
         assert registry.get_sample_value("dovetail_journal_commit_seconds_count") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -24,10 +24,10 @@ class JournalCollector(Collector):
         journal = self._journal
         for name, help_text, value in (
             ("queue_bytes", "Bytes that wait to be committed.", journal.queue_bytes),
-            ("hops", "Hops committed.", journal.size),
             ("bytes", "Size of the journal's file.", journal.path.stat().st_size if journal.path.exists() else 0),
         ):
             yield GaugeMetricFamily(f"dovetail_journal_{name}", help_text, value=value)
+        yield CounterMetricFamily("dovetail_journal_hops", "Hops in the journal.", value=journal.size)
         yield histogram("dovetail_journal_commit_seconds", "One group commit, fsync included.", journal.commit_times)
         yield GaugeMetricFamily(
             "dovetail_checkpoint_timestamp_seconds",
