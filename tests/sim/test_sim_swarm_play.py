@@ -19,6 +19,13 @@ def test_peers_end_with_the_same_messages(seed):
     assert report.facts["held by all"] > 5
 
 
+def test_some_worlds_have_peers_that_speak_only_the_seed():
+    setting = Setting(places=4, duration_us=SECOND_US)
+    counts = [run_scenario("swarm", seed, setting=setting).facts["seed peers"] for seed in range(8)]
+    assert 0 in counts
+    assert max(counts) >= 2
+
+
 def test_a_world_whose_clock_was_set_back_settles():
     report = run_scenario("swarm", 18, setting=Setting(places=3, duration_us=5 * SECOND_US), faults="all=1")
     assert (report.findings, report.is_settled) == ([], True)

@@ -14,15 +14,12 @@ from dovetail.swarm.gossip import (
     DEEP_PAUSE,
     FULL_SYNCS,
     IDLE_US,
-    MAX_PUSH_AGAIN_US,
-    MAX_RETURNED,
+    MAX_PREFERRED,
     NEW_PARTNER_MS,
     OVERLAP_MS,
     PARTNERS,
-    PUSH_AGAIN_US,
-    RETURNED_ATTEMPTS,
+    RETURN_ATTEMPTS,
     Gossip,
-    OwnMessages,
 )
 from dovetail.swarm.queries import PullRange, RangeList, decode_message
 from dovetail.swarm.refusals import UnknownTicket
@@ -166,7 +163,7 @@ def test_contacts_that_are_back_are_asked_until_they_answer_but_not_for_ever_and
     assert asked[0] == talks
     # once more at most, when others than the partners are explored
     assert asked.count(talks) <= 2
-    assert RETURNED_ATTEMPTS <= asked.count(deaf) <= RETURNED_ATTEMPTS + 1
+    assert RETURN_ATTEMPTS <= asked.count(deaf) <= RETURN_ATTEMPTS + 1
     assert (deaf, deaf) not in itertools.pairwise(asked)
     assert len(set(asked) & partners) >= PARTNERS
 
@@ -199,10 +196,10 @@ def test_one_that_is_back_is_asked_for_no_less_than_a_new_partner_is(away_ms):
 
 
 def test_contacts_that_are_back_are_bounded():
-    asking = Asking(MAX_RETURNED + 5)
+    asking = Asking(MAX_PREFERRED + 5)
     for contact in asking.contacts:
         asking.gossip.prefer(contact, asking.now)
-    assert len(asking.gossip._returned) == MAX_RETURNED
+    assert len(asking.gossip._preferred) == MAX_PREFERRED
 
 
 def test_partners_are_chosen_by_lot_among_equals():
@@ -265,20 +262,3 @@ def test_a_late_list_does_not_set_the_watermark_back():
         asking.gossip.receive_list(answer, question, START + 2 * SECOND, 0, True)
         assert contact.watermark_ms == (START + SECOND) // 1000
     assert asking.gossip.late_answers == 1
-
-
-def test_own_messages_are_pushed_again_with_growing_pauses_until_confirmed():
-    own = OwnMessages()
-    own.add(b"a", START)
-    times = []
-    while len(times) < 8:
-        now = own.next_due_us
-        times.append(now - START)
-        assert own.collect(now) == [b"a"]
-    pauses = [later - at for at, later in itertools.pairwise(times)]
-    assert times[0] == PUSH_AGAIN_US
-    assert pauses == sorted(pauses)
-    assert pauses[-1] == MAX_PUSH_AGAIN_US
-    assert own.confirm(b"a")
-    assert not own.confirm(b"a")
-    assert own.next_due_us is None

@@ -155,12 +155,26 @@ def test_answers_that_come_late_or_again_are_counted_and_change_nothing():
     assert (bench.peer.status().late_answers, bench.peer.status().refused) == (2, {})
 
 
+def test_the_answer_to_the_last_hello_is_used_however_late_it_is():
+    bench = Bench(bootstrap=[ALICE])
+    crowd = Crowd(bench, silent=(ALICE,))
+    while len(crowd.hellos) < 4:
+        crowd.run(0.1)
+    last = crowd.hellos[-1][1]
+    while bench.peer._contacts.find(ALICE).unanswered < 4:
+        bench.wait(0.1)
+    for _ in range(2):
+        bench.feed(encode_answer(Answer(last.ticket, b"toke", address(1), BOTH)), ALICE)
+    assert bench.peer._contacts.find(ALICE).is_validated
+    assert (bench.peer.status().late_answers, bench.peer.status().refused) == (1, {})
+
+
 def test_one_that_was_silent_for_long_is_asked_for_that_time_and_one_that_was_for_short_is_not():
     bench = Bench(bootstrap=[ALICE])
     crowd = Crowd(bench)
     crowd.run(5)
     contact = bench.peer._contacts.find(ALICE)
-    returned = bench.peer._neighbours.returned
+    returned = bench.peer._neighbours.to_ask
     for silence_s, is_asked in ((LOST_US // SECOND // 2, False), (3 * LOST_US // SECOND, True)):
         contact.watermark_ms = contact.known_until_ms = None
         contact.hello_due_us = bench.now

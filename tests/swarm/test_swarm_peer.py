@@ -23,7 +23,7 @@ from dovetail.swarm.content import (
 )
 from dovetail.swarm.events import CollisionFound, CycleFound, GapFilled, GapFound, GapGivenUp, MessageAccepted
 from dovetail.swarm.explain import explain_message
-from dovetail.swarm.gossip import OVERLAP_MS
+from dovetail.swarm.gossip import MAX_REPEATS, OVERLAP_MS
 from dovetail.swarm.intake import FIRST_PUSHES
 from dovetail.swarm.obfuscation import encode_obfuscated, is_obfuscated
 from dovetail.swarm.packet import SwarmSigner, encode_packet
@@ -323,6 +323,7 @@ def named(bench: Bench, payload: bytes, *refers: bytes, age_ms: int = 0) -> byte
 def test_self_reference_is_refused():
     bench = weak_bench()
     bench.link(ALICE, 1)
+    bench.link(BOB, 9)
     assert bench.feed(named(bench, b"me", b"me"), BOB) == []
     bench.assert_refused(Reason.SELF_REFERENCE)
     assert bench.peer.status().messages == 0
@@ -562,6 +563,29 @@ def test_a_list_that_was_cut_is_continued_after_its_end():
     assert following.ticket != question.ticket
 
 
+def test_the_end_of_a_cut_list_is_asked_for_again_until_the_other_peer_lists_no_more_of_it():
+    bench = bench_with_links()
+    to, question = ask(bench)
+    crowded = question.start_ms + 1000
+    for hashes in ([b"m0000001", b"m0000002"], [b"m0000003"], [b"m0000004"]):
+        answer = encode_range_list(question.ticket, question.start_ms, crowded, hashes)
+        (question,) = uep12(bench.feed(answer, to), to, PullRange)
+        assert question.start_ms == crowded
+    answer = encode_range_list(question.ticket, crowded, crowded, [b"m0000004"])
+    (question,) = uep12(bench.feed(answer, to), to, PullRange)
+    assert question.start_ms == crowded + 1
+
+
+def test_a_peer_that_invents_lists_of_one_millisecond_is_asked_a_bounded_number_of_times():
+    bench = bench_with_links()
+    to, question = ask(bench)
+    crowded = question.start_ms + 1000
+    for number in range(MAX_REPEATS + 2):
+        answer = encode_range_list(question.ticket, question.start_ms, crowded, [number.to_bytes(8)])
+        (question,) = uep12(bench.feed(answer, to), to, PullRange)
+    assert question.start_ms == crowded + 1
+
+
 def test_the_first_question_covers_the_longest_lifetime_and_the_tolerated_future():
     bench = bench_with_links()
     _, question = ask(bench)
@@ -658,7 +682,7 @@ def test_a_bootstrap_peer_is_asked_until_it_answers_however_little_came_from_it(
     bench.feed(encode_hello(Hello(b"tick", b"\x01" * 20, 0)), ALICE)
     bench.wait(60)
     later = exchanged(bench.wait(60), ALICE, Hello)
-    assert len(later) > 10
+    assert len(later) > 5
     bench.feed(encode_answer(Answer(later[-1].ticket, b"gave", b"\x01" * 20, 0)), ALICE)
     assert bench.peer._contacts.find(ALICE).is_validated
 

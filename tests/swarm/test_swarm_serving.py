@@ -12,7 +12,7 @@ from dovetail.swarm.late_messages import LateMessages
 from dovetail.swarm.limits import TokenBucket
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.refusals import RateLimited
-from dovetail.swarm.serving import Serving
+from dovetail.swarm.serving import OVERHEAD_BYTES, Serving
 from swarm.test_swarm_dag import EPOCH, entry
 from swarm.vectors import named, of_layer
 
@@ -69,12 +69,31 @@ def test_exactly_170_are_sent_whole():
     assert (len(answer.hashes), answer.end_ms) == (170, 1000)
 
 
-def test_one_crowded_millisecond_gets_a_longer_list():
-    serving = made(filled(*[7] * 200, 8), 4)
-    answer, _ = listed(serving, 0, 1000)
-    assert (len(answer.hashes), answer.end_ms) == (200, 7)
-    answer, _ = listed(made(filled(*[7] * 300), 4), 0, 1000)
-    assert (len(answer.hashes), answer.end_ms) == (255, 7)
+def ask(serving: Serving, asker: Contact, ticket: bytes, start: int) -> RangeList:
+    return decode_message(serving.answer_range(PullRange(ticket, start, 1000), asker, NOW)[0])
+
+
+def test_the_messages_of_one_crowded_millisecond_are_listed_in_several_lists():
+    serving, asker = made(filled(6, *[7] * 400, 8), 4), contact()
+    first = ask(serving, asker, b"0001", 0)
+    assert (len(first.hashes), first.end_ms) == (1, 6)
+    lists = [ask(serving, asker, b"%04d" % number, 7) for number in range(2, 5)]
+    assert [(len(each.hashes), each.end_ms) for each in lists] == [(170, 7), (170, 7), (61, 1000)]
+    seen = [msg_hash for each in lists for msg_hash in each.hashes]
+    assert len(set(seen)) == len(seen) == 401
+
+
+def test_a_pull_that_the_network_duplicated_gets_the_same_list_again():
+    serving, asker = made(filled(*[7] * 400), 4), contact()
+    ask(serving, asker, b"0001", 7)
+    second = ask(serving, asker, b"0002", 7)
+    assert ask(serving, asker, b"0002", 7) == second
+    assert not set(second.hashes) & set(ask(serving, asker, b"0003", 7).hashes)
+
+
+def test_another_asker_of_a_crowded_millisecond_begins_at_its_beginning():
+    serving, alice, bob = made(filled(*[7] * 400), 4), contact(), contact()
+    assert ask(serving, alice, b"0001", 7).hashes == ask(serving, bob, b"0001", 7).hashes
 
 
 def test_what_came_late_is_listed_before_the_range_but_not_pushed():
@@ -116,11 +135,19 @@ def test_queries_of_one_source_are_limited():
 def test_what_is_sent_to_an_address_that_has_not_answered_is_bounded():
     serving = made(filled(*range(170)), 4)
     spoofed = contact(validated=False, received=26)
-    with pytest.raises(RateLimited):
-        serving.answer_range(PullRange(b"tick", 0, 1000), spoofed, NOW)
+    answer, _ = serving.answer_range(PullRange(b"tick", 0, 1000), spoofed, NOW)
+    listed = decode_message(answer)
+    assert (len(listed.hashes), listed.end_ms) == (6, 5)
     hashes = tuple(b"m%04d..." % number for number in range(170))
     served = serving.answer_hashes(PullHashes(hashes), spoofed, NOW)
-    assert sum(len(one.raw) for one in served) <= AMPLIFICATION * 26
+    assert len(answer) + sum(len(one.raw) for one in served) + OVERHEAD_BYTES <= AMPLIFICATION * 26
+
+
+def test_a_list_that_has_room_for_nothing_is_not_sent():
+    serving, spoofed = made(filled(1, 2), 4), contact(validated=False, received=9)
+    with pytest.raises(RateLimited):
+        serving.answer_range(PullRange(b"tick", 0, 1000), spoofed, NOW)
+    assert spoofed.sent_bytes == 0
 
 
 def test_the_vector_of_the_range_names_what_matches():

@@ -8,7 +8,11 @@ import pytest
 
 from dovetail.model.hop import Stage
 from dovetail.sim import SECOND_US
+from dovetail.swarm.content import Content, message_address
+from dovetail.swarm.packet import SwarmSigner, encode_packet
+from dovetail.swarm.peer import Peer
 from dovetail.swarm.settings import SwarmSettings
+from swarm.peers import solved
 from swarm.swarm_world import SETTINGS, SwarmWorld
 from swarm.sybil import Sybil
 
@@ -45,6 +49,25 @@ def test_20_peers_at_30_percent_loss_converge(seed):
     world.traffic(20)
     assert_converges(world, 15)
     assert world.share_within(1) >= 0.98
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_a_new_peer_gets_all_of_a_millisecond_with_more_messages_than_fit_any_list(loss):
+    """None of them refers to another, so only lists can tell of them."""
+    world = settled(1, 3, loss=loss)
+
+    def receive_all(peer: Peer, now: int) -> None:
+        for number in range(700):
+            content = Content(timestamp_ms=now // 1000, ttl_epochs=60, payload=b"%d" % number)
+            message = solved(SETTINGS, content)
+            world.published[message_address(message)] = now
+            peer.receive_datagram(encode_packet(message, SwarmSigner(SETTINGS.key), now // 1000, 0), "elsewhere", now)
+
+    world.world.command(world.names[0], receive_all)
+    world.run(5)
+    world.join("late")
+    assert_converges(world, 60)
+    assert len(world.peer("late").addresses()) == 700
 
 
 def test_the_same_seed_gives_the_same_journals():

@@ -1,7 +1,8 @@
 """A swarm in the simulated world: every peer ends with every message that any peer has, each taken once.
 
 `places` is the number of peers; each knows three others from the start, and one after the other publishes a message.
-What a peer published and lost before it was journaled was promised to nobody.
+About a quarter of them speak only UEP-12 (`seed_peer`). What a peer published and lost before it was journaled was
+promised to nobody.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dovetail.sim.core import Boot, CoreFactory
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
+from dovetail.sim.seed_peer import SeedPeer
 from dovetail.sim.world import World
 from dovetail.swarm.peer import Peer
 from dovetail.swarm.peer_exchange import Endpoint, PeerAddress
@@ -25,6 +27,7 @@ SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440, slot_slack=3)
 other (UEP-10), and what one of them has would never reach the other."""
 TTL_EPOCHS = 60
 KNOWN_AT_FIRST = 3
+SEED_PEER_SHARE = 0.25
 PAUSE_US = (100_000, 500_000)
 """How long it takes until somebody publishes again."""
 PAYLOAD_BYTES = 40
@@ -42,7 +45,9 @@ class SwarmPlay:
         self._chance = world.randomness.stream("traffic")
         for number, name in enumerate(self.names):
             bootstrap = self._draw_names(self.names[:number])
-            world.add_place(name, self._make_peer(bootstrap), server=f"swarm://{SETTINGS.name}/{name}")
+            is_seed_peer = self._chance.random() < SEED_PEER_SHARE
+            factory = self._make_seed_peer(bootstrap) if is_seed_peer else self._make_peer(bootstrap)
+            world.add_place(name, factory, server=f"swarm://{SETTINGS.name}/{name}")
         self._plan_traffic(setting.duration_us)
 
     def _draw_names(self, names: Sequence[str]) -> list[str]:
@@ -57,6 +62,14 @@ class SwarmPlay:
 
         return factory
 
+    def _make_seed_peer(self, neighbours: list[str]) -> CoreFactory:
+        def factory(boot: Boot) -> SeedPeer:
+            peer = SeedPeer(SETTINGS, neighbours, boot.random, boot.now)
+            peer.restore(boot.journal.hops(), boot.now)
+            return peer
+
+        return factory
+
     def _plan_traffic(self, duration_us: int) -> None:
         moment = 0
         while moment < duration_us:
@@ -65,11 +78,11 @@ class SwarmPlay:
             payload = bytes(draw_between(self._chance, 0, 255) for _ in range(PAYLOAD_BYTES))
             self.world.command(name, self._make_publishing(payload), after_us=moment)
 
-    def _make_publishing(self, payload: bytes) -> Callable[[Peer, int], None]:
+    def _make_publishing(self, payload: bytes) -> Callable[[Peer | SeedPeer, int], None]:
         """Compose, solve and publish in one turn."""
         start = draw_between(self._chance, 0, 2**53)
 
-        def act(peer: Peer, now: int) -> None:
+        def act(peer: Peer | SeedPeer, now: int) -> None:
             message = peer.compose(payload, TTL_EPOCHS, now)
             solved = solve(message, peer.rules.pow_target, start, _SEARCH, run=64)
             assert solved is not None, "without a bound the search ends with a solution"
@@ -77,10 +90,10 @@ class SwarmPlay:
 
         return act
 
-    def peers(self) -> dict[str, Peer]:
+    def peers(self) -> dict[str, Peer | SeedPeer]:
         """The cores that are up."""
         cores = {name: self.world.places[name].core for name in self.names}
-        return {name: core for name, core in cores.items() if isinstance(core, Peer)}
+        return {name: core for name, core in cores.items() if isinstance(core, Peer | SeedPeer)}
 
     # -- what came of it
 
@@ -102,9 +115,14 @@ class SwarmPlay:
         return found
 
     def facts(self) -> dict[str, int]:
-        """How many messages were published and are held by everybody."""
-        held = [peer.addresses() & self.published for peer in self.peers().values()]
-        return {"published": len(self.published), "held by all": len(set.intersection(*map(set, held)))}
+        """How many messages were published and are held by everybody, and how many peers speak only UEP-12."""
+        peers = self.peers().values()
+        held = [peer.addresses() & self.published for peer in peers]
+        return {
+            "published": len(self.published),
+            "held by all": len(set.intersection(*map(set, held))),
+            "seed peers": sum(1 for peer in peers if isinstance(peer, SeedPeer)),
+        }
 
 
 def build(world: World, setting: Setting) -> SwarmPlay:

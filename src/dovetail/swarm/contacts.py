@@ -1,7 +1,9 @@
 """What a peer knows of the other peers it has heard of, in bounded memory.
 
 A contact is validated once it has echoed a ticket that was sent to its endpoint: then the endpoint is not spoofed.
-Until then it is sent at most `AMPLIFICATION` times the bytes that came from it, besides a bounded number of hellos.
+Until then it is sent at most `AMPLIFICATION` times the bytes that came from it, besides a bounded number of hellos;
+only pinned contacts, whose endpoints are configured, are sent more. The ticket may be that of a hello, or of a
+time-range pull (UEP-12), so peers that do not speak the peer exchange can prove their address too.
 It is proven once it has sent a message with valid work that we lacked, or listed messages that we know to exist.
 Peers that only occupy links do neither, so proven ones are preferred wherever there is a choice.
 
@@ -45,11 +47,23 @@ class RandomSource(Protocol):
         ...
 
 
+class ListCursor(msgspec.Struct, frozen=True, gc=False):
+    """A list that was cut within a millisecond: the ticket it answered, and the addresses before and at its end."""
+
+    ticket: bytes
+    timestamp_ms: int
+    begin: bytes
+    end: bytes
+
+
 class Contact:
     """One other peer, or an endpoint that claims to be one."""
 
     __slots__ = (
         "address",
+        "ask_due_us",
+        "challenge",
+        "challenged_us",
         "delivered",
         "endpoint",
         "given_token",
@@ -62,13 +76,17 @@ class Contact:
         "is_ahead",
         "is_backward",
         "is_forward",
+        "is_hello_answered",
         "is_masked",
         "is_pinned",
+        "is_plain",
         "is_proven",
+        "is_self",
         "is_validated",
         "known_until_ms",
         "knows_us",
         "linked_us",
+        "list_cursor",
         "past_tickets",
         "queries",
         "received_bytes",
@@ -77,6 +95,7 @@ class Contact:
         "sent_bytes",
         "serving",
         "silent_us",
+        "speaks_exchange",
         "unanswered",
         "uri",
         "uris",
@@ -92,14 +111,26 @@ class Contact:
         self.is_ahead: bool | None = None
         self.is_pinned = False
         self.is_validated = False
+        self.speaks_exchange = False
+        """Whether it was validated by a hello or an answer."""
+        self.is_plain = False
+        """Whether it takes part without the peer exchange."""
+        self.is_self = False
+        """Whether the endpoint leads back to this peer."""
         self.is_proven = False
         self.is_masked = False
         self.is_forward = False
         self.is_backward = False
         self.heard_us = now
         self.hello_ticket: bytes | None = None
+        """The ticket of a hello whose answer is awaited."""
+        self.is_hello_answered = False
         self.past_tickets: tuple[bytes, ...] = ()
-        """Tickets of earlier hellos, answered or not."""
+        """Tickets of the last hellos, the newest first."""
+        self.challenge: bytes | None = None
+        """The ticket of a time-range pull that lets it prove its address."""
+        self.challenged_us = 0
+        self.ask_due_us = now
         self.given_token: bytes | None = None
         self.held_token = NO_PROOF
         self.hello_had_proof = False
@@ -116,6 +147,8 @@ class Contact:
         self.watermark_ms: int | None = None
         self.known_until_ms: int | None = None
         """Without a watermark: up to when we were in step with it before it went away."""
+        self.list_cursor: ListCursor | None = None
+        """Where the next list goes on, if the last one was cut within a millisecond."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.serving = serving
@@ -127,15 +160,31 @@ class Contact:
         return self.known_until_ms if self.watermark_ms is None else self.watermark_ms
 
     @property
+    def is_reachable(self) -> bool:
+        """Whether it may be sent more than it sent us: its endpoint is proved, or configured."""
+        return self.is_validated or self.is_pinned
+
+    @property
+    def will_answer(self) -> bool:
+        """Whether it is expected to answer pulls: it has validated us, or answers everybody."""
+        return self.knows_us or (self.is_plain and self.is_validated)
+
+    @property
     def is_linked(self) -> bool:
         """Whether messages are relayed between us."""
         return self.is_forward or self.is_backward
 
+    def budget_bytes(self, now: int) -> int:
+        """How many bytes of replies may be sent: no amplification towards strangers, a rate limit for the rest."""
+        if self.is_reachable:
+            return int(self.serving.available(now))
+        return AMPLIFICATION * self.received_bytes - self.sent_bytes
+
     def may_send(self, size: int, now: int) -> bool:
-        """Whether a reply of this size may be sent: no amplification towards strangers, a rate limit for the rest."""
-        if self.is_validated:
+        """Whether a reply of this size may be sent; if so, it is taken from the budget."""
+        if self.is_reachable:
             return self.serving.take(size, now)
-        if self.sent_bytes + size > AMPLIFICATION * self.received_bytes:
+        if size > self.budget_bytes(now):
             return False
         self.sent_bytes += size
         return True

@@ -1,4 +1,4 @@
-"""Anti-entropy: time-range pulls from partners in turn, and repeated pushes of own messages.
+"""Anti-entropy: time-range pulls from partners in turn.
 
 References reveal only messages that another one refers to, and the newest have no referrer yet. So a peer asks its
 partners in turn, every 5 s, and every 1 s while something is found, for what they have since the last question. Each
@@ -10,18 +10,18 @@ two questions. From time to time a question reaches back `DEEP_MS`, twice that, 
 each depth is asked so rarely that all depths together cost little. After 1 s without an answer the next partner is
 asked; a list that arrives later is still used (`tickets`).
 
-A composer pushes its message again until it receives it back, referred to or listed.
+A contact that sends UEP-12 messages and is not validated is challenged: it is asked for everything, once in 5 s, and
+the ticket in its list proves its address. The tickets of challenges are kept with the contacts, so that strangers
+cannot displace those of questions.
 """
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import Final
 
-from dovetail.model.address import Address
 from dovetail.swarm.contacts import Contact, Contacts, RandomSource
 from dovetail.swarm.peer_exchange import Endpoint
-from dovetail.swarm.queries import RangeList, encode_pull_range
+from dovetail.swarm.queries import TICKET_BYTES, RangeList, encode_pull_range
 from dovetail.swarm.tickets import ANSWER_WITHIN_US, Question, Tickets
 
 SECOND_US: Final = 1_000_000
@@ -41,12 +41,15 @@ DEEP_MS: Final = 64_000
 DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in so many times its depth."""
 FULL_SYNCS: Final = 2
-MAX_RETURNED: Final = 8
-RETURNED_ATTEMPTS: Final = 8
+MAX_PREFERRED: Final = 8
+RETURN_ATTEMPTS: Final = 8
 """Questions to a contact that was away for longer than `NEW_PARTNER_MS`: at 30 % loss every other one is answered. A
 contact that was away for less is asked once; others have the same messages."""
-PUSH_AGAIN_US: Final = SECOND_US // 2
-MAX_PUSH_AGAIN_US: Final = 60 * SECOND_US
+
+MAX_REPEATS: Final = 256
+"""Lists of one millisecond: those of some 40,000 messages."""
+CHALLENGE_US: Final = 5 * SECOND_US
+"""The least time between two challenges of one contact."""
 
 
 class Gossip:
@@ -67,9 +70,9 @@ class Gossip:
         self._deep: dict[int, int] = {}
         self._tie_breaks: dict[Endpoint, float] = {}
         self._asked: dict[Endpoint, int] = {}
-        self._returned: dict[Endpoint, tuple[Contact, int]] = {}
+        self._preferred: dict[Endpoint, tuple[Contact, int]] = {}
         """Contacts to be asked first, until they answer, and the attempts left."""
-        self._is_returned = False
+        self._is_preferred = False
         """Whether the last contact asked was one of them."""
         self.due_us = now
         self.outbox: list[tuple[Contact, bytes]] = []
@@ -84,11 +87,20 @@ class Gossip:
         self.due_us = min(self.due_us, now + BUSY_US)
 
     def prefer(self, contact: Contact, now: int) -> None:
-        """A contact is back after a silence: ask it next, it may come from another side of a partition."""
-        if len(self._returned) < MAX_RETURNED or contact.endpoint in self._returned:
+        """Ask a contact next: it is back after a silence, perhaps from another side of a partition, or is plain."""
+        if len(self._preferred) < MAX_PREFERRED or contact.endpoint in self._preferred:
             was_long = contact.reached_ms is not None and now // 1000 - contact.reached_ms > NEW_PARTNER_MS
-            self._returned[contact.endpoint] = (contact, RETURNED_ATTEMPTS if was_long else 1)
+            self._preferred[contact.endpoint] = (contact, RETURN_ATTEMPTS if was_long else 1)
             self.due_us = min(self.due_us, now)
+
+    def challenge(self, contact: Contact, now: int) -> None:
+        """Let a contact prove its address, unless it was challenged just before."""
+        if contact.challenge is None or now - contact.challenged_us >= CHALLENGE_US:
+            contact.challenge = self._draw_ticket()
+            contact.challenged_us = now
+            # the more messages match, the likelier is the answer a list and not the messages alone
+            start_ms, end_ms = max(0, now // 1000 - self._lifetime_ms), now // 1000 + self._max_future_ms
+            self.outbox.append((contact, encode_pull_range(contact.challenge, start_ms, end_ms)))
 
     def handle_timer(self, now: int, has_room: bool) -> None:
         """Close unanswered questions and ask the next partner."""
@@ -112,12 +124,17 @@ class Gossip:
 
     def claim(self, answer: RangeList, contact: Contact, now: int) -> Question | None:
         """The question that a list answers; None for a repeated list. Raises UnknownTicket if we did not ask."""
-        return self._tickets.claim(answer, contact, now)
+        if contact.challenge is None or answer.ticket != contact.challenge:
+            return self._tickets.claim(answer, contact, now)
+        if contact.is_validated:
+            self._tickets.late += 1
+            return None
+        return Question(contact, answer.start_ms, answer.end_ms, now // 1000, is_full=False, is_exploration=True)
 
     def receive_list(self, answer: RangeList, question: Question, now: int, found: int, has_room: bool) -> None:
         """Continue after the list that answers a claimed question; `found` hashes of it are missing here."""
         if answer.end_ms < question.end_ms:
-            question.start_ms = answer.end_ms + 1
+            question.start_ms = _next_start(answer, question)
             if has_room:
                 self._ask(question, now)
             else:
@@ -127,10 +144,10 @@ class Gossip:
         if not question.is_exploration:
             # a late list must not set back the watermark of a later question
             question.contact.watermark_ms = max(question.contact.watermark_ms or 0, question.asked_ms)
-            self._returned.pop(question.contact.endpoint, None)
+            self._preferred.pop(question.contact.endpoint, None)
         if question.is_full:
             self._full_syncs += 1
-        pause = BUSY_US if found or self._returned else IDLE_US
+        pause = BUSY_US if found or self._preferred else IDLE_US
         self.due_us = now + int(pause * (0.9 + 0.2 * self._random.random()))
 
     def handle_clock_step(self, now: int) -> None:
@@ -182,15 +199,15 @@ class Gossip:
         """Partners in turn, least recently asked first; every `EXPLORE_EVERY` turns another contact, to explore."""
         busy = self._tickets.asked
         # every other time, so that contacts that stay silent do not block the others
-        self._is_returned = not self._is_returned and any(endpoint not in busy for endpoint in self._returned)
-        if self._is_returned:
-            endpoint = next(endpoint for endpoint in self._returned if endpoint not in busy)
-            contact, attempts = self._returned.pop(endpoint)
+        self._is_preferred = not self._is_preferred and any(endpoint not in busy for endpoint in self._preferred)
+        if self._is_preferred:
+            endpoint = next(endpoint for endpoint in self._preferred if endpoint not in busy)
+            contact, attempts = self._preferred.pop(endpoint)
             if attempts > 1:
-                self._returned[endpoint] = (contact, attempts - 1)
+                self._preferred[endpoint] = (contact, attempts - 1)
             return contact, False
         self._turn += 1
-        able = [contact for contact in self._contacts.known if contact.knows_us and contact.endpoint not in busy]
+        able = [contact for contact in self._contacts.known if contact.will_answer and contact.endpoint not in busy]
         if not able:
             return None
         # random among equals: if all peers asked the same ones, nobody would learn what the others have
@@ -210,57 +227,30 @@ class Gossip:
             drawn = self._tie_breaks[contact.endpoint] = self._random.random()
         return drawn
 
+    def _draw_ticket(self) -> bytes:
+        return self._random.getrandbits(8 * TICKET_BYTES).to_bytes(TICKET_BYTES)
+
     def _ask(self, question: Question, now: int) -> None:
-        ticket = self._random.getrandbits(32).to_bytes(4)
+        ticket = self._draw_ticket()
         self._tickets.open(ticket, question, now)
         self.outbox.append((question.contact, encode_pull_range(ticket, question.start_ms, question.end_ms)))
         self.due_us = now + ANSWER_WITHIN_US
 
 
+def _next_start(answer: RangeList, question: Question) -> int:
+    """Where to go on after a list that covers part of a range.
+
+    Its end is asked for again, since one millisecond may have more messages than fit a list, until a list ends with the
+    same message as the one before: then the other peer lists no more of that millisecond.
+    """
+    last_hash = answer.hashes[-1] if answer.hashes else None
+    if last_hash is None or last_hash == question.last_hash or question.repeats >= MAX_REPEATS:
+        question.last_hash, question.repeats = None, 0
+        return answer.end_ms + 1
+    question.last_hash = last_hash
+    question.repeats = question.repeats + 1 if answer.end_ms == question.start_ms else 0
+    return answer.end_ms
+
+
 def _rank(contact: Contact) -> int:
     return 4 * contact.is_proven + 3 * contact.is_backward + 2 * contact.is_pinned + contact.is_forward
-
-
-class OwnMessages:
-    """Own messages that no other peer is known to have yet."""
-
-    def __init__(self) -> None:
-        self.unconfirmed: dict[Address, int] = {}
-        """The pause before each is pushed again; read-only outside this class."""
-        self._queue: list[tuple[int, Address]] = []
-
-    def __len__(self) -> int:
-        return len(self.unconfirmed)
-
-    def __contains__(self, address: Address) -> bool:
-        return address in self.unconfirmed
-
-    @property
-    def next_due_us(self) -> int | None:
-        """When the next message is to be pushed again."""
-        while self._queue and self._queue[0][1] not in self.unconfirmed:
-            heappop(self._queue)
-        return self._queue[0][0] if self._queue else None
-
-    def add(self, address: Address, now: int) -> None:
-        """Add a message that was just pushed."""
-        self.unconfirmed[address] = PUSH_AGAIN_US
-        heappush(self._queue, (now + PUSH_AGAIN_US, address))
-
-    def confirm(self, address: Address) -> bool:
-        """Another peer has it, or it is expired; True the first time."""
-        return self.unconfirmed.pop(address, None) is not None
-
-    def handle_clock_step(self, now: int) -> None:
-        """The clock was set back: push all of them again soon."""
-        self._queue = [(now + PUSH_AGAIN_US, address) for address in sorted(self.unconfirmed)]
-
-    def collect(self, now: int) -> list[Address]:
-        """The messages to push again now."""
-        due = []
-        while (at := self.next_due_us) is not None and at <= now:
-            address = heappop(self._queue)[1]
-            pause = self.unconfirmed[address] = min(MAX_PUSH_AGAIN_US, 2 * self.unconfirmed[address])
-            heappush(self._queue, (now + pause, address))
-            due.append(address)
-        return due

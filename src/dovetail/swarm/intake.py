@@ -161,6 +161,6 @@ class Intake:
         """All links and, if they are few, other contacts: a message whose first copies are all lost spreads late."""
         linked = self._contacts.linked
         more = self._contacts.pick(
-            FIRST_PUSHES - len(linked), lambda contact: contact.is_validated and not contact.is_linked
+            FIRST_PUSHES - len(linked), lambda contact: contact.is_reachable and not contact.is_linked
         )
         return make_route([*linked, *more])

@@ -18,14 +18,18 @@ class TokenBucket:
         self._left = burst
         self._seen_us: int | None = None
 
-    def take(self, amount: float, now: int) -> bool:
-        """Spend `amount` if it is available now. A clock that is set back adds nothing."""
+    def available(self, now: int) -> float:
+        """How much may be spent now. A clock that is set back adds nothing."""
         if self._seen_us is None:
             self._seen_us = now
         elif now > self._seen_us:
             self._left = min(self._burst, self._left + (now - self._seen_us) * self._rate / 1_000_000)
             self._seen_us = now
-        if amount > self._left:
+        return self._left
+
+    def take(self, amount: float, now: int) -> bool:
+        """Spend `amount` if it is available now; otherwise nothing is spent."""
+        if amount > self.available(now):
             return False
         self._left -= amount
         return True

@@ -9,6 +9,10 @@ carries the complete requested state, the answer the complete granted state; bot
 that is no longer requested. A contact that leaves four hellos unanswered loses its links, and is asked less often: it
 may be behind a partition. Strangers are asked four times in total.
 
+A contact that leaves four hellos unanswered and has never answered one does not speak the peer exchange: it is plain.
+It takes part by UEP-12 alone if it is pinned, or has proved its address with a ticket (`gossip.challenge`): we relay to
+all that are pinned and to `plain_links` others, and ask each of them every 30 s, in place of the hello.
+
 Links to peers that relay nothing are replaced: a backward link that sent nothing while others sent `ROTATE_AFTER` new
 messages is ended, and from time to time a forward link to a contact that is not proven.
 """
@@ -73,8 +77,8 @@ class Neighbours:
         self.events: list[PeerLinked | PeerUnlinked] = []
         self.late_answers = 0
         """Answers to hellos that arrived late or repeatedly."""
-        self.returned: list[Contact] = []
-        """Contacts that answered again after a silence, or after they were forgotten."""
+        self.to_ask: list[Contact] = []
+        """Contacts to ask for messages next: back after a silence, or after they were forgotten, or plain."""
 
     def bootstrap(self, endpoint: Endpoint, now: int) -> None:
         """Add an endpoint of the bootstrap list and ask it."""
@@ -99,8 +103,7 @@ class Neighbours:
         if contact.given_token is None:
             contact.given_token = self._random.getrandbits(32).to_bytes(4)
         elif hello.proof == contact.given_token:
-            contacts.validate(contact)
-            contact.unanswered = 0
+            self._validate(contact)
         if contact.is_validated:
             self._grant(contact, hello.requested, now)
             granted = _state(contact)
@@ -112,29 +115,30 @@ class Neighbours:
     def receive_answer(self, answer: Answer, contact: Contact, now: int) -> None:
         """Handle the answer to our hello; raises UnknownTicket if there was none.
 
-        An answer to an earlier hello is only counted: the hello after it carries the present state.
+        The answer to the last hello is used however late it is. One to an earlier hello, or a repeated one, is only
+        counted: the hello after it carries the present state.
         """
-        if contact.hello_ticket is None or answer.ticket != contact.hello_ticket:
-            if answer.ticket not in contact.past_tickets:
-                raise UnknownTicket("answer to a hello that was not sent")
+        if answer.ticket not in contact.past_tickets:
+            raise UnknownTicket("answer to a hello that was not sent")
+        if answer.ticket != contact.past_tickets[0] or contact.is_hello_answered:
             self.late_answers += 1
             return
         contact.hello_ticket = None
+        contact.is_hello_answered = True
         if contact.unanswered >= MAX_UNANSWERED and now - contact.silent_us >= LOST_US and contact.is_validated:
             if contact.known_until_ms is None:
                 contact.known_until_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
-            self.returned.append(contact)
-        contact.unanswered = 0
+            self.to_ask.append(contact)
         contact.held_token = answer.token
         self._contacts.identify(contact, answer.address)
         if contact.hello_had_proof and not contact.knows_us and contact.reached_ms is not None:
             # we knew it before, and it will answer questions now
-            self.returned.append(contact)
+            self.to_ask.append(contact)
         contact.knows_us = contact.hello_had_proof
         if answer.address == self._contacts.local:
             contact.refused_until_us = now + FORGET_US
             return
-        self._contacts.validate(contact)
+        self._validate(contact)
         if contact.requested & I_RELAY_TO_YOU:
             self._link(contact, now, forward=bool(answer.granted & YOU_RELAY_TO_ME))
         if contact.requested & YOU_RELAY_TO_ME:
@@ -150,6 +154,12 @@ class Neighbours:
         if self._lacking():
             self.due_us = min(self.due_us, now + SEEK_US // 8)
 
+    def _validate(self, contact: Contact) -> None:
+        self._contacts.validate(contact)
+        contact.speaks_exchange = True
+        contact.is_plain = False
+        contact.unanswered = 0
+
     def _grant(self, contact: Contact, requested: int, now: int) -> None:
         settings, contacts = self._settings, self._contacts
         is_settled = now - contact.linked_us >= SETTLED_US
@@ -159,7 +169,7 @@ class Neighbours:
         elif is_settled:
             self._link(contact, now, backward=False)
         if requested & YOU_RELAY_TO_ME:
-            if len(contacts.forward) < settings.forward_links + settings.spare_links:
+            if self._forward_count < settings.forward_links + settings.spare_links:
                 self._link(contact, now, forward=True)
         elif is_settled:
             self._link(contact, now, forward=False)
@@ -203,17 +213,32 @@ class Neighbours:
         for contact in self._contacts:
             contact.hello_ticket = None
             contact.hello_due_us = contact.hello_sent_us = contact.heard_us = contact.linked_us = now
-            contact.silent_us = now
+            contact.silent_us = contact.ask_due_us = contact.challenged_us = now
             contact.refused_until_us = min(contact.refused_until_us, now + REFUSED_US)
 
     def _maintain(self, contact: Contact, now: int) -> None:
         self._note_silence(contact, now)
-        if contact.unanswered >= MAX_UNANSWERED and now - contact.heard_us >= LOST_US:
-            self._link(contact, now, forward=False, backward=False)
+        if contact.unanswered >= MAX_UNANSWERED:
+            if not contact.speaks_exchange:
+                self._maintain_plain(contact, now)
+            elif now - contact.heard_us >= LOST_US:
+                self._link(contact, now, forward=False, backward=False)
         if not contact.is_pinned and not contact.is_linked and now - contact.heard_us >= FORGET_US:
             self._contacts.forget(contact)
         elif contact.hello_ticket is None and contact.hello_due_us <= now and now >= contact.refused_until_us:
             self._hello(contact, now)
+
+    def _maintain_plain(self, contact: Contact, now: int) -> None:
+        """Ask a contact without the peer exchange for messages, and relay to it."""
+        contact.is_plain = True
+        if now >= contact.ask_due_us:
+            contact.ask_due_us = now + REFRESH_US
+            self.to_ask.append(contact)
+        is_due = now - contact.heard_us < SILENT_US and now >= contact.refused_until_us
+        others = sum(
+            1 for other in self._contacts.forward if other.is_plain and not other.is_pinned and other is not contact
+        )
+        self._link(contact, now, forward=contact.is_pinned or (is_due and others < self._settings.plain_links))
 
     def _ask_stranger(self, stranger: Contact, now: int) -> bool:
         """Send a hello to a stranger, at most `MAX_UNANSWERED` times; True if one was sent."""
@@ -232,6 +257,8 @@ class Neighbours:
                 contact.silent_us = contact.hello_sent_us
             contact.unanswered += 1
             longest = MAX_RETRY_SEEKING_US if self._lacking() else MAX_RETRY_US
+            if contact.is_plain and not contact.is_pinned:
+                longest = REFRESH_UNLINKED_US
             contact.hello_due_us = now + min(longest, SEEK_US * (2 ** min(contact.unanswered - 1, 8) - 1))
 
     def _rotate(self, now: int) -> None:
@@ -244,7 +271,11 @@ class Neighbours:
                 contact.is_proven = False
                 contact.refused_until_us = now + SILENT_US
                 self._hello(contact, now)
-            unproven = [contact for contact in self._contacts.forward if not contact.is_proven]
+            unproven = [
+                contact
+                for contact in self._contacts.forward
+                if not contact.is_proven and not (contact.is_plain and contact.is_pinned)
+            ]
             for contact in unproven[:1]:
                 self._link(contact, now, forward=False)
                 contact.refused_until_us = now + REFUSED_US
@@ -253,14 +284,19 @@ class Neighbours:
         for contact in backward:
             contact.delivered = 0
 
+    @property
+    def _forward_count(self) -> int:
+        """Forward links that were negotiated."""
+        return sum(1 for contact in self._contacts.forward if not contact.is_plain)
+
     def _lacking(self) -> bool:
         return (
-            len(self._contacts.forward) < self._settings.forward_links
+            self._forward_count < self._settings.forward_links
             or len(self._contacts.backward) < self._settings.backward_links
         )
 
     def _seek(self, now: int) -> None:
-        forward = self._settings.forward_links - len(self._contacts.forward)
+        forward = self._settings.forward_links - self._forward_count
         backward = self._settings.backward_links - len(self._contacts.backward)
         if forward > 0:
             self._request(forward, I_RELAY_TO_YOU, True, now)
@@ -290,6 +326,7 @@ class Neighbours:
         contact.hello_ticket = self._random.getrandbits(32).to_bytes(4)
         contact.past_tickets = (contact.hello_ticket, *contact.past_tickets)[:MAX_PAST_TICKETS]
         contact.hello_sent_us = now
+        contact.is_hello_answered = False
         contact.hello_had_proof = contact.held_token != NO_PROOF
         contact.requested = _state(contact) | link
         introduce = INTRODUCE_OTHERS if len(self._contacts.known) < ENOUGH_CONTACTS else 0

@@ -39,7 +39,7 @@ from dovetail.swarm.obfuscation import decode_obfuscated, is_obfuscated
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.packet import HEADER_BYTES, SwarmSigner
 from dovetail.swarm.peer_exchange import INDICATOR as EXCHANGE
-from dovetail.swarm.peer_exchange import OPCODE_HELLO, Endpoint, Hello, PeerAddress, decode_exchange
+from dovetail.swarm.peer_exchange import Endpoint, Hello, PeerAddress, decode_exchange
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.recovery import restore
 from dovetail.swarm.refusals import Refusal
@@ -50,7 +50,6 @@ from dovetail.swarm.uri import peer_uri
 
 CONTENT_HEAD: Final = bytes((INDICATOR, OPCODE_CONTENT))
 EXCHANGE_HEAD: Final = bytes((EXCHANGE,))
-HELLO_HEAD: Final = bytes((EXCHANGE, OPCODE_HELLO))
 CLOCK_STEP_US: Final = 2_000_000
 """A clock that is set back by less than this only delays what is due."""
 
@@ -143,9 +142,9 @@ class Peer:
         """Do what has become due."""
         self._advance(now)
         self._neighbours.handle_timer(now)
-        for contact in self._neighbours.returned:
+        for contact in self._neighbours.to_ask:
             self._repair.gossip.prefer(contact, now)
-        self._neighbours.returned.clear()
+        self._neighbours.to_ask.clear()
         self._repair.handle_timer(now)
         self._flush(now)
 
@@ -211,6 +210,7 @@ class Peer:
             swarm=self.swarm.swarm_address.hex(),
             forward=[contact.uri for contact in contacts.forward],
             backward=[contact.uri for contact in contacts.backward],
+            plain=[contact.uri for contact in contacts.known if contact.is_plain],
             contacts=len(contacts.known),
             strangers=contacts.stranger_count,
             messages=len(self._dag),
@@ -246,7 +246,9 @@ class Peer:
     def _receive_contents(self, messages: Sequence[bytes], endpoint: Endpoint, now: int) -> None:
         """Content messages that arrived one to a datagram, neither masked nor fragmented."""
         size = sum(map(len, messages)) + HEADER_BYTES * len(messages)
-        self._intake.receive(messages, self._hear(endpoint, size, False, now), now)
+        contact = self._hear(endpoint, size, False, now)
+        self._challenge(contact, now)
+        self._intake.receive(messages, contact, now)
 
     def _receive_other(self, data: bytes, endpoint: Endpoint, now: int) -> None:
         """A datagram of any other kind."""
@@ -261,10 +263,11 @@ class Peer:
         contact = self._hear(endpoint, len(data), is_masked, now)
         message = packet[HEADER_BYTES:]
         try:
-            if message.startswith(CONTENT_HEAD):
-                self._intake.receive((message,), contact, now)
-            elif message.startswith(EXCHANGE_HEAD):
+            if message.startswith(EXCHANGE_HEAD):
                 self._receive_exchange(message, contact, now)
+            elif message.startswith(CONTENT_HEAD):
+                self._challenge(contact, now)
+                self._intake.receive((message,), contact, now)
             else:
                 self._receive_query(message, contact, now)
         except Refusal as refusal:
@@ -287,11 +290,19 @@ class Peer:
             self._signer.subband_of(packet, now // 1000)
         return packet
 
+    def _challenge(self, contact: Contact, now: int) -> None:
+        """Let a contact that sent a content message or a pull prove its address, if it has not."""
+        if not contact.is_validated:
+            self._repair.gossip.challenge(contact, now)
+            self._flush(now)
+
     def _receive_query(self, message: bytes, contact: Contact, now: int) -> None:
         match decode_message(message):
             case PullHashes() as query:
+                self._challenge(contact, now)
                 self._repair.answer_hashes(query, contact, now)
             case PullRange() as query:
+                self._challenge(contact, now)
                 self._repair.answer_range(query, contact, now)
             case RangeList() as answer:
                 self._repair.receive_list(answer, contact, now)
@@ -340,9 +351,9 @@ class Peer:
 def _may_go(message: bytes, contact: Contact, now: int) -> bool:
     """Whether a contact may be sent this: no amplification towards one that is not validated.
 
-    Pinned contacts were configured: they are sent hellos as often as it takes. Otherwise a peer whose first hellos were
-    all lost, and that received few bytes from its bootstrap peer, would never ask it again.
+    Pinned contacts were configured: they are asked as often as it takes. Otherwise a peer whose first hellos were all
+    lost, and that received few bytes from its bootstrap peer, would never ask it again.
     """
-    if contact.is_validated or not contact.received_bytes:
+    if contact.is_reachable or not contact.received_bytes:
         return True
-    return (contact.is_pinned and message.startswith(HELLO_HEAD)) or contact.may_send(len(message) + HEADER_BYTES, now)
+    return contact.may_send(len(message) + HEADER_BYTES, now)

@@ -37,6 +37,7 @@ MAX_HASHES: Final = 255
 _PULL_HEAD: Final = struct.Struct("<BBB")
 _RANGE: Final = struct.Struct("<BB4sIHIH")
 _LIST_HEAD: Final = struct.Struct("<BB4sIHIHB")
+LIST_HEAD_BYTES: Final = _LIST_HEAD.size
 
 
 class PullHashes(msgspec.Struct, frozen=True, gc=False):

@@ -1,6 +1,6 @@
 """Completing the flow: pulls of missing messages, replies to pulls, time-range questions, repeated pushes.
 
-`pull.Wants`, `gossip.Gossip`, `gossip.OwnMessages` and `serving.Serving` decide; this module carries out their
+`pull.Wants`, `gossip.Gossip`, `own_messages.OwnMessages` and `serving.Serving` decide; this module carries out their
 decisions: it sends, observes, and reports gaps to the application.
 """
 
@@ -16,9 +16,10 @@ from dovetail.swarm.contacts import Contact, Contacts, RandomSource
 from dovetail.swarm.content import MsgHash, decode_content, is_expired, latest_referee_expiration_ms
 from dovetail.swarm.dag import Dag
 from dovetail.swarm.events import Event, GapFilled, GapFound, GapGivenUp
-from dovetail.swarm.gossip import Gossip, OwnMessages
+from dovetail.swarm.gossip import Gossip
 from dovetail.swarm.late_messages import LateMessages
 from dovetail.swarm.outbox import Outbox, Purpose
+from dovetail.swarm.own_messages import OwnMessages
 from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.pull import MAX_WANTED, Want, Wants
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, encode_pull_hashes
@@ -215,7 +216,7 @@ class Repair:
         for address in self.own.collect(now):
             entry = self._dag.get(address)
             is_late = self.own.unconfirmed[address] >= LONG_PAUSE_US
-            receivers = self._contacts.pick(LATE_REPEAT_PEERS if is_late else REPEAT_PEERS, _is_validated)
+            receivers = self._contacts.pick(LATE_REPEAT_PEERS if is_late else REPEAT_PEERS, _is_reachable)
             if entry is None or not receivers:
                 continue
             self._outbox.send(entry.raw, receivers, Purpose.REPAIR, now)
@@ -223,9 +224,9 @@ class Repair:
             self._events.append(Observation(at_us=now, stage=Stage.FORWARDED, message=address, counterparts=uris))
 
 
-def _is_validated(contact: Contact) -> bool:
-    return contact.is_validated
+def _is_reachable(contact: Contact) -> bool:
+    return contact.is_reachable
 
 
 def _will_answer(contact: Contact) -> bool:
-    return contact.knows_us or contact.is_backward
+    return contact.will_answer or contact.is_backward

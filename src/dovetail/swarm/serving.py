@@ -1,12 +1,12 @@
 """Replies to pulls: what is served and how much of it.
 
 A pull by time is always answered with a list, the only acknowledgement there is, and with the messages themselves
-if at most `push_limit` match (reading 13). A list is cut only between two milliseconds and states the end that it
-covers. If a single millisecond has more than 170 messages the list grows, up to 255 and two fragments; messages beyond
-that are found by references. A list also includes messages that arrived here late and are older than the range
-(`late_messages`); its start is then earlier: "the actual time range of messages be included". Replies to one source
-are bounded (`Contact.may_send`) and may be partial. The graph holds only what may be served: neither expired messages
-nor those of ttl 0.
+if at most `push_limit` match (reading 13). A list has as many hashes as fit one datagram and the budget of the asker
+(`Contact.budget_bytes`). It is cut between two milliseconds and states the end that it covers; only where a single
+millisecond has more messages than fit it is cut within it, and the next list to an asker that goes on at this
+millisecond begins after the last one. A list also includes messages that arrived here late and are older than the range
+(`late_messages`); its start is then earlier: "the actual time range of messages be included". The graph holds only
+what may be served: neither expired messages nor those of ttl 0.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from __future__ import annotations
 from typing import Final
 
 from dovetail.swarm.acceptance import Entry
-from dovetail.swarm.contacts import Contact
+from dovetail.swarm.contacts import Contact, ListCursor
+from dovetail.swarm.content import HASH_BYTES
 from dovetail.swarm.dag import Dag
 from dovetail.swarm.late_messages import LateMessages
 from dovetail.swarm.packet import HEADER_BYTES
-from dovetail.swarm.queries import MAX_HASHES, MAX_HASHES_SENT, PullHashes, PullRange, encode_range_list
+from dovetail.swarm.queries import LIST_HEAD_BYTES, MAX_HASHES_SENT, PullHashes, PullRange, encode_range_list
 from dovetail.swarm.refusals import RateLimited
 
 OVERHEAD_BYTES: Final = HEADER_BYTES + 2
@@ -45,8 +46,9 @@ class Serving:
     def answer_range(self, query: PullRange, contact: Contact, now: int) -> tuple[bytes, list[Entry]]:
         """The list to send and the messages to push with it; raises RateLimited."""
         _check_rate(contact, now)
-        entries, end_ms = self._cut(query)
-        late = self._late_messages.before(query.start_ms, MAX_HASHES_SENT - len(entries), now)
+        room = (contact.budget_bytes(now) - OVERHEAD_BYTES - LIST_HEAD_BYTES) // HASH_BYTES
+        entries, end_ms = self._cut(query, min(MAX_HASHES_SENT, room), contact)
+        late = self._late_messages.before(query.start_ms, min(MAX_HASHES_SENT, room) - len(entries), now)
         start_ms = late[0].timestamp_ms if late else query.start_ms
         hashes = [entry.msg_hash for entry in (*late, *entries)]
         answer = encode_range_list(query.ticket, start_ms, end_ms, hashes)
@@ -56,17 +58,25 @@ class Serving:
             return answer, []
         return answer, [entry for entry in entries if _may_serve(entry, contact, now)]
 
-    def _cut(self, query: PullRange) -> tuple[list[Entry], int]:
+    def _cut(self, query: PullRange, room: int, contact: Contact) -> tuple[list[Entry], int]:
+        """At most `room` messages of a range, and the end of what they cover; raises RateLimited if none fits."""
+        cursor, begin = contact.list_cursor, b""
+        if cursor is not None and cursor.timestamp_ms == query.start_ms:
+            # a pull that the network duplicated gets the same list again
+            begin = cursor.begin if cursor.ticket == query.ticket else cursor.end
         entries: list[Entry] = []
         for entry in self._dag.between(query.start_ms, query.end_ms):
-            if len(entries) >= MAX_HASHES_SENT and entry.timestamp_ms != entries[-1].timestamp_ms:
-                return entries, entry.timestamp_ms - 1
-            if len(entries) == MAX_HASHES_SENT and entries[0].timestamp_ms != entry.timestamp_ms:
-                kept = [one for one in entries if one.timestamp_ms != entry.timestamp_ms]
-                return kept, entry.timestamp_ms - 1
-            if len(entries) == MAX_HASHES:
-                return entries, entry.timestamp_ms
-            entries.append(entry)
+            if entry.timestamp_ms == query.start_ms and entry.address <= begin:
+                continue
+            if len(entries) < room:
+                entries.append(entry)
+                continue
+            if not entries:
+                raise RateLimited(f"{contact.endpoint} was sent more than its rate")
+            if entries[0].timestamp_ms != entry.timestamp_ms:
+                return [one for one in entries if one.timestamp_ms != entry.timestamp_ms], entry.timestamp_ms - 1
+            contact.list_cursor = ListCursor(query.ticket, entry.timestamp_ms, begin, entries[-1].address)
+            return entries, entry.timestamp_ms
         return entries, query.end_ms
 
 

@@ -85,6 +85,9 @@ class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     forward_links: Annotated[int, Meta(ge=1, le=32, description="peers to relay to")] = 5
     backward_links: Annotated[int, Meta(ge=1, le=32, description="peers that relay to us")] = 5
     spare_links: Annotated[int, Meta(ge=0, le=32, description="links more than that, granted to who asks")] = 1
+    plain_links: Annotated[
+        int, Meta(ge=0, le=32, description="peers without the peer exchange to relay to, besides the pinned ones")
+    ] = 4
     push_limit: Annotated[
         int, Meta(ge=0, le=255, description="a range with at most so many messages is answered with them too")
     ] = 4

@@ -12,6 +12,7 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     swarm: str
     forward: list[str]
     backward: list[str]
+    plain: list[str]
     contacts: int
     strangers: int
     messages: int

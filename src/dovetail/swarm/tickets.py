@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from dovetail.swarm.contacts import Contact
+from dovetail.swarm.content import MsgHash
 from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.queries import RangeList
 from dovetail.swarm.refusals import UnknownTicket
@@ -29,7 +30,17 @@ MAX_RECENT: Final = 256
 class Question:
     """A time-range pull without a complete answer yet."""
 
-    __slots__ = ("asked_ms", "contact", "end_ms", "is_exploration", "is_full", "sent_us", "start_ms")
+    __slots__ = (
+        "asked_ms",
+        "contact",
+        "end_ms",
+        "is_exploration",
+        "is_full",
+        "last_hash",
+        "repeats",
+        "sent_us",
+        "start_ms",
+    )
 
     def __init__(
         self, contact: Contact, start_ms: int, end_ms: int, asked_ms: int, *, is_full: bool, is_exploration: bool
@@ -41,6 +52,10 @@ class Question:
         self.is_full = is_full
         self.is_exploration = is_exploration
         self.sent_us = 0
+        self.last_hash: MsgHash | None = None
+        """The end of the last list."""
+        self.repeats = 0
+        """How often the end of a list was asked for again."""
 
 
 class _Recent(msgspec.Struct, frozen=True, gc=False):
