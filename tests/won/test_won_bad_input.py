@@ -251,7 +251,7 @@ def test_message_replayed_to_another_connection_is_still_its_own(pair, node_link
     first = decode_bundle(pair.b.frames_in[-1]).messages[1]
     stored = len(pair.b.core.ledger.atoms[BOB].log)
     (answer,) = node_link.send(message, first)
-    assert answer.uri == pair.alice.core.conversations.threads[message.uri].chain.second
+    assert answer.uri == pair.alice.core.conversations.deliveries[message.uri].chain.second
     assert len(pair.b.core.ledger.atoms[BOB].log) == stored
 
 
@@ -371,7 +371,7 @@ def test_owner_refuses_s2_without_its_s1(pair):
 
 def test_owner_refuses_references_to_what_it_does_not_know(pair):
     message = hold_message(pair)
-    thread = pair.alice.core.conversations.threads[message.uri]
+    thread = pair.alice.core.conversations.deliveries[message.uri]
     deliver(pair, second_of(message, pair, previous=[thread.chain.first, "wm:/QmHidden"]))
     assert_refused(pair.alice, Reason.BAD_REFERENCE)
 
@@ -385,7 +385,7 @@ def test_owner_refuses_messages_for_others(pair):
 
 def test_owner_copes_with_s2_before_m_and_s1(pair):
     message = hold_message(pair)
-    chain = pair.alice.core.conversations.threads[message.uri].chain
+    chain = pair.alice.core.conversations.deliveries[message.uri].chain
     second = second_of(message, pair, previous=[chain.first])
     first = decode_bundle(pair.alice.frames_in[-1]).messages[1]
     fresh = type(pair.alice.core.conversations)(ALICE)

@@ -1,129 +1,99 @@
-"""Confirmation lists: the worked examples through real nodes, and chain states."""
+"""Roles of responses, contradictions between them, and states of chains."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from dovetail.won import compose as c
-from dovetail.won.chain import AtomConfirmations, Chain, ChainState
-from dovetail.won.events import SendFrame
-from dovetail.won.links import LinkKind
-from dovetail.won.message import decode_bundle
-from dovetail.won.trig import encode_bundle
-from dovetail.won.vocabulary import Direction, MessageType
-from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
-from won.won_world import World
+from dovetail.won.chain import Chain, ChainState, Role, answer_key, is_answer, role_of
+from dovetail.won.vocabulary import MessageType
+from won.won_samples import ALICE, BOB, BOB_CHAT, KEYS, NODE_B, build, success
 
-VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "won-confirmation.json").read_text())
-SIDES = {"A": (NODE_A, ALICE, ALICE_CHAT, BOB_CHAT), "B": (NODE_B, BOB, BOB_CHAT, ALICE_CHAT)}
-
-
-class Script:
-    """Two real nodes whose frames to each other are held until the script hands them over."""
-
-    def __init__(self):
-        self.world = World()
-        self.cores, self.out, self.names, self.previous = {}, {}, {}, {}
-        for side, (node, atom, socket, _) in SIDES.items():
-            party = self.world.node(node, 1 if side == "A" else 2)
-            owner = self.world.owner(atom, 3 if side == "A" else 4)
-            owner.core.create([socket], self.world.now)
-            owner.core.start(self.world.now)
-            self.cores[side] = party.core
-        self.world.run()
-        for side, other in (("A", "B"), ("B", "A")):
-            self.cores[side].keys.add(SIDES[other][0], KEYS[SIDES[other][0]].public, self.world.now)
-            self.cores[side].keys.add(SIDES[other][1], KEYS[SIDES[other][1]].public, self.world.now)
-            self.cores[side].receive_accepted("held", LinkKind.NODE, self.world.now)
-        self.messages = {}
-
-    def drain(self, side):
-        core = self.cores[side]
-        core.events()
-        return [item for item in core.to_send() if isinstance(item, SendFrame)]
-
-    def note(self, side, name, frames):
-        for item in frames:
-            for message in decode_bundle(item.data).messages:
-                if message.signer == SIDES[side][0] and message.responding_to == self.messages[name].uri:
-                    self.names.setdefault(message.uri, f"s{name[1:]}{side}")
-                    self.previous[message.uri] = message.previous
-                    self.out[side, name] = message
-
-    def send(self, side, name):
-        _, atom, socket, target = SIDES[side]
-        self.messages[name] = c.compose(
-            type=MessageType.CONNECT,
-            direction=Direction.OWNER,
-            signer=atom,
-            key=KEYS[atom],
-            timestamp_ms=self.world.now // 1000,
-            envelope=c.socket_pair(socket, target),
-            content=c.text_content(name),
-        )
-        link = next(iter(self.cores[side].ledger.atoms[atom].links))
-        self.cores[side].receive_frame(encode_bundle([self.messages[name]]), link, self.world.now)
-        self.note(side, name, self.drain(side))
-
-    def recv(self, side, name):
-        other = "B" if side == "A" else "A"
-        bundle = encode_bundle([self.messages[name], self.out[other, name]])
-        self.cores[side].receive_frame(bundle, "held", self.world.now)
-        self.note(side, name, self.drain(side))
-
-    def back(self, side, name):
-        other = "B" if side == "A" else "A"
-        self.cores[side].receive_frame(encode_bundle([self.out[other, name]]), "held", self.world.now)
-        self.drain(side)
-
-    def confirmations(self, side):
-        _, _, socket, target = SIDES[side]
-        connection = self.cores[side].ledger.find_connection(socket, target)
-        return sorted(self.names[uri] for uri in connection.confirmations.unconfirmed)
-
-
-@pytest.mark.parametrize("name", VECTORS)
-def test_worked_example_gives_exactly_these_sets(name):
-    vector, script = VECTORS[name], Script()
-    for step in vector["script"]:
-        verb, side, message = step.split()
-        getattr(script, verb)(side, message)
-    found = {script.names[uri]: sorted(script.names[p] for p in uris) for uri, uris in script.previous.items()}
-    assert found == vector["previousMessage"]
-    assert script.confirmations("A") == vector["C_A"]
-    assert script.confirmations("B") == vector["C_B"]
-
-
-def test_atom_container_sequential():
-    container = AtomConfirmations()
-    for number, expected in (("s1", ()), ("s2", ("s1",)), ("s3", ("s2",))):
-        assert container.unconfirmed == expected
-        container.append(number, container.unconfirmed)
-
-
-def test_atom_container_in_parallel():
-    container = AtomConfirmations()
-    container.append("s1", ())
-    seen = container.unconfirmed
-    container.append("s2", seen)
-    container.append("s3", seen)
-    assert container.unconfirmed == ("s2", "s3")
+MESSAGE = build()
+S1 = success(MESSAGE)
+S2 = success(MESSAGE, signer=NODE_B, key=KEYS[NODE_B], sender_socket=BOB_CHAT, connection=f"{BOB}/c/two")
+FAILED_HERE = success(MESSAGE, success=False)
+FAILED_THERE = success(MESSAGE, success=False, signer=NODE_B, key=KEYS[NODE_B], sender_socket=BOB_CHAT)
+CHANGE = build(MessageType.DEACTIVATE)
+WITHOUT_SOCKETS = {"sender_socket": None, "recipient_socket": None, "connection": None}
+S = success(CHANGE, atom=ALICE, **WITHOUT_SOCKETS)
 
 
 @pytest.mark.parametrize(
-    ("chain", "state"),
+    ("response", "role"),
+    [(S1, Role.FIRST), (S2, Role.SECOND), (S, Role.ATOM), (FAILED_HERE, Role.FAILURE), (FAILED_THERE, Role.FAILURE)],
+)
+def test_role_is_told_by_type_and_sockets(response, role):
+    assert role_of(response) is role
+
+
+@pytest.mark.parametrize("response", [S1, S2, FAILED_HERE, FAILED_THERE])
+def test_answers_lie_between_the_sockets_of_their_message(response):
+    assert is_answer(response, MESSAGE)
+    assert not is_answer(response, build(MessageType.CLOSE)), "the type that it names is another"
+    assert not is_answer(response, CHANGE)
+
+
+def test_response_from_or_to_another_socket_is_no_answer():
+    assert not is_answer(success(MESSAGE, sender_socket=f"{BOB}#other"), MESSAGE)
+    assert not is_answer(success(MESSAGE, recipient_socket=BOB_CHAT), MESSAGE)
+    assert not is_answer(success(MESSAGE, sender_socket=BOB_CHAT, recipient_socket=BOB_CHAT), MESSAGE)
+
+
+def test_answer_to_an_atom_message_names_its_atom_and_no_socket():
+    assert is_answer(S, CHANGE)
+    assert not is_answer(success(CHANGE, atom=BOB, **WITHOUT_SOCKETS), CHANGE)
+    assert not is_answer(success(CHANGE, atom=ALICE), CHANGE)
+
+
+def test_each_node_may_answer_once():
+    assert answer_key(MESSAGE.uri, S1) == answer_key(MESSAGE.uri, FAILED_HERE)
+    assert answer_key(MESSAGE.uri, S2) == answer_key(MESSAGE.uri, FAILED_THERE)
+    assert answer_key(MESSAGE.uri, S1) != answer_key(MESSAGE.uri, S2)
+    assert answer_key(MESSAGE.uri, S1) != answer_key(CHANGE.uri, S1)
+
+
+@pytest.mark.parametrize(
+    ("before", "response", "expected"),
     [
-        (Chain(type=MessageType.CREATE, first="s"), ChainState.ATOM),
-        (Chain(type=MessageType.CREATE, failure="f"), ChainState.FAILED),
-        (Chain(type=MessageType.CONNECT), ChainState.AWAITING_SENDER),
-        (Chain(type=MessageType.CONNECT, second="s2"), ChainState.AWAITING_SENDER),
-        (Chain(type=MessageType.CONNECT, first="s1"), ChainState.AWAITING_RECIPIENT),
-        (Chain(type=MessageType.CONNECT, first="s1", second="s2"), ChainState.COMPLETE),
-        (Chain(type=MessageType.CONNECT, first="s1", failure="f"), ChainState.FAILED),
+        ({}, S1, False),
+        ({"first": "s1"}, S2, False),
+        ({"first": "s1"}, FAILED_THERE, False),
+        ({"first": "s1"}, S1, True),
+        ({"first": "s1"}, FAILED_HERE, True),
+        ({"first": "s1", "second": "s2"}, S2, True),
+        ({"first": "s1", "second": "s2"}, FAILED_THERE, True),
+        ({"first": "s1", "failure": "f"}, S2, True),
+        ({"first": "s"}, success(CHANGE, success=False, atom=ALICE, **WITHOUT_SOCKETS), True),
     ],
 )
-def test_state_of_a_chain(chain, state):
+def test_second_answer_of_a_node_contradicts_the_first(before, response, expected):
+    assert Chain(type=MessageType.CONNECTION, **before).contradicts(response) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "roles", "state", "is_stored"),
+    [
+        (MessageType.CREATE, [], ChainState.ATOM, False),
+        (MessageType.CREATE, [Role.ATOM], ChainState.ATOM, True),
+        (MessageType.CREATE, [Role.FAILURE], ChainState.FAILED, False),
+        (MessageType.CONNECT, [], ChainState.AWAITING_SENDER, False),
+        (MessageType.CONNECT, [Role.SECOND], ChainState.AWAITING_SENDER, False),
+        (MessageType.CONNECT, [Role.FIRST], ChainState.AWAITING_RECIPIENT, False),
+        (MessageType.CONNECT, [Role.FIRST, Role.SECOND], ChainState.COMPLETE, True),
+        (MessageType.CONNECT, [Role.FIRST, Role.FAILURE], ChainState.FAILED, False),
+    ],
+)
+def test_state_of_a_chain(kind, roles, state, is_stored):
+    chain = Chain(type=kind)
+    for role in roles:
+        assert chain.add(role, f"{role.value} of m") is None
     assert chain.state is state
+    assert chain.is_stored is is_stored
+    assert chain.is_answered is bool({Role.ATOM, Role.FIRST, Role.FAILURE} & set(roles))
+
+
+def test_chain_tells_whose_role_a_response_takes():
+    chain = Chain(type=MessageType.CONNECT)
+    chain.add(Role.FIRST, "one")
+    assert chain.add(Role.FIRST, "other") == "one"
+    assert chain.first == "other"

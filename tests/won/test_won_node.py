@@ -154,7 +154,7 @@ def test_resend_gets_the_same_response_and_stores_nothing_twice(pair):
     pair.world.run()
     answer = decode_bundle(stranger.frames_in[0]).messages
     assert answer[0].uri == message.uri
-    assert answer[1].uri == pair.alice.core.conversations.threads[message.uri].chain.first
+    assert answer[1].uri == pair.alice.core.conversations.deliveries[message.uri].chain.first
     assert len(pair.b.observations) == before[1]
     assert len(pair.a.observations) == before[0]
 
@@ -167,7 +167,7 @@ def test_second_delivery_to_the_other_node_gets_the_same_s2(pair):
     pair.b.core.receive_frame(frame, link, pair.world.now)
     (item,) = pair.b.core.to_send()
     (answer,) = decode_bundle(item.data).messages
-    assert answer.uri == pair.alice.core.conversations.threads[message.uri].chain.second
+    assert answer.uri == pair.alice.core.conversations.deliveries[message.uri].chain.second
     assert pair.b.core.events() == []
     assert len(pair.b.observations) == stored
 
@@ -199,7 +199,7 @@ def test_message_before_connected_is_refused_by_the_own_node():
     pair = Pair()
     message = pair.say()
     assert pair.state(pair.alice, message) is ChainState.FAILED
-    assert pair.alice.core.conversations.threads[message.uri].detail.startswith("wrong_state: ")
+    assert pair.alice.core.conversations.deliveries[message.uri].detail.startswith("wrong_state: ")
     assert Reason.WRONG_STATE in pair.a.rejections()
     assert pair.b.core.ledger.connections == {}
 
@@ -208,7 +208,7 @@ def test_failure_responses_are_never_referenced(pair):
     pair.say(T.CLOSE)
     failed = pair.say()
     assert pair.state(pair.alice, failed) is ChainState.FAILED
-    failure = pair.alice.core.conversations.threads[failed.uri].chain.failure
+    failure = pair.alice.core.conversations.deliveries[failed.uri].chain.failure
     pair.say(T.CONNECT)
     pair.reply(T.CONNECT)
     pair.say()

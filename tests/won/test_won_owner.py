@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.model.errors import LocalProtocolError
 from dovetail.won.chain import ChainState
-from dovetail.won.conversation_text import write_transcript
+from dovetail.won.conversation_text import read_conversation
 from dovetail.won.events import CloseLink, MessageReceived, OpenLink, RegistrationConfirmed
 from dovetail.won.message import decode_message
 from dovetail.won.vocabulary import MessageType as T
@@ -132,7 +132,7 @@ def test_create_that_is_refused_has_failed_and_is_told_to_nobody_else():
     owner.core.start(world.now)
     world.run()
     assert owner.core.conversations.state_of(message.uri) is ChainState.FAILED
-    assert owner.core.conversations.threads[message.uri].detail.startswith("clock_skew")
+    assert owner.core.conversations.deliveries[message.uri].detail.startswith("clock_skew")
     assert not owner.core.is_created
     assert node.core.ledger.atoms == {}
     world.restart(node)
@@ -152,10 +152,10 @@ def test_transcript_shows_how_far_each_message_got():
     pair.say(T.CLOSE, "bye")
     pair.say(text="too late")
     raws = [o.raw for o in pair.alice.observations if o.raw]
-    records = list(write_transcript(ALICE, raws).records())
+    records = list(read_conversation(ALICE, raws).records())
     assert [r["state"] for r in records] == ["atom", "complete", "complete", "complete", "complete", "failed"]
     assert records[-1]["failed"].startswith("wrong_state")
-    lines = list(write_transcript(ALICE, raws, BOB_CHAT).lines())
+    lines = list(read_conversation(ALICE, raws, BOB_CHAT).lines())
     assert len(lines) == 5
     assert "✓✓ me  ConnectionMessage  one" in lines[2]
     assert "✗" in lines[-1]
@@ -175,7 +175,7 @@ def test_forwarded_messages_are_named_and_known_to_all_parties():
         kept = [decode_message(o.raw) for o in party.observations if o.raw and o.message == message.address]
         assert kept[0].forwarded == message.forwarded
     raws = [o.raw for o in pair.bob.observations if o.raw]
-    records = {record["uri"]: record for record in write_transcript(pair.bob_uri, raws).records()}
+    records = {record["uri"]: record for record in read_conversation(pair.bob_uri, raws).records()}
     assert records[message.uri]["forwarded"] == list(message.forwarded)
     assert "forwarded" not in records[first.uri]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dovetail.model.hop import Stage
-from dovetail.won.chain import ConnectionConfirmations, Role, role_of
+from dovetail.won.chain import Role, role_of
+from dovetail.won.confirmation import ConnectionConfirmations
 from dovetail.won.message import decode_message
 
 

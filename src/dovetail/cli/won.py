@@ -346,7 +346,6 @@ def _run_action(
 
     from dovetail.model.errors import DovetailError
     from dovetail.runtime.won_client import OwnerClient
-    from dovetail.won.chain import ChainState
 
     async def run() -> dict[str, object]:
         async with OwnerClient(home, is_created=is_created) as client:
@@ -356,18 +355,17 @@ def _run_action(
                 return {"atom": home.file.atom, "state": "registered", "entries": client.owner.position}
             message = client.say(action)
             state = await client.wait_settled(message.uri, timeout)
-            thread = client.owner.conversations.threads[message.uri]
-            is_done = state is ChainState.COMPLETE or (state is ChainState.ATOM and thread.chain.first is not None)
+            delivery = client.owner.conversations.deliveries[message.uri]
             record = {
                 "uri": message.uri,
                 "type": message.type.value,
                 "atom": home.file.atom,
                 "sockets": list(home.file.sockets) if not is_created else None,
                 "state": state.value if state else None,
-                "stored_by_my_node": thread.chain.first,
-                "stored_by_their_node": thread.chain.second,
-                "failed": thread.detail,
-                "is_done": is_done,
+                "stored_by_my_node": delivery.chain.first,
+                "stored_by_their_node": delivery.chain.second,
+                "failed": delivery.detail,
+                "is_done": delivery.chain.is_stored,
             }
             return {name: value for name, value in record.items() if value is not None}
 
@@ -399,7 +397,7 @@ def show_log(
     import asyncio
 
     from dovetail.runtime.won_client import OwnerClient, OwnerHome
-    from dovetail.won.conversation_text import write_transcript
+    from dovetail.won.conversation_text import read_conversation
 
     owned = OwnerHome(home)
 
@@ -411,14 +409,14 @@ def show_log(
     if not offline:
         asyncio.run(catch_up())
     raws = owned.read_messages()
-    transcript = write_transcript(owned.file.atom, raws, target)
+    conversation = read_conversation(owned.file.atom, raws, target)
     if not offline:
-        asyncio.run(owned.fetch_keys(transcript.signers))
-    findings = transcript.check(owned.find_keys(transcript.signers))
+        asyncio.run(owned.fetch_keys(conversation.signers))
+    findings = conversation.check(owned.find_keys(conversation.signers))
     if as_json:
-        _print_lines(transcript.records())
+        _print_lines(conversation.records())
     else:
-        for line in transcript.lines():
+        for line in conversation.lines():
             sys.stdout.write(escape(line) + "\n")
     for finding in findings:
         say(f"{finding.kind.value}: {finding.uri}: {finding.detail}")

@@ -203,9 +203,8 @@ class OwnerClient:
         return self.owner.conversations.state_of(uri)
 
     def _is_final(self, uri: str) -> bool:
-        chain = self.owner.conversations.threads[uri].chain
-        is_stored = chain.state is ChainState.ATOM and chain.first is not None
-        return is_stored or chain.state in (ChainState.COMPLETE, ChainState.FAILED)
+        chain = self.owner.conversations.deliveries[uri].chain
+        return chain.is_stored or chain.failure is not None
 
     def _observe(self, event: Event) -> None:
         match event:

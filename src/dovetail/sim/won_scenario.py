@@ -19,7 +19,7 @@ from dovetail.sim.world import World
 from dovetail.won import events as e
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState
-from dovetail.won.conversation import Thread
+from dovetail.won.conversation import Delivery
 from dovetail.won.integrity import check_conversation
 from dovetail.won.links import LinkKind
 from dovetail.won.message import Message, decode_message
@@ -274,8 +274,8 @@ class WonPlay:
         copies = {name: _read_messages(journal) for name, journal in hops.items()}
         keys = {uri: self._key(uri).public for uri in (*self.nodes.values(), *self.atoms.values())}
         for name, owner in self.owners().items():
-            for uri, thread in owner.conversations.threads.items():
-                found += self._check_thread(name, uri, thread, copies)
+            for uri, delivery in owner.conversations.deliveries.items():
+                found += self._check_delivery(name, uri, delivery, copies)
             found += [
                 Finding(rule="integrity", server=name, seq=None, detail=f"{f.kind} {f.uri}: {f.detail}")
                 for f in check_conversation([message.raw for message in copies[name].values()], keys)
@@ -289,15 +289,16 @@ class WonPlay:
             ]
         return found
 
-    def _check_thread(
-        self, name: str, uri: str, thread: Thread, copies: Mapping[str, Mapping[str, Message]]
+    def _check_delivery(
+        self, name: str, uri: str, delivery: Delivery, copies: Mapping[str, Mapping[str, Message]]
     ) -> list[Finding]:
         """m, s1 and s2 are the same at both owners and both nodes."""
-        chain = thread.chain
+        chain = delivery.chain
         if chain.state is ChainState.ATOM:
             return []
         if chain.state is not ChainState.COMPLETE or chain.first is None or chain.second is None:
-            return [Finding(rule="complete", server=name, seq=None, detail=f"{uri} is {chain.state}: {thread.detail}")]
+            detail = f"{uri} is {chain.state}: {delivery.detail}"
+            return [Finding(rule="complete", server=name, seq=None, detail=detail)]
         own = copies[name]
         by_atom = {atom: place for place, atom in self.atoms.items()}
         parts = (uri, chain.first, chain.second)
@@ -314,9 +315,9 @@ class WonPlay:
         """How many messages got how far, as their owners see it."""
         return dict(
             Counter(
-                thread.chain.state.value
+                delivery.chain.state.value
                 for owner in self.owners().values()
-                for thread in owner.conversations.threads.values()
+                for delivery in owner.conversations.deliveries.values()
             )
         )
 

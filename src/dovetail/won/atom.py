@@ -7,7 +7,7 @@ import enum
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
-from dovetail.won.chain import AtomConfirmations
+from dovetail.won.confirmation import AtomConfirmations
 from dovetail.won.connection import Connection
 from dovetail.won.signing import PublicKey
 from dovetail.won.vocabulary import MessageType

@@ -1,75 +1,19 @@
-"""Delivery chains: which responses a new SuccessResponse references, and how far a message got.
+"""Delivery chains: what a response is to its message, how far a message got, and which answers contradict each other.
 
-Atom container: a list of unconfirmed responses. A new response references all of it, takes its place in it.
-Connection container: each side keeps a list C of the other side's responses. When a response s of the other side is
-appended, then for each p in s.previousMessage that is one of ours, p's own previousMessage set leaves C: the other
-side has seen that we saw them. Then s enters C. A new response of ours references all of C and never enters it.
+These rules are decided here and nowhere else. A connection-specific message m goes from its sender's socket S to the
+socket R. The response of the sender's node (s1) has S as both of its sockets; that of the recipient's node (s2) goes
+from R to S. The response to an atom-specific message has no sockets.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Hashable
+from typing import Protocol
 
 import msgspec
 
-from dovetail.model.fabric import Channel
-from dovetail.won.message import Message
 from dovetail.won.vocabulary import ATOM_TYPES, MessageType
-
-
-class AtomConfirmations:
-    """The unconfirmed responses of an atom's message container."""
-
-    __slots__ = ("_unconfirmed",)
-
-    def __init__(self) -> None:
-        self._unconfirmed: dict[str, None] = {}
-
-    @property
-    def unconfirmed(self) -> tuple[str, ...]:
-        """What the next SuccessResponse must reference."""
-        return tuple(self._unconfirmed)
-
-    def append(self, response: str, previous: Iterable[str]) -> None:
-        """A SuccessResponse entered the container."""
-        for uri in previous:
-            self._unconfirmed.pop(uri, None)
-        self._unconfirmed[response] = None
-
-
-class ConnectionConfirmations:
-    """One side's list C of the other side's responses; each step costs only what is still unconfirmed."""
-
-    __slots__ = ("_others", "_own_previous", "own")
-
-    def __init__(self) -> None:
-        self._others: dict[str, None] = {}
-        self._own_previous: dict[str, tuple[str, ...]] = {}
-        self.own: set[str] = set()
-
-    @property
-    def unconfirmed(self) -> tuple[str, ...]:
-        """C: what the next SuccessResponse of this side must reference."""
-        return tuple(self._others)
-
-    def preview_other(self, response: str, previous: Iterable[str]) -> tuple[str, ...]:
-        """C as it will be after `append_other` with the same arguments."""
-        gone = {confirmed for uri in previous for confirmed in self._own_previous.get(uri, ())}
-        return (*(uri for uri in self._others if uri not in gone), response)
-
-    def append_own(self, response: str, previous: Iterable[str]) -> None:
-        """This side made a SuccessResponse; it never enters its own C."""
-        self.own.add(response)
-        self._own_previous[response] = tuple(previous)
-
-    def append_other(self, response: str, previous: Iterable[str]) -> None:
-        """A SuccessResponse of the other side entered this container."""
-        for uri in previous:
-            # Once confirmed, p's set can never matter again: each response enters C only once.
-            for confirmed in self._own_previous.pop(uri, ()):
-                self._others.pop(confirmed, None)
-        self._others[response] = None
 
 
 class ChainState(enum.StrEnum):
@@ -91,17 +35,91 @@ class Role(enum.StrEnum):
     ATOM = "s"
 
 
+class Sockets(Protocol):
+    """Between which sockets a message goes."""
+
+    @property
+    def sender_socket(self) -> str | None: ...
+    @property
+    def recipient_socket(self) -> str | None: ...
+
+
+class Response(Sockets, Protocol):
+    """What tells the role of a response."""
+
+    @property
+    def type(self) -> str: ...
+
+
+class Envelope(Response, Protocol):
+    """What tells whether a message is an answer to another."""
+
+    @property
+    def atom(self) -> str | None: ...
+    @property
+    def responding_to_type(self) -> str | None: ...
+
+
+def is_by_senders_node(response: Sockets) -> bool:
+    """True if a response was made by the node of m's sender (s, s1 or a failure there), not by the recipient's."""
+    return response.sender_socket == response.recipient_socket
+
+
+def role_of(response: Response) -> Role:
+    """The role of a valid response."""
+    if response.type == MessageType.FAILURE:
+        return Role.FAILURE
+    if response.sender_socket is None:
+        return Role.ATOM
+    return Role.FIRST if is_by_senders_node(response) else Role.SECOND
+
+
+def is_answer(response: Envelope, message: Envelope) -> bool:
+    """True if the type and sockets of a response are those of an answer to this message."""
+    if response.responding_to_type != message.type:
+        return False
+    sender, recipient = message.sender_socket, message.recipient_socket
+    if sender is None:
+        return response.sender_socket is response.recipient_socket is None and response.atom == message.atom
+    return response.recipient_socket == sender and response.sender_socket in (sender, recipient)
+
+
+def answer_key(responding_to: Hashable, response: Sockets) -> Hashable:
+    """Two different responses of one signer with the same key contradict each other."""
+    return responding_to, is_by_senders_node(response)
+
+
 class Chain(msgspec.Struct, kw_only=True):
     """A message with the responses that acknowledge it."""
 
-    type: MessageType | None
+    type: str | None
     first: str | None = None
     second: str | None = None
     failure: str | None = None
 
+    def add(self, role: Role, uri: str) -> str | None:
+        """Add a response; returns the one that had this role before."""
+        match role:
+            case Role.FIRST | Role.ATOM:
+                before, self.first = self.first, uri
+            case Role.SECOND:
+                before, self.second = self.second, uri
+            case Role.FAILURE:
+                before, self.failure = self.failure, uri
+        return before
+
+    def contradicts(self, response: Response) -> bool:
+        """True if a further response cannot be right beside those that are there.
+
+        A node answers once; a failure of the recipient's node may follow s1.
+        """
+        if response.type == MessageType.FAILURE:
+            return (self.failure or (self.first if is_by_senders_node(response) else self.second)) is not None
+        return (self.failure or (self.second if role_of(response) is Role.SECOND else self.first)) is not None
+
     @property
     def state(self) -> ChainState:
-        """How far it got: an incomplete chain is a normal state."""
+        """How far it got; an incomplete chain is a normal state."""
         if self.failure is not None:
             return ChainState.FAILED
         if self.type in ATOM_TYPES:
@@ -110,16 +128,12 @@ class Chain(msgspec.Struct, kw_only=True):
             return ChainState.AWAITING_SENDER
         return ChainState.COMPLETE if self.second is not None else ChainState.AWAITING_RECIPIENT
 
+    @property
+    def is_stored(self) -> bool:
+        """True if every node that has to store the message has done so."""
+        return self.state is ChainState.COMPLETE or (self.state is ChainState.ATOM and self.first is not None)
 
-def role_of(response: Message) -> Role:
-    """The role of a valid response: s1 speaks to m's own sender, s2 comes from the other socket."""
-    if response.type is MessageType.FAILURE:
-        return Role.FAILURE
-    if response.sender_socket is None:
-        return Role.ATOM
-    return Role.FIRST if is_first(response) else Role.SECOND
-
-
-def is_first(response: Message | Channel) -> bool:
-    """True if a connection-specific response was made by the node of m's sender."""
-    return response.sender_socket is not None and response.sender_socket == response.recipient_socket
+    @property
+    def is_answered(self) -> bool:
+        """True if the sender's node has answered, or the message failed."""
+        return self.first is not None or self.failure is not None

@@ -7,7 +7,7 @@ import enum
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
-from dovetail.won.chain import ConnectionConfirmations
+from dovetail.won.confirmation import ConnectionConfirmations
 from dovetail.won.vocabulary import MessageType, atom_of_socket
 
 

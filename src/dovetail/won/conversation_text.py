@@ -6,15 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
-from dovetail.won.chain import Chain, Role, role_of
+from dovetail.won.chain import Chain, role_of
 from dovetail.won.integrity import Finding, check_conversation
 from dovetail.won.message import Message, decode_message
 from dovetail.won.signing import PublicKey
+from dovetail.won.vocabulary import MessageType
 
 _MARKS = {"complete": "✓✓", "awaiting_recipient": "✓ ", "awaiting_sender": "… ", "failed": "✗ ", "atom": "  "}
 
 
-class Transcript:
+class ConversationText:
     """The messages of an owner's copy, grouped by the other side's socket."""
 
     def __init__(self, atom: str, raws: list[bytes], messages: list[Message]) -> None:
@@ -32,14 +33,9 @@ class Transcript:
         chain = self._chains.get(response.responding_to or "")
         if chain is None:
             return
-        match role_of(response):
-            case Role.FIRST | Role.ATOM:
-                chain.first = response.uri
-            case Role.SECOND:
-                chain.second = response.uri
-            case Role.FAILURE:
-                chain.failure = response.uri
-                self._details[response.responding_to or ""] = response.text
+        chain.add(role_of(response), response.uri)
+        if response.type is MessageType.FAILURE:
+            self._details[response.responding_to or ""] = response.text
 
     def check(self, keys: Mapping[str, PublicKey]) -> list[Finding]:
         """What is wrong with the log."""
@@ -77,8 +73,8 @@ class Transcript:
             )
 
 
-def write_transcript(atom: str, raws: Iterable[bytes], target: str | None = None) -> Transcript:
-    """A transcript of everything, or of the conversation with one socket."""
+def read_conversation(atom: str, raws: Iterable[bytes], target: str | None = None) -> ConversationText:
+    """The messages of a log, or those of the conversation with one socket."""
     kept: list[tuple[bytes, Message | None]] = []
     for raw in raws:
         try:
@@ -88,4 +84,4 @@ def write_transcript(atom: str, raws: Iterable[bytes], target: str | None = None
     wanted = {m.uri for _, m in kept if m and target in (m.sender_socket, m.recipient_socket)} if target else None
     if wanted is not None:
         kept = [(raw, m) for raw, m in kept if m is None or m.uri in wanted or m.responding_to in wanted]
-    return Transcript(atom, [raw for raw, _ in kept], [m for _, m in kept if m is not None])
+    return ConversationText(atom, [raw for raw, _ in kept], [m for _, m in kept if m is not None])

@@ -16,7 +16,7 @@ from dovetail.model.address import won_uri
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, is_nquads, rename, split_lines
-from dovetail.won.chain import Chain, ChainState, Role
+from dovetail.won.chain import Chain, ChainState, Role, role_of
 from dovetail.won.envelope import literal_value
 from dovetail.won.integrity import cyclic_members
 from dovetail.won.message import compute_address, uri_address
@@ -26,7 +26,6 @@ MAX_DAMAGES = 1000
 _BLOCK = re.compile(rb"^\s*(?:GRAPH\s+)?(?:<[^>\s]*>|[\w-]*:[^\s{]*)\s*\{", re.IGNORECASE | re.MULTILINE)
 _PREFIX = re.compile(rb"^\s*(?:@prefix|PREFIX|@base|BASE)\b.*$", re.IGNORECASE | re.MULTILINE)
 _RESPONDING = (v.P_RESPONDING_TO, v.msg("isResponseTo"), v.msg("isRemoteResponseTo"))
-_ATOM_NAMES = frozenset(kind.value for kind in v.ATOM_TYPES)
 
 
 class DumpedMessage(msgspec.Struct, kw_only=True):
@@ -37,6 +36,8 @@ class DumpedMessage(msgspec.Struct, kw_only=True):
     direction: str | None = None
     sender: str | None = None
     recipient: str | None = None
+    sender_socket: str | None = None
+    recipient_socket: str | None = None
     connection: str | None = None
     timestamp: str | None = None
     responding_to: tuple[str, ...] = ()
@@ -50,7 +51,7 @@ class DumpedMessage(msgspec.Struct, kw_only=True):
     @property
     def is_response(self) -> bool:
         """True for SuccessResponse and FailureResponse."""
-        return self.type in ("SuccessResponse", "FailureResponse")
+        return self.type in v.RESPONSE_TYPES
 
 
 class Dump(msgspec.Struct, kw_only=True):
@@ -169,14 +170,16 @@ def _describe(uri: str, facts: list[Quad], own: list[Quad]) -> DumpedMessage:
         return next((min(values[term]) for term in terms if term in values), None)
 
     kind = (first(v.P_MESSAGE_TYPE) or "").rpartition("#")[2]
-    atom = first(v.P_ATOM)
+    atom, sender_socket, recipient_socket = first(v.P_ATOM), first(v.P_SENDER_SOCKET), first(v.P_RECIPIENT_SOCKET)
     directions = [d.value for d in v.Direction if v.MSG + d.value in values.get(v.RDF_TYPE, ())]
     message = DumpedMessage(
         uri=uri,
         type=kind,
         direction=directions[0] if directions else None,
-        sender=first(v.P_SENDER_SOCKET, v.msg("senderAtom"), v.msg("sender")) or atom,
-        recipient=first(v.P_RECIPIENT_SOCKET, v.msg("recipientAtom"), v.msg("recipient")) or atom,
+        sender=sender_socket or first(v.msg("senderAtom"), v.msg("sender")) or atom,
+        recipient=recipient_socket or first(v.msg("recipientAtom"), v.msg("recipient")) or atom,
+        sender_socket=sender_socket,
+        recipient_socket=recipient_socket,
         connection=first(v.P_CONNECTION),
         timestamp=first(v.P_TIMESTAMP, v.msg("sentTimestamp"), v.msg("receivedTimestamp")),
         responding_to=tuple(sorted({o for term in _RESPONDING for o in values.get(term, ())})),
@@ -216,36 +219,27 @@ def _join_responses(messages: dict[str, DumpedMessage]) -> None:
     for message in messages.values():
         if message.is_response:
             continue
-        chain = Chain(type=MessageType(message.type) if message.type in set(MessageType) else None)
+        chain = Chain(type=message.type)
         for uri, role in sorted(message.responses):
-            _put_response(message, chain, uri, role)
+            before = chain.add(role, uri)
+            if before is not None and role is not Role.FAILURE:
+                message.findings.append(f"has two responses in the role {role.value}: {before} and {uri}")
         message.responses.sort(key=lambda response: (response[1], response[0]))
         message.state = chain.state
-        if message.type in _ATOM_NAMES and chain.failure is None:
-            message.state = ChainState.ATOM
-
-
-def _put_response(message: DumpedMessage, chain: Chain, uri: str, role: Role) -> None:
-    name = {Role.FIRST: "first", Role.ATOM: "first", Role.SECOND: "second", Role.FAILURE: "failure"}[role]
-    before = getattr(chain, name)
-    if before is not None and role is not Role.FAILURE:
-        message.findings.append(f"has two responses in the role {role.value}: {before} and {uri}")
-    setattr(chain, name, uri)
 
 
 def _role(response: DumpedMessage, message: DumpedMessage) -> Role:
     """By the sockets; where they are missing, by the connection, then by the signer's node."""
-    if response.type == "FailureResponse":
-        return Role.FAILURE
-    if message.type in _ATOM_NAMES:
+    if message.type in v.ATOM_TYPES and response.type == MessageType.SUCCESS:
         return Role.ATOM
-    sender, recipient = message.sender or "", message.recipient or ""
-    if response.sender and response.sender in (sender, recipient) and sender != recipient:
-        return Role.FIRST if response.sender == sender else Role.SECOND
+    if response.type == MessageType.FAILURE or (response.sender_socket and response.recipient_socket):
+        return role_of(response)
+    sender = message.sender or ""
     if response.connection:
-        return Role.FIRST if v.atom_of_connection(response.connection) == v.atom_of_socket(sender) else Role.SECOND
-    node = response.signer or response.sender or ""
-    return Role.FIRST if v.node_of_atom(node) == v.node_of_atom(sender) else Role.SECOND
+        is_first = v.atom_of_connection(response.connection) == v.atom_of_socket(sender)
+    else:
+        is_first = v.node_of_atom(response.signer or response.sender or "") == v.node_of_atom(sender)
+    return Role.FIRST if is_first else Role.SECOND
 
 
 def _check_references(messages: dict[str, DumpedMessage]) -> None:
@@ -260,9 +254,9 @@ def _check_references(messages: dict[str, DumpedMessage]) -> None:
                 message.findings.append(f"self-reference: {name} names the message itself")
             elif target is None:
                 message.findings.append(f"dangling reference: {name} {uri} is not in the dump")
-            elif name == "previousMessage" and target.type != "SuccessResponse":
+            elif name == "previousMessage" and target.type != MessageType.SUCCESS:
                 message.findings.append(f"previousMessage {uri} is no SuccessResponse but a {target.type}")
-        if message.previous and message.type != "SuccessResponse":
+        if message.previous and message.type != MessageType.SUCCESS:
             message.findings.append(f"a {message.type} carries previousMessage")
     for uri in sorted(cyclic_members(edges)):
         messages[uri].findings.append("cycle: it references itself by way of others")

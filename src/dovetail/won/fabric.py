@@ -130,7 +130,7 @@ class WonFabric(Fabric):
         answered = message.parent(Relation.RESPONDING_TO)
         channel = message.channel
         if answered is not None and channel is not None:
-            keys[CONFLICTING_RESPONSE] = answered, chain.is_first(channel)
+            keys[CONFLICTING_RESPONSE] = chain.answer_key(answered, channel)
             previous = frozenset(link.parent for link in message.links if link.relation is Relation.PREVIOUS)
             if channel.sender_socket is None and previous:
                 keys[FORKED_LOG] = message.sender, previous

@@ -16,7 +16,7 @@ is referenced (responses of one node arrive in order, so the skipped one was not
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -24,7 +24,7 @@ from dovetail.model.address import address_of, won_uri
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
-from dovetail.won.chain import Role, role_of
+from dovetail.won.chain import Role, answer_key, is_answer, role_of
 from dovetail.won.keys import check_claims
 from dovetail.won.message import Message, decode_message
 from dovetail.won.signing import PublicKey, expected_signer, verify_signature
@@ -119,13 +119,7 @@ def _check_response(response: Message, messages: Mapping[str, Message]) -> Itera
     if message is None:
         yield Finding(FindingKind.MISSING, response.responding_to or "", f"{response.uri} responds to it", response.uri)
         return
-    sender = message.sender_socket
-    places = {(sender, sender), (message.recipient_socket, sender)} if sender else {(None, None)}
-    if (
-        response.responding_to_type is not message.type
-        or (response.sender_socket, response.recipient_socket) not in places
-        or (sender is None and response.atom != message.atom)
-    ):
+    if not is_answer(response, message):
         yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"its type or sockets are not those of {message.uri}")
 
 
@@ -153,12 +147,11 @@ def _container(response: Message, messages: Mapping[str, Message]) -> frozenset[
 
 def _check_conflicts(messages: Iterable[Message]) -> Iterator[Finding]:
     """One node answers a message once."""
-    answers: dict[tuple[str | None, str | None, bool], Message] = {}
+    answers: dict[Hashable, Message] = {}
     for message in messages:
         if not message.is_response:
             continue
-        is_second = message.sender_socket != message.recipient_socket
-        before = answers.setdefault((message.responding_to, message.signer, is_second), message)
+        before = answers.setdefault((message.signer, answer_key(message.responding_to, message)), message)
         if before is not message:
             for pair in ((before, message), (message, before)):
                 yield Finding(FindingKind.CONFLICT, pair[0].uri, f"{pair[1].uri} answers the same message differently")

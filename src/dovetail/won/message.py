@@ -29,6 +29,7 @@ from dovetail.won.canonical import (
     sort_lines,
     split_statements,
 )
+from dovetail.won.chain import is_by_senders_node
 from dovetail.won.envelope import decode_envelope, decode_iri, decode_long, decode_signature, literal_value
 from dovetail.won.readers.blocks import decode_blocks
 from dovetail.won.readers.lines import decode_lines, rename_text
@@ -171,10 +172,9 @@ def _encode_raw(graphs: Iterable[tuple[str, Sequence[Statement]]]) -> bytes:
     return join_lines(sorted({f"{s} {p} {o} {graph} ." for graph, group in graphs for s, p, o in group}))
 
 
-def _order(message: Message) -> tuple[int, bool, str]:
-    """m before its responses, s1 (which speaks for m's sender alone) before s2."""
-    is_second = message.is_response and message.sender_socket != message.recipient_socket
-    return (int(message.is_response), is_second, message.uri)
+def _order(message: Message) -> tuple[bool, bool, str]:
+    """m before its responses, s1 before s2."""
+    return (message.is_response, message.is_response and not is_by_senders_node(message), message.uri)
 
 
 def decode_quads(uri: str, quads: Iterable[Quad]) -> Message:

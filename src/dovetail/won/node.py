@@ -25,7 +25,7 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive, MemoryArchive
-from dovetail.won.chain import ChainState, is_first
+from dovetail.won.chain import ChainState, is_by_senders_node
 from dovetail.won.connection import Connection
 from dovetail.won.events import AtomChanged, CloseLink, ConnectionChanged, Event, KeyWanted, Outgoing
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
@@ -346,7 +346,8 @@ class Node:
 
     def _take_from_node(self, bundle: Bundle, link: Link, now: int) -> None:
         messages = bundle.messages
-        if len(messages) == 2 and messages[0].type in v.CONNECTION_TYPES and is_first(messages[1]):
+        is_pair = len(messages) == 2 and messages[0].type in v.CONNECTION_TYPES and messages[1].is_response
+        if is_pair and is_by_senders_node(messages[1]):
             self._take_delivery(messages[0], messages[1], link, now)
         elif len(messages) == 1 and messages[0].is_response:
             self._take_acknowledgement(messages[0], now)

@@ -364,10 +364,10 @@ class Owner:
 
     def _settle(self, part: Message) -> None:
         if part.is_response:
-            thread = self.conversations.threads[part.responding_to or ""]
-            if thread.is_settled:
+            delivery = self.conversations.deliveries[part.responding_to or ""]
+            if delivery.chain.is_answered:
                 self._outbox.pop(part.responding_to or "", None)
-            if thread.type is MessageType.CREATE and part.type is MessageType.SUCCESS:
+            if delivery.type is MessageType.CREATE and part.type is MessageType.SUCCESS:
                 self.is_created = True
 
     def _announce(self, part: Message) -> None:
@@ -375,5 +375,5 @@ class Owner:
             if part.sender != self.atom:
                 self._turn.tell(MessageReceived(part.uri, part.sender or "", part.text))
             return
-        thread = self.conversations.threads[part.responding_to or ""]
-        self._turn.tell(ChainAdvanced(part.responding_to or "", thread.chain.state, thread.detail))
+        delivery = self.conversations.deliveries[part.responding_to or ""]
+        self._turn.tell(ChainAdvanced(part.responding_to or "", delivery.chain.state, delivery.detail))

@@ -13,10 +13,10 @@ from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.won import vocabulary as v
-from dovetail.won.chain import is_first
+from dovetail.won.chain import Role, is_by_senders_node, role_of
 from dovetail.won.ledger import Ledger
 from dovetail.won.message import Message, decode_message, uri_address
-from dovetail.won.rules import UNLOGGED_TYPES, is_first_failure, is_genuine
+from dovetail.won.rules import UNLOGGED_TYPES, is_genuine
 from dovetail.won.vocabulary import MessageType
 
 
@@ -60,7 +60,7 @@ class Recovery:
             self._messages[message.uri] = message
         elif hop.stage is Stage.CREATED:
             self._take_own_response(message)
-        elif is_first(message):
+        elif is_by_senders_node(message):
             self._firsts[message.responding_to or ""] = message
         elif message.responding_to in self._ledger.sent:
             self._acknowledge(message)
@@ -72,10 +72,11 @@ class Recovery:
             self._refuse(uri, address, response)
             return
         message = self._messages[uri]
-        if response.sender_socket is None:
+        role = role_of(response)
+        if role is Role.ATOM:
             self._note_entry(self._ledger.store_atom_specific(message, response).uri)
             del self._messages[uri]
-        elif is_first(response):
+        elif role is Role.FIRST:
             self._note_entry(self._ledger.store_first(message, response).atom)
             if v.node_of_atom(message.recipient or "") == v.node_of_atom(message.sender or ""):
                 self._firsts[uri] = response
@@ -89,7 +90,7 @@ class Recovery:
 
     def _refuse(self, uri: str, address: Address | None, response: Message) -> None:
         self._messages.pop(uri, None)
-        first = is_first_failure(response)
+        first = is_by_senders_node(response)
         reason = self._refusals.get(address) if address else None
         if address is None or reason is None or not is_genuine(reason, is_first=first):
             return

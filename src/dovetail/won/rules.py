@@ -7,7 +7,7 @@ import msgspec
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
-from dovetail.won.chain import is_first
+from dovetail.won.chain import is_answer
 from dovetail.won.compose import sockets_of
 from dovetail.won.connection import ConnectionState, next_state
 from dovetail.won.ledger import Ledger
@@ -88,8 +88,7 @@ def check_delivery(message: Message, first: Message, ledger: Ledger) -> None:
     if not (
         first.type is MessageType.SUCCESS
         and first.responding_to == message.uri
-        and first.responding_to_type is message.type
-        and first.sender_socket == message.sender_socket
+        and is_answer(first, message)
         and v.atom_of_connection(first.connection or "") == message.sender
     ):
         raise RemoteProtocolError(
@@ -153,8 +152,3 @@ def _check_sockets(message: Message) -> None:
         v.check_socket_uri(socket)
         if v.atom_of_socket(socket) != message.atom:
             raise RemoteProtocolError(Reason.UNKNOWN_SOCKET, f"{socket} is not a socket of {message.atom}")
-
-
-def is_first_failure(response: Message) -> bool:
-    """True if a FailureResponse was made by the node of the message's own sender."""
-    return response.sender_socket is None or is_first(response)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.won.chain import AtomConfirmations, ConnectionConfirmations
+from dovetail.won.confirmation import AtomConfirmations, ConnectionConfirmations
 
 
 class Side:

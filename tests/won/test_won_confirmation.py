@@ -1,0 +1,113 @@
+"""Confirmation lists: the worked examples through real nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dovetail.won import compose as c
+from dovetail.won.confirmation import AtomConfirmations
+from dovetail.won.events import SendFrame
+from dovetail.won.links import LinkKind
+from dovetail.won.message import decode_bundle
+from dovetail.won.trig import encode_bundle
+from dovetail.won.vocabulary import Direction, MessageType
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
+from won.won_world import World
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "won-confirmation.json").read_text())
+SIDES = {"A": (NODE_A, ALICE, ALICE_CHAT, BOB_CHAT), "B": (NODE_B, BOB, BOB_CHAT, ALICE_CHAT)}
+
+
+class Script:
+    """Two real nodes whose frames to each other are held until the script hands them over."""
+
+    def __init__(self):
+        self.world = World()
+        self.cores, self.out, self.names, self.previous = {}, {}, {}, {}
+        for side, (node, atom, socket, _) in SIDES.items():
+            party = self.world.node(node, 1 if side == "A" else 2)
+            owner = self.world.owner(atom, 3 if side == "A" else 4)
+            owner.core.create([socket], self.world.now)
+            owner.core.start(self.world.now)
+            self.cores[side] = party.core
+        self.world.run()
+        for side, other in (("A", "B"), ("B", "A")):
+            self.cores[side].keys.add(SIDES[other][0], KEYS[SIDES[other][0]].public, self.world.now)
+            self.cores[side].keys.add(SIDES[other][1], KEYS[SIDES[other][1]].public, self.world.now)
+            self.cores[side].receive_accepted("held", LinkKind.NODE, self.world.now)
+        self.messages = {}
+
+    def drain(self, side):
+        core = self.cores[side]
+        core.events()
+        return [item for item in core.to_send() if isinstance(item, SendFrame)]
+
+    def note(self, side, name, frames):
+        for item in frames:
+            for message in decode_bundle(item.data).messages:
+                if message.signer == SIDES[side][0] and message.responding_to == self.messages[name].uri:
+                    self.names.setdefault(message.uri, f"s{name[1:]}{side}")
+                    self.previous[message.uri] = message.previous
+                    self.out[side, name] = message
+
+    def send(self, side, name):
+        _, atom, socket, target = SIDES[side]
+        self.messages[name] = c.compose(
+            type=MessageType.CONNECT,
+            direction=Direction.OWNER,
+            signer=atom,
+            key=KEYS[atom],
+            timestamp_ms=self.world.now // 1000,
+            envelope=c.socket_pair(socket, target),
+            content=c.text_content(name),
+        )
+        link = next(iter(self.cores[side].ledger.atoms[atom].links))
+        self.cores[side].receive_frame(encode_bundle([self.messages[name]]), link, self.world.now)
+        self.note(side, name, self.drain(side))
+
+    def recv(self, side, name):
+        other = "B" if side == "A" else "A"
+        bundle = encode_bundle([self.messages[name], self.out[other, name]])
+        self.cores[side].receive_frame(bundle, "held", self.world.now)
+        self.note(side, name, self.drain(side))
+
+    def back(self, side, name):
+        other = "B" if side == "A" else "A"
+        self.cores[side].receive_frame(encode_bundle([self.out[other, name]]), "held", self.world.now)
+        self.drain(side)
+
+    def confirmations(self, side):
+        _, _, socket, target = SIDES[side]
+        connection = self.cores[side].ledger.find_connection(socket, target)
+        return sorted(self.names[uri] for uri in connection.confirmations.unconfirmed)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_worked_example_gives_exactly_these_sets(name):
+    vector, script = VECTORS[name], Script()
+    for step in vector["script"]:
+        verb, side, message = step.split()
+        getattr(script, verb)(side, message)
+    found = {script.names[uri]: sorted(script.names[p] for p in uris) for uri, uris in script.previous.items()}
+    assert found == vector["previousMessage"]
+    assert script.confirmations("A") == vector["C_A"]
+    assert script.confirmations("B") == vector["C_B"]
+
+
+def test_atom_container_sequential():
+    container = AtomConfirmations()
+    for number, expected in (("s1", ()), ("s2", ("s1",)), ("s3", ("s2",))):
+        assert container.unconfirmed == expected
+        container.append(number, container.unconfirmed)
+
+
+def test_atom_container_in_parallel():
+    container = AtomConfirmations()
+    container.append("s1", ())
+    seen = container.unconfirmed
+    container.append("s2", seen)
+    container.append("s3", seen)
+    assert container.unconfirmed == ("s2", "s3")
