@@ -91,14 +91,14 @@ class Trio:
             owner.start(self.now)
         self.pump()
         for one, other in (self.owners, self.owners[::-1]):
-            one.speak(MessageType.CONNECT, f"{one.atom}#chat", f"{other.atom}#chat", self.now)
+            one.send_message(MessageType.CONNECT, f"{one.atom}#chat", f"{other.atom}#chat", self.now)
             self.pump()
 
     def chain(self) -> str:
         """One message from the first owner to the second and all that belongs to it."""
         self.now += 1000
         one, other = self.owners
-        uri = one.speak(MessageType.CONNECTION, f"{one.atom}#chat", f"{other.atom}#chat", self.now, TEXT).uri
+        uri = one.send_message(MessageType.CONNECTION, f"{one.atom}#chat", f"{other.atom}#chat", self.now, TEXT).uri
         self.pump()
         return uri
 
@@ -194,7 +194,7 @@ class Site:
         """One chain on one connection, until it is complete."""
         one, other = pair
         sockets = one.home.file.sockets[number], other.home.file.sockets[number]
-        message = one.say(lambda owner, now: owner.speak(kind, *sockets, now, TEXT))
+        message = one.say(lambda owner, now: owner.send_message(kind, *sockets, now, TEXT))
         assert await one.wait_settled(message.uri, 60) is ChainState.COMPLETE
 
     async def exchange(self, chains: int) -> None:

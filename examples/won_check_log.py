@@ -68,9 +68,9 @@ def main() -> None:
     run()
     one, other = owners
     for sender, receiver in ((one, other), (other, one)):
-        sender.speak(MessageType.CONNECT, f"{sender.atom}#chat", f"{receiver.atom}#chat", NOW)
+        sender.send_message(MessageType.CONNECT, f"{sender.atom}#chat", f"{receiver.atom}#chat", NOW)
         run()
-    one.speak(MessageType.CONNECTION, f"{one.atom}#chat", f"{other.atom}#chat", NOW, "I owe you 5 euros")
+    one.send_message(MessageType.CONNECTION, f"{one.atom}#chat", f"{other.atom}#chat", NOW, "I owe you 5 euros")
     run()
     log = [raw for raw in journals[other.atom] if decode_message(raw).sender_socket is not None]
     print(f"{len(log)} messages, {len(check_conversation(log, keys))} findings")

@@ -55,14 +55,14 @@ def speak(folder: Path, *, rounds: int = 3) -> Spoken:
     carol.core.start(pair.world.now)
     pair.run()
     said = [pair.say(MessageType.CONNECT), pair.reply(MessageType.CONNECT)]
-    pair.alice.core.speak(MessageType.CONNECT, ALICE_CHAT, CAROL_CHAT, pair.world.now, "carol?")
+    pair.alice.core.send_message(MessageType.CONNECT, ALICE_CHAT, CAROL_CHAT, pair.world.now, "carol?")
     pair.run()
-    carol.core.speak(MessageType.CONNECT, CAROL_CHAT, ALICE_CHAT, pair.world.now, "yes")
+    carol.core.send_message(MessageType.CONNECT, CAROL_CHAT, ALICE_CHAT, pair.world.now, "yes")
     pair.run()
     for number in range(rounds):
         pair.world.now += samples.SECOND
         said.append(pair.say(text=f"question {number}"))
-        elsewhere = pair.alice.core.speak(
+        elsewhere = pair.alice.core.send_message(
             MessageType.CONNECTION, ALICE_CHAT, CAROL_CHAT, pair.world.now, f"to carol {number}"
         )
         pair.run()

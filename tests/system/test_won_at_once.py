@@ -59,7 +59,7 @@ async def speak_at_once(directory):
 
     def say(client, kind, text=None):
         own, target = sockets if client is not bob else sockets[::-1]
-        return client.say(lambda owner, now: owner.speak(kind, own, target, now, text))
+        return client.say(lambda owner, now: owner.send_message(kind, own, target, now, text))
 
     for client in (alice, bob):
         assert await client.wait_settled(say(client, MessageType.CONNECT).uri, 20) is ChainState.COMPLETE

@@ -44,7 +44,7 @@ async def run_node(directory):
             await client.wait_settled(created.uri, 10)
             away = "http://127.0.0.1:1/won/resource"
             sent = client.say(
-                lambda owner, now: owner.speak(MessageType.CONNECT, f"{atom}#chat", f"{away}/atom/bob#chat", now)
+                lambda owner, now: owner.send_message(MessageType.CONNECT, f"{atom}#chat", f"{away}/atom/bob#chat", now)
             )
             await client.wait_settled(sent.uri, 0.5)
             health = await scrape(server.metrics_port, "/healthz")

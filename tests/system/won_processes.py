@@ -92,7 +92,7 @@ class NodeProcess:
 
 async def say(client, kind, target, text=None):
     own = client.home.file.sockets[0]
-    return client.say(lambda owner, now: owner.speak(kind, own, target, now, text))
+    return client.say(lambda owner, now: owner.send_message(kind, own, target, now, text))
 
 
 async def create(home):

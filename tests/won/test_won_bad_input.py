@@ -170,7 +170,7 @@ def test_create_of_an_atom_that_exists_with_another_key(pair, owner_link):
 
 def test_unknown_recipient_gets_a_failure_of_the_other_node(pair):
     stranger = f"{NODE_B}/atom/nobody#chat"
-    message = pair.alice.core.speak(T.CONNECT, ALICE_CHAT, stranger, pair.world.now)
+    message = pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, stranger, pair.world.now)
     pair.run()
     assert pair.state(pair.alice, message) is ChainState.FAILED
     assert_refused(pair.b, Reason.UNKNOWN_ATOM)
@@ -178,7 +178,7 @@ def test_unknown_recipient_gets_a_failure_of_the_other_node(pair):
 
 
 def test_unknown_socket(pair):
-    message = pair.alice.core.speak(T.CONNECT, ALICE_CHAT, f"{BOB}#door", pair.world.now)
+    message = pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, f"{BOB}#door", pair.world.now)
     pair.run()
     assert pair.state(pair.alice, message) is ChainState.FAILED
     assert_refused(pair.b, Reason.UNKNOWN_SOCKET)
@@ -192,7 +192,7 @@ def test_closed_connection(pair):
 
 
 def test_self_connection(pair):
-    message = pair.alice.core.speak(T.CONNECT, ALICE_CHAT, ALICE_CHAT, pair.world.now)
+    message = pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, ALICE_CHAT, pair.world.now)
     pair.run()
     assert pair.state(pair.alice, message) is ChainState.FAILED
     assert_refused(pair.a, Reason.SELF_CONNECTION)
@@ -343,7 +343,7 @@ def test_frames_that_wait_for_a_key_are_bounded():
         pair.b.core.receive_frame(data, "raw", pair.world.now)
     reasons = [e.reason for e in pair.b.core.events() if hasattr(e, "stage")]
     assert reasons == [Reason.QUEUE_FULL]
-    assert pair.b.core._held == {}
+    assert pair.b.core._waiting == {}
 
 
 def deliver(pair, *messages, position=None):
@@ -398,7 +398,7 @@ def test_owner_copes_with_s2_before_m_and_s1(pair):
 
 
 def test_s2_whose_s1_never_comes_does_not_stop_the_owner(pair):
-    message = pair.alice.core.speak(T.CONNECTION, ALICE_CHAT, BOB_CHAT, pair.world.now, "x")
+    message = pair.alice.core.send_message(T.CONNECTION, ALICE_CHAT, BOB_CHAT, pair.world.now, "x")
     pair.alice.core.to_send()
     before = pair.alice.core.position
     deliver(pair, second_of(message, pair, previous=[]))

@@ -110,7 +110,7 @@ def test_s1_names_the_senders_connection_and_socket_twice(pair):
 
 
 def test_stored_before_sent_every_frame_follows_its_observation(pair):
-    pair.alice.core.speak(T.CONNECTION, ALICE_CHAT, BOB_CHAT, pair.world.now, "x")
+    pair.alice.core.send_message(T.CONNECTION, ALICE_CHAT, BOB_CHAT, pair.world.now, "x")
     while pair.world.step(pair.alice):
         pass
     events = pair.a.core.events()

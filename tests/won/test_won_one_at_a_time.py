@@ -30,7 +30,7 @@ def test_frames_of_both_sides_in_one_turn_are_stored_and_answered_one_by_one(sam
             ("second", second, ALICE_CHAT, pair.bob_chat),
             ("bob", pair.bob, pair.bob_chat, ALICE_CHAT),
         ):
-            said.append(owner.core.speak(T.CONNECTION, own, target, pair.world.now, f"{name} {number}"))
+            said.append(owner.core.send_message(T.CONNECTION, own, target, pair.world.now, f"{name} {number}"))
     pair.run()
     entries = assert_one_at_a_time(pair.a.hops(), NODE_A)
     assert {len(stored) for stored in entries.values()} == {2 + len(said)}

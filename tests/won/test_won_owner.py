@@ -113,9 +113,9 @@ def test_key_that_cannot_be_found_hangs_up_and_comes_back():
         lambda owner: owner.create([ALICE_CHAT], 1),
         lambda owner: owner.change(T.CREATE, 1),
         lambda owner: owner.change(T.CONNECT, 1),
-        lambda owner: owner.speak(T.DELETE, ALICE_CHAT, BOB_CHAT, 1),
-        lambda owner: owner.speak(T.CONNECT, BOB_CHAT, ALICE_CHAT, 1),
-        lambda owner: owner.speak(T.CONNECT, ALICE_CHAT, "https://elsewhere.example/x", 1),
+        lambda owner: owner.send_message(T.DELETE, ALICE_CHAT, BOB_CHAT, 1),
+        lambda owner: owner.send_message(T.CONNECT, BOB_CHAT, ALICE_CHAT, 1),
+        lambda owner: owner.send_message(T.CONNECT, ALICE_CHAT, "https://elsewhere.example/x", 1),
     ],
 )
 def test_illegal_requests_are_our_own_mistake(ask):
@@ -165,7 +165,7 @@ def test_forwarded_messages_are_named_and_known_to_all_parties():
     pair = Pair().connect()
     first, second = pair.say(text="one"), pair.reply(text="two")
     pair.run()
-    message = pair.alice.core.speak(
+    message = pair.alice.core.send_message(
         T.CONNECTION, ALICE_CHAT, pair.bob_chat, pair.world.now, "see", [second.uri, first.uri]
     )
     pair.run()
@@ -184,6 +184,6 @@ def test_only_what_the_owner_has_can_be_forwarded_and_only_by_a_connection_messa
     pair = Pair().connect()
     known = pair.say()
     with pytest.raises(LocalProtocolError, match="cannot forward"):
-        pair.alice.core.speak(T.CONNECTION, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", ["wm:/QmNever"])
+        pair.alice.core.send_message(T.CONNECTION, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", ["wm:/QmNever"])
     with pytest.raises(LocalProtocolError, match="cannot forward"):
-        pair.alice.core.speak(T.CLOSE, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", [known.uri])
+        pair.alice.core.send_message(T.CLOSE, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", [known.uri])

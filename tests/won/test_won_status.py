@@ -67,7 +67,7 @@ def test_link_that_waits_for_a_key_is_counted():
     pair = Pair()
     pair.world.dark.add(NODE_A)
     served, pair.world._serve = pair.world._serve, lambda party, uri: None
-    pair.alice.core.speak(T.CONNECT, ALICE_CHAT, pair.bob_chat, pair.world.now)
+    pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, pair.bob_chat, pair.world.now)
     pair.run()
     assert status(pair, pair.b).links_waiting == 1
     pair.world._serve = served

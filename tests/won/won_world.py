@@ -89,7 +89,7 @@ class World:
         self.cut(party)
         old = party.core
         if isinstance(old, Node):
-            party.core = Node(old.uri, old._scribe._key, self.random, settings=self.settings)
+            party.core = Node(old.uri, old._responses._key, self.random, settings=self.settings)
         else:
             party.core = Owner(old.atom, old._key, self.random, settings=self.settings)
         party.core.restore(party.hops(), self.now)
@@ -191,13 +191,13 @@ class Pair:
         self.world.run()
 
     def say(self, kind=T.CONNECTION, text="hello", run=True):
-        message = self.alice.core.speak(kind, ALICE_CHAT, self.bob_chat, self.world.now, text)
+        message = self.alice.core.send_message(kind, ALICE_CHAT, self.bob_chat, self.world.now, text)
         if run:
             self.run()
         return message
 
     def reply(self, kind=T.CONNECTION, text="hello back", run=True):
-        message = self.bob.core.speak(kind, self.bob_chat, ALICE_CHAT, self.world.now, text)
+        message = self.bob.core.send_message(kind, self.bob_chat, ALICE_CHAT, self.world.now, text)
         if run:
             self.run()
         return message

@@ -330,7 +330,9 @@ def _speak(
         raise UsageError(error.detail) from None
     owned = OwnerHome(home)
     own = f"{owned.file.atom}#{socket}"
-    _run_action(owned, lambda owner, now: owner.speak(kind, own, target, now, text, forward), timeout, as_json=as_json)
+    _run_action(
+        owned, lambda owner, now: owner.send_message(kind, own, target, now, text, forward), timeout, as_json=as_json
+    )
 
 
 def _run_action(

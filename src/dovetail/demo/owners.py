@@ -90,7 +90,7 @@ class Owners:
     def say(self, speaker: OwnerClient, hearer: OwnerClient, text: str) -> Message:
         """One message of a conversation; it is sent, not settled."""
         own, target = speaker.home.file.sockets[0], hearer.home.file.sockets[0]
-        return speaker.say(lambda owner, now: owner.speak(MessageType.CONNECTION, own, target, now, text))
+        return speaker.say(lambda owner, now: owner.send_message(MessageType.CONNECTION, own, target, now, text))
 
     async def settle(self, node: str | None = None) -> None:
         """Wait until every chain, or every chain over one node, is complete; DovetailError names one that is not."""
@@ -111,7 +111,7 @@ class Owners:
         for speaker, hearer in ((one, other), (other, one)):
             own, target = speaker.home.file.sockets[0], hearer.home.file.sockets[0]
             message = speaker.say(
-                lambda owner, now, own=own, target=target: owner.speak(MessageType.CONNECT, own, target, now)  # type: ignore[misc]
+                lambda owner, now, own=own, target=target: owner.send_message(MessageType.CONNECT, own, target, now)  # type: ignore[misc]
             )
             self._note(speaker, message, nodes)
             await speaker.wait_settled(message.uri, SETTLE_S)

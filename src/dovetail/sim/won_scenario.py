@@ -225,7 +225,7 @@ class WonPlay:
             conversation = place.owner.conversations.by_sockets.get((socket, target))
             state = conversation.state if conversation else None
             kind = MessageType.CONNECTION if state is ConnectionState.CONNECTED else MessageType.CONNECT
-            place.owner.speak(kind, socket, target, now, "words")
+            place.owner.send_message(kind, socket, target, now, "words")
 
         return speak
 

@@ -32,11 +32,11 @@ from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.ledger import Ledger
 from dovetail.won.links import Link, LinkKind
 from dovetail.won.message import Bundle, Message, decode_bundle, decode_message, verify_address
-from dovetail.won.node_outboxes import Dispatcher
-from dovetail.won.output_buffer import Turn
-from dovetail.won.owner_log_fanout import Herald
+from dovetail.won.node_outboxes import NodeOutboxes
+from dovetail.won.output_buffer import OutputBuffer
+from dovetail.won.owner_log_fanout import OwnerLogFanout
 from dovetail.won.recovery import Recovery
-from dovetail.won.response_builder import Scribe
+from dovetail.won.response_builder import ResponseBuilder
 from dovetail.won.rules import (
     UNLOGGED_TYPES,
     Refusal,
@@ -80,13 +80,13 @@ class Node:
         self.ledger = Ledger(archive or MemoryArchive())
         self.keys = KeyRing(capacity=self.settings.max_cached_keys, lifetime_us=self.settings.key_lifetime_ms * 1000)
         self.keys.pin(uri, key.public)
-        self._turn = Turn(self.settings.max_evidence_bytes)
-        self._scribe = Scribe(uri, key, self.ledger, random)
-        self._herald = Herald(self.ledger, self.settings, self._turn)
-        self._dispatcher = Dispatcher(self.ledger, self.settings, self._turn, random.random)
+        self._output = OutputBuffer(self.settings.max_evidence_bytes)
+        self._responses = ResponseBuilder(uri, key, self.ledger, random)
+        self._fanout = OwnerLogFanout(self.ledger, self.settings, self._output)
+        self._outboxes = NodeOutboxes(self.ledger, self.settings, self._output, random.random)
         self._verifier = Verifier(self.settings.max_verdicts)
         self._links: dict[str, Link] = {}
-        self._held: dict[str, Link] = {}
+        self._waiting: dict[str, Link] = {}
         self._wanted: set[str] = set()
 
     # -- the verbs
@@ -104,7 +104,7 @@ class Node:
                 assert pair[0] is not None
                 assert pair[1] is not None
                 self._take_delivery(decode_message(pair[0]), decode_message(pair[1]), None, now)
-        self._dispatcher.restore(recovery.forwarded, now)
+        self._outboxes.restore(recovery.forwarded, now)
 
     def receive_accepted(self, link: str, kind: LinkKind, now: int) -> None:
         """Somebody opened a link to us."""
@@ -113,8 +113,8 @@ class Node:
 
     def receive_opened(self, link: str, now: int) -> None:
         """A link that we asked for is open."""
-        self._links[link] = Link(link, LinkKind.NODE, self._dispatcher.node_of(link))
-        self._dispatcher.opened(link, now)
+        self._links[link] = Link(link, LinkKind.NODE, self._outboxes.node_of(link))
+        self._outboxes.opened(link, now)
 
     def receive_frame(self, data: bytes, link: str, now: int) -> None:
         """A frame came over a link."""
@@ -123,8 +123,8 @@ class Node:
             return
         if len(source.frames) >= self.settings.max_held_frames:
             error = RemoteProtocolError(Reason.QUEUE_FULL, "too many frames wait for a key")
-            self._turn.reject_frame(data, source.counterpart, error, now)
-            self._hang_up(source, now)
+            self._output.reject_frame(data, source.counterpart, error, now)
+            self._close_link(source, now)
             return
         source.frames.append(data)
         if not source.waiting:
@@ -133,10 +133,10 @@ class Node:
     def receive_closed(self, link: str, now: int) -> None:
         """A link ended, broke or could not be opened."""
         gone = self._links.pop(link, None)
-        self._held.pop(link, None)
+        self._waiting.pop(link, None)
         for uri in gone.atoms if gone else ():
             self.ledger.atoms[uri].links.pop(link, None)
-        self._dispatcher.closed(link, now)
+        self._outboxes.closed(link, now)
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
         """The answer to KeyWanted: the document found at `uri`, None if there was none."""
@@ -144,46 +144,46 @@ class Node:
         key = read_key_document(uri, data) if data is not None else None
         if key is not None:
             self.keys.add(uri, key, now)
-        for link in [link for link in self._held.values() if uri in link.waiting]:
+        for link in [link for link in self._waiting.values() if uri in link.waiting]:
             link.waiting.discard(uri)
             if key is None:
-                self._give_up_frame(link, uri, now)
+                self._reject_unverifiable(link, uri, now)
             elif not link.waiting:
                 self._drain(link, now)
 
     def handle_timer(self, now: int) -> None:
         """Do what is due: give up waiting for keys, open links again, send again what had no response."""
-        for link in list(self._held.values()):
+        for link in list(self._waiting.values()):
             if link.deadline is not None and link.deadline <= now:
-                self._give_up_frame(link, min(link.waiting), now)
-        self._dispatcher.handle_timer(now)
+                self._reject_unverifiable(link, min(link.waiting), now)
+        self._outboxes.handle_timer(now)
 
     def next_timer(self) -> int | None:
         """When `handle_timer` wants to be called."""
-        times = [link.deadline for link in self._held.values()] + [self._dispatcher.next_timer()]
+        times = [link.deadline for link in self._waiting.values()] + [self._outboxes.next_timer()]
         return min((due for due in times if due is not None), default=None)
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
-        return self._turn.drain_events()
+        return self._output.drain_events()
 
     def to_send(self) -> list[Outgoing]:
         """What is to be sent, once the observations of `events` are durable."""
-        return self._turn.drain_outgoing()
+        return self._output.drain_outgoing()
 
     def status(self, now: int) -> NodeStatus:
         """The node in numbers; costs a look at each atom and connection."""
         ledger = self.ledger
         return NodeStatus(
-            hops=dict(self._turn.counts),
+            hops=dict(self._output.counts),
             atoms=Counter(atom.state for atom in ledger.atoms.values()),
             connections=Counter(each.state for each in ledger.connections.values() if each.state is not None),
             chains={**ledger.chains, ChainState.AWAITING_RECIPIENT: len(ledger.sent)},
             links=Counter(link.kind for link in self._links.values()),
-            queues=self._dispatcher.status(now),
+            queues=self._outboxes.status(now),
             keys_pinned=self.keys.pinned,
             keys_fetched=self.keys.fetched,
-            links_waiting=len(self._held),
+            links_waiting=len(self._waiting),
         )
 
     # -- frames
@@ -194,9 +194,9 @@ class Node:
                 link.frames.popleft()
         if link.waiting:
             link.deadline = now + self.settings.key_timeout_ms * 1000
-            self._held[link.name] = link
+            self._waiting[link.name] = link
         else:
-            self._held.pop(link.name, None)
+            self._waiting.pop(link.name, None)
 
     def _take_frame(self, data: bytes, link: Link, now: int) -> bool:
         """Handle one frame; False if it must wait for keys, which are then in `link.waiting`."""
@@ -213,7 +213,7 @@ class Node:
                 return False
             self._take_from_node(bundle, link, now)
         except RemoteProtocolError as error:
-            self._turn.reject_frame(data, link.counterpart, error, now)
+            self._output.reject_frame(data, link.counterpart, error, now)
         return True
 
     def _missing_keys(self, messages: tuple[Message, ...], now: int) -> set[str]:
@@ -227,10 +227,10 @@ class Node:
             missing.add(signer)
             if signer not in self._wanted:
                 self._wanted.add(signer)
-                self._turn.tell(KeyWanted(signer))
+                self._output.emit(KeyWanted(signer))
         return missing
 
-    def _give_up_frame(self, link: Link, uri: str, now: int) -> None:
+    def _reject_unverifiable(self, link: Link, uri: str, now: int) -> None:
         """The key was not found: refuse the frame without a response, and hang up.
 
         Whoever sent it opens a new link after a pause and sends everything again, in order: going on with the next
@@ -238,11 +238,11 @@ class Node:
         """
         self._wanted.discard(uri)
         error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {uri} was found")
-        self._turn.reject_frame(link.frames[0], link.counterpart, error, now)
-        self._hang_up(link, now)
+        self._output.reject_frame(link.frames[0], link.counterpart, error, now)
+        self._close_link(link, now)
 
-    def _hang_up(self, link: Link, now: int) -> None:
-        self._turn.send(CloseLink(link.name, CLOSE_TRY_AGAIN))
+    def _close_link(self, link: Link, now: int) -> None:
+        self._output.send(CloseLink(link.name, CLOSE_TRY_AGAIN))
         self.receive_closed(link.name, now)
 
     # -- from owners
@@ -254,7 +254,7 @@ class Node:
         if v.node_of_atom(message.sender or "") != self.uri:
             raise RemoteProtocolError(Reason.WRONG_NODE, f"{message.sender} is not an atom of this node")
         try:
-            self._verifier.verify(message, self._scribe.key_for(message))
+            self._verifier.verify(message, self._responses.key_for(message))
             answered = self.ledger.first.get(message.address)
             if answered is not None:
                 # A registered client has the response in its log already, or gets it there.
@@ -264,62 +264,62 @@ class Node:
             check_owner_clock(message, now, self.settings)
             if message.type is MessageType.REGISTER:
                 link.atoms.add(message.atom or "")
-                self._herald.register(self.ledger.atoms[message.atom or ""], link.name, message.after or 0, now)
+                self._fanout.register(self.ledger.atoms[message.atom or ""], link.name, message.after or 0, now)
                 return
             check_owner_message(message, self.ledger)
             self._check_room(message)
         except RemoteProtocolError as error:
             self._refuse(message, Refusal(error.reason, error.detail, True), link, now)
             return
-        self._turn.keep(Stage.ACCEPTED, message, message.sender, now)
+        self._output.observe(Stage.ACCEPTED, message, message.sender, now)
         if message.type in v.ATOM_TYPES:
             self._store_atom_specific(message, link, now)
         else:
             self._store_first(message, now)
 
     def _check_room(self, message: Message) -> None:
-        if message.type in v.CONNECTION_TYPES and self._dispatcher.is_full(v.node_of_atom(message.recipient or "")):
+        if message.type in v.CONNECTION_TYPES and self._outboxes.is_full(v.node_of_atom(message.recipient or "")):
             raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for the node of {message.recipient}")
 
     def _resend(self, link: Link, addresses: tuple[Address, ...]) -> None:
         raws = [self.ledger.archive.raw(address) for address in addresses]
-        self._turn.send_frame(link.name, b"".join(raw for raw in raws if raw is not None))
+        self._output.send_frame(link.name, b"".join(raw for raw in raws if raw is not None))
 
     def _store_atom_specific(self, message: Message, link: Link, now: int) -> None:
-        response = self._scribe.answer_atom_specific(message, now)
+        response = self._responses.build_for_atom(message, now)
         atom = self.ledger.store_atom_specific(message, response)
         self._verifier.trust(response)
-        self._turn.keep(Stage.CREATED, response, None, now)
+        self._output.observe(Stage.CREATED, response, None, now)
         if message.type is MessageType.CREATE:
             self.keys.pin(atom.uri, atom.key)
             atom.links[link.name] = 0
             link.atoms.add(atom.uri)
         if message.type is not MessageType.REPLACE:
-            self._turn.tell(AtomChanged(atom.uri, atom.state))
-        self._herald.tell(atom, (message, response), now)
-        for follow_up in self._scribe.follow_ups(message, atom, now):
+            self._output.emit(AtomChanged(atom.uri, atom.state))
+        self._fanout.send_newest(atom, (message, response), now)
+        for follow_up in self._responses.build_follow_ups(message, atom, now):
             self._verifier.trust(follow_up)
-            self._turn.keep(Stage.CREATED, follow_up, None, now)
+            self._output.observe(Stage.CREATED, follow_up, None, now)
             self._store_first(follow_up, now)
 
     def _store_first(self, message: Message, now: int) -> None:
         """Steps 2 and 3: store m, make s1, echo both, owe both to the other node."""
-        response = self._scribe.answer_first(message, now)
+        response = self._responses.build_first(message, now)
         connection = self.ledger.store_first(message, response)
         self._verifier.trust(response)
-        self._turn.keep(Stage.CREATED, response, None, now)
+        self._output.observe(Stage.CREATED, response, None, now)
         self._tell_change(message, connection)
         bundle = encode_bundle((message, response))
-        self._herald.tell(self.ledger.atoms[connection.atom], (message, response), now, bundle)
+        self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, response), now, bundle)
         if v.node_of_atom(message.recipient or "") == self.uri:
             # Two atoms on one node: nothing is shortened, both containers get m and their response.
             self._take_delivery(message, response, None, now)
         else:
-            self._dispatcher.owe(message.uri, bundle, now)
+            self._outboxes.enqueue(message.uri, bundle, now)
 
     def _tell_change(self, message: Message, connection: Connection) -> None:
         if message.type in (MessageType.CONNECT, MessageType.CLOSE) and connection.state is not None:
-            self._turn.tell(ConnectionChanged(connection.uri, connection.state))
+            self._output.emit(ConnectionChanged(connection.uri, connection.state))
 
     def _refuse(self, message: Message, refusal: Refusal, link: Link | None, now: int) -> Message:
         """Journal the refusal, answer with a FailureResponse; a genuine message's owners are all told."""
@@ -327,19 +327,19 @@ class Node:
         source = sender if refusal.is_first else v.node_of_atom(sender)
         if link is not None and not refusal.is_genuine:
             source = link.counterpart
-        self._turn.reject_message(message, source, refusal.reason, refusal.detail, now)
-        response = self._scribe.answer_failure(message, refusal, now)
+        self._output.reject_message(message, source, refusal.reason, refusal.detail, now)
+        response = self._responses.build_failure(message, refusal, now)
         self._verifier.trust(response)
-        self._turn.keep(Stage.CREATED, response, None, now)
+        self._output.observe(Stage.CREATED, response, None, now)
         atom = None
         if refusal.is_genuine and message.type not in UNLOGGED_TYPES:
             self.ledger.archive.put(message.address, message.raw)
             atom = self.ledger.store_refusal(message.address, response, is_first=refusal.is_first)
         if atom is not None:
-            self._herald.tell(atom, (message, response), now)
+            self._fanout.send_newest(atom, (message, response), now)
         if link is not None and (atom is None or link.name not in atom.links):
             parts = (message, response) if refusal.is_first else (response,)
-            self._turn.send_frame(link.name, encode_bundle(parts))
+            self._output.send_frame(link.name, encode_bundle(parts))
         return response
 
     # -- from nodes
@@ -378,32 +378,32 @@ class Node:
 
     def _store_second(self, message: Message, first: Message, link: Link | None, now: int) -> None:
         sender_node = v.node_of_atom(message.sender or "")
-        response = self._scribe.answer_second(message, first, now)
+        response = self._responses.build_second(message, first, now)
         if link is not None:
-            self._turn.keep(Stage.ACCEPTED, message, sender_node, now)
-            self._turn.keep(Stage.ACCEPTED, first, sender_node, now)
+            self._output.observe(Stage.ACCEPTED, message, sender_node, now)
+            self._output.observe(Stage.ACCEPTED, first, sender_node, now)
         connection = self.ledger.store_second(message, first, response)
         self._verifier.trust(response)
-        self._turn.keep(Stage.CREATED, response, None, now)
+        self._output.observe(Stage.CREATED, response, None, now)
         self._tell_change(message, connection)
-        self._herald.tell(self.ledger.atoms[connection.atom], (message, first, response), now)
+        self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, first, response), now)
         if link is None:
             self._acknowledge(response, now)
         else:
-            self._turn.note(Stage.FORWARDED, response.address, sender_node, now)
-            self._turn.send_frame(link.name, encode_bundle((response,)))
+            self._output.observe_again(Stage.FORWARDED, response.address, sender_node, now)
+            self._output.send_frame(link.name, encode_bundle((response,)))
 
     def _take_acknowledgement(self, response: Message, now: int) -> None:
         """Step 6: the other node's response to a message of ours."""
         self._verify(response, now)
         if check_acknowledgement(response, self.ledger):
-            self._turn.keep(Stage.ACCEPTED, response, response.signer, now)
+            self._output.observe(Stage.ACCEPTED, response, response.signer, now)
             self._acknowledge(response, now)
 
     def _acknowledge(self, response: Message, now: int) -> None:
         sent = self.ledger.store_acknowledgement(response)
-        self._herald.tell(self.ledger.atoms[sent.connection.atom], (response,), now)
-        self._dispatcher.settle(response.responding_to or "", sent.destination, sent.message, now)
+        self._fanout.send_newest(self.ledger.atoms[sent.connection.atom], (response,), now)
+        self._outboxes.acknowledge(response.responding_to or "", sent.destination, sent.message, now)
 
     def _verify(self, message: Message, now: int) -> None:
         key = self.keys.find(expected_signer(message), now)

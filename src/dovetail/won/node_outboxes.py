@@ -9,20 +9,20 @@ from dovetail.model.hop import Stage
 from dovetail.won.events import DestinationChanged, OpenLink
 from dovetail.won.ledger import Ledger
 from dovetail.won.outbox import Outbox
-from dovetail.won.output_buffer import Turn
+from dovetail.won.output_buffer import OutputBuffer
 from dovetail.won.settings import WonSettings
 from dovetail.won.status import QueueStatus
 
 
-class Dispatcher:
+class NodeOutboxes:
     """Sends (m, s1) to the recipients' nodes until their responses came."""
 
-    def __init__(self, ledger: Ledger, settings: WonSettings, turn: Turn, draw: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, settings: WonSettings, output: OutputBuffer, draw: Callable[[], float]) -> None:
         self._ledger = ledger
         self._settings = settings
-        self._turn = turn
+        self._output = output
         self._draw = draw
-        self._outboxes: dict[str, Outbox] = {}
+        self._boxes: dict[str, Outbox] = {}
         self._busy: dict[str, Outbox] = {}
         self._by_link: dict[str, Outbox] = {}
         self._forwarded: set[Address] = set()
@@ -34,29 +34,29 @@ class Dispatcher:
             self._outbox(sent.destination).add(uri)
             if sent.message in forwarded:
                 self._forwarded.add(sent.message)
-        self._busy = dict(self._outboxes)
+        self._busy = dict(self._boxes)
         for box in self._busy.values():
-            self._pump(box, now)
+            self._flush(box, now)
 
     def is_full(self, node: str) -> bool:
         """True if no more may be owed to a node."""
-        return node in self._outboxes and self._outboxes[node].is_full
+        return node in self._boxes and self._boxes[node].is_full
 
-    def owe(self, uri: str, bundle: bytes, now: int) -> None:
+    def enqueue(self, uri: str, bundle: bytes, now: int) -> None:
         """A message was stored with s1; `bundle` is the dataset of both."""
         sent = self._ledger.sent[uri]
         box = self._outbox(sent.destination)
         box.add(uri)
         self._busy[box.node] = box
-        self._pump(box, now, {uri: bundle})
+        self._flush(box, now, {uri: bundle})
 
-    def settle(self, uri: str, node: str, message: Address, now: int) -> None:
+    def acknowledge(self, uri: str, node: str, message: Address, now: int) -> None:
         """The other node's response came."""
         self._forwarded.discard(message)
-        box = self._outboxes.get(node)
+        box = self._boxes.get(node)
         if box is not None:
             box.settle(uri)
-            self._pump(box, now)
+            self._flush(box, now)
             if not len(box):
                 self._busy.pop(node, None)
 
@@ -69,7 +69,7 @@ class Dispatcher:
                 oldest_ms=max((now // 1000 - self._ledger.sent[uri].since_ms for uri in box.oldest()), default=0),
                 is_open=box.is_open,
             )
-            for box in self._outboxes.values()
+            for box in self._boxes.values()
         ]
 
     def opened(self, link: str, now: int) -> None:
@@ -77,16 +77,16 @@ class Dispatcher:
         box = self._by_link.get(link)
         if box is not None:
             if box.attempts:
-                self._turn.tell(DestinationChanged(box.node, True))
+                self._output.emit(DestinationChanged(box.node, True))
             box.opened()
-            self._pump(box, now)
+            self._flush(box, now)
 
     def closed(self, link: str, now: int) -> None:
         """A link ended or could not be opened."""
         box = self._by_link.pop(link, None)
         if box is not None:
             if not box.attempts:
-                self._turn.tell(DestinationChanged(box.node, False))
+                self._output.emit(DestinationChanged(box.node, False))
             box.lost(now, self._draw())
 
     def node_of(self, link: str) -> str | None:
@@ -99,25 +99,25 @@ class Dispatcher:
         for box in list(self._busy.values()):
             for uri in box.take_overdue(now):
                 self._send(box, uri, now, {})
-            self._pump(box, now)
+            self._flush(box, now)
 
     def next_timer(self) -> int | None:
         """When something is due."""
         return min((due for box in self._busy.values() if (due := box.next_timer()) is not None), default=None)
 
     def _outbox(self, node: str) -> Outbox:
-        box = self._outboxes.get(node)
+        box = self._boxes.get(node)
         if box is None:
-            box = self._outboxes[node] = Outbox(node, self._settings)
+            box = self._boxes[node] = Outbox(node, self._settings)
         return box
 
-    def _pump(self, box: Outbox, now: int, fresh: dict[str, bytes] | None = None) -> None:
+    def _flush(self, box: Outbox, now: int, fresh: dict[str, bytes] | None = None) -> None:
         """Open a link if one is needed and its time has come; send what fits into the window."""
         if box.link is None and len(box) and (box.retry_at is None or box.retry_at <= now):
             self._opened += 1
             box.link = f"to {box.node} {self._opened}"
             self._by_link[box.link] = box
-            self._turn.send(OpenLink(box.link, box.node))
+            self._output.send(OpenLink(box.link, box.node))
         for uri in box.take(now):
             self._send(box, uri, now, fresh or {})
 
@@ -128,6 +128,6 @@ class Dispatcher:
             return
         if sent.message not in self._forwarded:
             self._forwarded.add(sent.message)
-            self._turn.note(Stage.FORWARDED, sent.message, box.node, now)
-            self._turn.note(Stage.FORWARDED, sent.first_address, box.node, now)
-        self._turn.send_frame(box.link, data)
+            self._output.observe_again(Stage.FORWARDED, sent.message, box.node, now)
+            self._output.observe_again(Stage.FORWARDED, sent.first_address, box.node, now)
+        self._output.send_frame(box.link, data)

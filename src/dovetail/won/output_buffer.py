@@ -1,4 +1,4 @@
-"""What comes out of one turn of a core: events with observations, and what is to be sent once these are durable."""
+"""The output of a core: events, observations among them, and what may be sent once these are durable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dovetail.won.events import Event, MessageRejected, Outgoing, SendFrame
 from dovetail.won.message import Message
 
 
-class Turn:
-    """Collects until the shell drains it."""
+class OutputBuffer:
+    """Collects output until the driver drains it."""
 
     def __init__(self, max_evidence_bytes: int) -> None:
         self._max_evidence_bytes = max_evidence_bytes
@@ -30,19 +30,19 @@ class Turn:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    def tell(self, event: Event) -> None:
-        """Note an event."""
+    def emit(self, event: Event) -> None:
+        """Add an event."""
         self._events.append(event)
 
     def send(self, item: Outgoing) -> None:
-        """Note something to be sent."""
+        """Add something to be sent."""
         self._outgoing.append(item)
 
     def send_frame(self, link: str, data: bytes) -> None:
-        """Note a frame to be sent."""
+        """Add a frame to be sent."""
         self._outgoing.append(SendFrame(link, data))
 
-    def keep(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
+    def observe(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
         """Observe a message with its bytes."""
         counterparts = (counterpart,) if counterpart else ()
         self.counts[stage, None] += 1
@@ -50,8 +50,8 @@ class Turn:
             Observation(at_us=now, stage=stage, message=message.address, counterparts=counterparts, raw=message.raw)
         )
 
-    def note(self, stage: Stage, address: Address, counterpart: str, now: int) -> None:
-        """Observe a message whose bytes were kept before."""
+    def observe_again(self, stage: Stage, address: Address, counterpart: str, now: int) -> None:
+        """Observe a message whose bytes were observed before."""
         self.counts[stage, None] += 1
         self._events.append(Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,)))
 

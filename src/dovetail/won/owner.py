@@ -29,7 +29,7 @@ from dovetail.won.events import (
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.links import Link, LinkKind
 from dovetail.won.message import Bundle, Message, decode_bundle, decode_message
-from dovetail.won.output_buffer import Turn
+from dovetail.won.output_buffer import OutputBuffer
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey, expected_signer
 from dovetail.won.trig import encode_bundle
@@ -60,7 +60,7 @@ class Owner:
         self.is_created = is_created
         self._key = key
         self._random = random
-        self._turn = Turn(self.settings.max_evidence_bytes)
+        self._output = OutputBuffer(self.settings.max_evidence_bytes)
         self._verifier = Verifier(self.settings.max_verdicts)
         self._outbox: dict[str, Message] = {}
         self._link: Link | None = None
@@ -80,15 +80,15 @@ class Owner:
         if self.is_created:
             raise LocalProtocolError(f"{self.atom} exists already")
         content = c.atom_content(self.atom, sockets, self._key.public, description)
-        return self._say(MessageType.CREATE, [(v.P_ATOM, f"<{self.atom}>")], content, now)
+        return self._submit(MessageType.CREATE, [(v.P_ATOM, f"<{self.atom}>")], content, now)
 
     def change(self, kind: MessageType, now: int, content: Iterable[Quad] = ()) -> Message:
         """Replace, activate, deactivate or delete the atom."""
         if kind not in v.ATOM_TYPES or kind is MessageType.CREATE:
             raise LocalProtocolError(f"{kind} does not change an atom")
-        return self._say(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
+        return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
 
-    def speak(
+    def send_message(
         self,
         kind: MessageType,
         socket: str,
@@ -111,7 +111,7 @@ class Owner:
                 raise LocalProtocolError(f"{kind} cannot forward {uri}: a ConnectionMessage can, what is known here")
             envelope.append((v.P_FORWARDED, f"<{uri}>"))
         content = c.text_content(text) if text is not None else ()
-        return self._say(kind, envelope, content, now)
+        return self._submit(kind, envelope, content, now)
 
     def start(self, now: int) -> None:
         """Keep a link to the node open from now on."""
@@ -123,7 +123,7 @@ class Owner:
         self._is_started = False
         self._retry_at = None
         if self._link is not None:
-            self._turn.send(CloseLink(self._link.name))
+            self._output.send(CloseLink(self._link.name))
         self._link, self._is_open = None, False
 
     @property
@@ -171,7 +171,7 @@ class Owner:
         if self.is_created:
             self._register(now)
         for message in self._outbox.values():
-            self._turn.send_frame(link, encode_bundle((message,)))
+            self._output.send_frame(link, encode_bundle((message,)))
 
     def receive_frame(self, data: bytes, link: str, now: int) -> None:
         """A frame came from the node."""
@@ -179,7 +179,7 @@ class Owner:
             return
         if len(self._link.frames) >= self.settings.max_held_frames:
             # The node keeps the log: hang up and register again from where we are.
-            self._turn.send(CloseLink(link))
+            self._output.send(CloseLink(link))
             self.receive_closed(link, now)
             return
         self._link.frames.append(data)
@@ -205,7 +205,7 @@ class Owner:
             return
         link.waiting.discard(uri)
         if key is None:
-            self._hang_up(link, now)
+            self._close_link(link, now)
         elif not link.waiting:
             self._drain(link, now)
 
@@ -215,7 +215,7 @@ class Owner:
             self._open(now)
         link = self._link
         if link is not None and link.deadline is not None and link.deadline <= now:
-            self._hang_up(link, now)
+            self._close_link(link, now)
 
     def next_timer(self) -> int | None:
         """When `handle_timer` wants to be called."""
@@ -224,22 +224,22 @@ class Owner:
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
-        return self._turn.drain_events()
+        return self._output.drain_events()
 
     def to_send(self) -> list[Outgoing]:
         """What is to be sent, once the observations of `events` are durable."""
-        return self._turn.drain_outgoing()
+        return self._output.drain_outgoing()
 
     # -- inside
 
-    def _say(self, kind: MessageType, envelope: list[tuple[str, str]], content: Iterable[Quad], now: int) -> Message:
+    def _submit(self, kind: MessageType, envelope: list[tuple[str, str]], content: Iterable[Quad], now: int) -> Message:
         message = self._compose(kind, envelope, content, now)
         self._verifier.trust(message)
         self.conversations.take(message)
         self._outbox[message.uri] = message
-        self._turn.keep(Stage.CREATED, message, self.node, now)
+        self._output.observe(Stage.CREATED, message, self.node, now)
         if self._is_open and self._link is not None:
-            self._turn.send_frame(self._link.name, encode_bundle((message,)))
+            self._output.send_frame(self._link.name, encode_bundle((message,)))
         return message
 
     def _compose(
@@ -263,7 +263,7 @@ class Owner:
         if self._link is None:
             self._links_opened += 1
             self._link = Link(f"owner {self._links_opened}", LinkKind.OWNER, self.node)
-            self._turn.send(OpenLink(self._link.name, self.node))
+            self._output.send(OpenLink(self._link.name, self.node))
 
     def _register(self, now: int) -> None:
         """Ask for everything after what we have. Not journaled: it is no part of any conversation."""
@@ -271,10 +271,10 @@ class Owner:
         message = self._compose(MessageType.REGISTER, pairs, (), now)
         self._is_registering = True
         if self._link is not None:
-            self._turn.send_frame(self._link.name, encode_bundle((message,)))
+            self._output.send_frame(self._link.name, encode_bundle((message,)))
 
-    def _hang_up(self, link: Link, now: int) -> None:
-        self._turn.send(CloseLink(link.name))
+    def _close_link(self, link: Link, now: int) -> None:
+        self._output.send(CloseLink(link.name))
         self.receive_closed(link.name, now)
 
     def _drain(self, link: Link, now: int) -> None:
@@ -289,7 +289,7 @@ class Owner:
             # The echo of what is in the outbox need not be decoded again.
             bundle = decode_bundle(data, max_bytes=self.settings.max_frame_bytes, known=self._outbox)
         except RemoteProtocolError as error:
-            self._turn.reject_frame(data, self.node, error, now)
+            self._output.reject_frame(data, self.node, error, now)
             return True
         is_next = bundle.log == self.log and bundle.position == self.position
         try:
@@ -301,7 +301,7 @@ class Owner:
                 assert key is not None
                 self._verifier.verify(message, key)
         except RemoteProtocolError as error:
-            self._turn.reject_frame(data, self.log if is_next else self.node, error, now)
+            self._output.reject_frame(data, self.log if is_next else self.node, error, now)
             self._position += is_next
             return True
         self._take_bundle(bundle, link, now)
@@ -311,7 +311,7 @@ class Owner:
         signers = {expected_signer(message) for message in messages}
         missing = {signer for signer in signers if self.keys.find(signer, now) is None}
         for uri in sorted(missing):
-            self._turn.tell(KeyWanted(uri))
+            self._output.emit(KeyWanted(uri))
         return missing
 
     def _take_bundle(self, bundle: Bundle, link: Link, now: int) -> None:
@@ -320,7 +320,7 @@ class Owner:
             return
         if bundle.log != self.log or bundle.position > self.position:
             # Not ours, or something is missing before it: come back after a pause and register anew.
-            self._hang_up(link, now)
+            self._close_link(link, now)
             return
         self.is_created = True
         is_next = bundle.position == self.position
@@ -338,7 +338,7 @@ class Owner:
         self._attempts = 0
         if self._is_registering:
             self._is_registering = False
-            self._turn.tell(RegistrationConfirmed(self.atom, size))
+            self._output.emit(RegistrationConfirmed(self.atom, size))
 
     def _take_direct_answer(self, bundle: Bundle, now: int) -> None:
         """An answer to this client alone: a failure that no log has, or a known message, which registering brings."""
@@ -354,10 +354,10 @@ class Owner:
         try:
             taken = self.conversations.take(message)
         except RemoteProtocolError as error:
-            self._turn.reject_message(message, source, error.reason, error.detail, now)
+            self._output.reject_message(message, source, error.reason, error.detail, now)
             return False
         for part in taken:
-            self._turn.keep(Stage.ACCEPTED, part, self.node, now)
+            self._output.observe(Stage.ACCEPTED, part, self.node, now)
             self._settle(part)
             self._announce(part)
         return True
@@ -373,7 +373,7 @@ class Owner:
     def _announce(self, part: Message) -> None:
         if not part.is_response:
             if part.sender != self.atom:
-                self._turn.tell(MessageReceived(part.uri, part.sender or "", part.text))
+                self._output.emit(MessageReceived(part.uri, part.sender or "", part.text))
             return
         delivery = self.conversations.deliveries[part.responding_to or ""]
-        self._turn.tell(ChainAdvanced(part.responding_to or "", delivery.chain.state, delivery.detail))
+        self._output.emit(ChainAdvanced(part.responding_to or "", delivery.chain.state, delivery.detail))

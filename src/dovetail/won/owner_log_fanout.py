@@ -12,18 +12,18 @@ from dovetail.model.hop import Stage
 from dovetail.won.atom import Atom
 from dovetail.won.ledger import Ledger
 from dovetail.won.message import Message
-from dovetail.won.output_buffer import Turn
+from dovetail.won.output_buffer import OutputBuffer
 from dovetail.won.settings import WonSettings
 from dovetail.won.trig import encode_bundle, encode_position
 
 
-class Herald:
+class OwnerLogFanout:
     """Hands log entries to the clients of atoms."""
 
-    def __init__(self, ledger: Ledger, settings: WonSettings, turn: Turn) -> None:
+    def __init__(self, ledger: Ledger, settings: WonSettings, output: OutputBuffer) -> None:
         self._ledger = ledger
         self._settings = settings
-        self._turn = turn
+        self._output = output
 
     def register(self, atom: Atom, link: str, after: int, now: int) -> None:
         """A client that has the first `after` entries wants the rest, and all that comes."""
@@ -35,13 +35,13 @@ class Herald:
             if position >= atom.delivered:
                 for address in atom.log[position]:
                     if address not in self._ledger.refused:
-                        self._turn.note(Stage.DELIVERED, address, atom.uri, now)
+                        self._output.observe_again(Stage.DELIVERED, address, atom.uri, now)
         atom.delivered = max(atom.delivered, end)
         if start == end:
             # Nothing was missed: the atom's first entry, its Create, says that the registration holds.
             self._send_entry(atom, link, 0, is_last=True)
 
-    def tell(self, atom: Atom, messages: tuple[Message, ...], now: int, bundle: bytes | None = None) -> None:
+    def send_newest(self, atom: Atom, messages: tuple[Message, ...], now: int, bundle: bytes | None = None) -> None:
         """Send the newest log entry to every registered client that has all entries before it."""
         position = len(atom.log) - 1
         links = [name for name, cursor in atom.links.items() if cursor == position]
@@ -51,16 +51,16 @@ class Herald:
         data += encode_position(f"{atom.uri}/msg", position, position + 1, trig=True)
         for name in links:
             atom.links[name] = position + 1
-            self._turn.send_frame(name, data)
+            self._output.send_frame(name, data)
         atom.delivered = position + 1
         for message in messages:
             if message.address in self._ledger.refused:
                 continue
             is_echo = not message.is_response and message.sender == atom.uri
-            self._turn.note(Stage.ECHOED if is_echo else Stage.DELIVERED, message.address, atom.uri, now)
+            self._output.observe_again(Stage.ECHOED if is_echo else Stage.DELIVERED, message.address, atom.uri, now)
 
     def _send_entry(self, atom: Atom, link: str, position: int, *, is_last: bool) -> None:
         raws = [self._ledger.archive.raw(address) for address in atom.log[position]]
         size = len(atom.log) if is_last else None
         place = encode_position(f"{atom.uri}/msg", position, size, trig=False)
-        self._turn.send_frame(link, b"".join([raw for raw in raws if raw is not None] + [place]))
+        self._output.send_frame(link, b"".join([raw for raw in raws if raw is not None] + [place]))

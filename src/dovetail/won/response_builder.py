@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CONNECTION_ID_BYTES = 12
 
 
-class Scribe:
+class ResponseBuilder:
     """Writes in the name of one node; changes nothing itself."""
 
     def __init__(self, uri: str, key: SigningKey, ledger: Ledger, random: Randomness) -> None:
@@ -44,7 +44,7 @@ class Scribe:
             raise RemoteProtocolError(Reason.UNKNOWN_ATOM, f"{message.sender} does not exist here")
         return atom.key
 
-    def answer_atom_specific(self, message: Message, now: int) -> Message:
+    def build_for_atom(self, message: Message, now: int) -> Message:
         """s: references all unconfirmed responses of the atom's container."""
         atom = self._ledger.atoms.get(message.atom or "")
         return respond(
@@ -57,7 +57,7 @@ class Scribe:
             previous=atom.confirmations.unconfirmed if atom else (),
         )
 
-    def answer_first(self, message: Message, now: int) -> Message:
+    def build_first(self, message: Message, now: int) -> Message:
         """s1: the sender's connection; both sockets are the sender's."""
         socket = message.sender_socket or ""
         connection = self._ledger.find_connection(socket, message.recipient_socket or "")
@@ -73,7 +73,7 @@ class Scribe:
             previous=connection.confirmations.unconfirmed if connection else (),
         )
 
-    def answer_second(self, message: Message, first: Message, now: int) -> Message:
+    def build_second(self, message: Message, first: Message, now: int) -> Message:
         """s2: the recipient's connection; the sockets are those of m, exchanged; references what C is with s1."""
         socket = message.recipient_socket or ""
         connection = self._ledger.find_connection(socket, message.sender_socket or "")
@@ -93,7 +93,7 @@ class Scribe:
             previous=previous,
         )
 
-    def answer_failure(self, message: Message, refusal: Refusal, now: int) -> Message:
+    def build_failure(self, message: Message, refusal: Refusal, now: int) -> Message:
         """A FailureResponse with the reason as con:text, addressed like the success it replaces."""
         sender, recipient = message.sender_socket, message.recipient_socket
         if refusal.is_first:
@@ -114,7 +114,7 @@ class Scribe:
             text=f"{refusal.reason.value}: {refusal.detail}",
         )
 
-    def follow_ups(self, message: Message, atom: Atom, now: int) -> Iterator[Message]:
+    def build_follow_ups(self, message: Message, atom: Atom, now: int) -> Iterator[Message]:
         """What the node itself says on the atom's connections after an atom-specific message.
 
         Deactivate and Delete close connections that are not closed; Replace notifies Connected ones.
