@@ -1,7 +1,6 @@
 import importlib
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -12,7 +11,7 @@ from dovetail.cli.main import NOUNS, Noun, load_noun, main
 from dovetail.model.errors import JournalFull, UsageError
 
 HEAVY = ("pyspark", "pyarrow", "pyoxigraph", "picows", "cryptography", "rich", "pandas", "numpy")
-MAX_HELP_SECONDS = 0.5
+MAX_MODULES_FOR_HELP = 250
 
 
 def raising(error: BaseException) -> typer.Typer:
@@ -67,16 +66,8 @@ def test_help_loads_nothing_heavy():
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in ran.stderr.split()}
     assert loaded.isdisjoint(HEAVY)
+    assert len(ran.stderr.split()) < MAX_MODULES_FOR_HELP
     assert not [name for name in ran.stderr.split() if name in {f"dovetail.cli.{noun.name}" for noun in NOUNS}]
-
-
-def test_help_is_quick():
-    def seconds() -> float:
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "dovetail", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - started
-
-    assert min(seconds() for _ in range(5)) < MAX_HELP_SECONDS
 
 
 def test_version(dovetail):

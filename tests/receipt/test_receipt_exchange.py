@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
+from counting import count_calls
 from dovetail.journal.source import JournalSource
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
@@ -18,6 +18,7 @@ from receipt.exchange_samples import exchange, frame
 from receipt.tampering import alterations, encode
 
 TRUSTED = samples.verifiers()
+MAX_CALLS_A_MESSAGE = 300
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +149,7 @@ def test_requests_that_cannot_be_shown_are_refused(said):
 
 
 @pytest.mark.exhaustive
-def test_a_long_chain_of_replies_in_the_worst_order_is_quick(tmp_path):
+def test_a_long_chain_of_replies_in_the_worst_order_takes_linear_work(tmp_path):
     """Each replies to the one behind it, so that one pass over the stretch finds only one more."""
     raws = [frame(1, samples.CONTROLLER, samples.AGENT)]
     raws += [frame(n, samples.AGENT, samples.CONTROLLER, n + 1 if n < 2000 else 1) for n in range(2, 2001)]
@@ -168,6 +169,5 @@ def test_a_long_chain_of_replies_in_the_worst_order_is_quick(tmp_path):
     )
     with JournalSource.open(journal) as source:
         data = build_exchange(source, address_of(raws[0]))
-    start = time.process_time()
     assert len(verify_receipt(data, TRUSTED).messages) == 2000
-    assert time.process_time() - start < 2
+    assert count_calls(lambda: verify_receipt(data, TRUSTED)) < 2000 * MAX_CALLS_A_MESSAGE

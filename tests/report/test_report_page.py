@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -140,10 +139,8 @@ def test_a_hundred_thousand_findings_fit(tmp_path: Path) -> None:
     world = small_world()
     add_many_findings(world, MANY)
     tables = Tables.open(world.write(tmp_path / "out"))
-    started = time.process_time()
     size = write_page(tables, take_numbers(tables), tmp_path / "report.html")
     assert size < MAX_PAGE_BYTES
-    assert time.process_time() - started < 60
     found = Page((tmp_path / "report.html").read_text()).embedded("findings-data")
     assert found["total"] == len(world.rows["findings"]) > MANY
     assert len(found["findings"]["check"]) == MANY  # type: ignore[index]

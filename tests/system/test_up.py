@@ -7,7 +7,6 @@ import signal
 import socket
 import sqlite3
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -279,10 +278,8 @@ def test_sealing_and_page_are_back_when_killed_and_all_stop_in_waves(site):
     with running(site.directory, "site.toml") as up:
         up.await_line(" all 4 processes run; ")
         for number, name in enumerate(("seal", "dashboard"), start=2):
-            began = time.monotonic()
             os.kill(up.pid_of(name), signal.SIGKILL)
             up.await_line(f" {name}: running: ", count=2)
-            assert time.monotonic() - began < 20
             up.await_line(" all 4 processes run; ", count=number)
         address = site.run("swarm", "publish", "--dir", site.peer_directory, "after the kill").strip()
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
@@ -315,10 +312,8 @@ def test_the_audit_follows_is_back_when_killed_and_stops_with_the_site(site):
         up.await_line(" audit: running: ", count=2)
         again = site.run("swarm", "publish", "--dir", site.peer_directory, "hello again").strip()
         until(lambda: dovetail("audit", "why", again, "--out", "audit", cwd=site.directory).returncode == 0, 300)
-        began = time.monotonic()
         pid = up.pid_of("audit")
         assert up.stop() == 0, up.lines
-        assert time.monotonic() - began < 30
         assert not is_alive(pid)
         assert not up.find("Traceback"), up.lines
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from counting import count_calls
 from dovetail.model.hop import Reason, Stage
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
@@ -20,6 +19,8 @@ from dovetail.won.vocabulary import Direction
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
 from won.won_world import Pair
+
+MAX_CALLS_FOR_A_REFUSAL = 20_000
 
 
 def make(
@@ -106,9 +107,9 @@ def assert_undisturbed(pair):
     ],
 )
 def test_unreadable_frame_is_journaled_and_nothing_else_happens(pair, owner_link, data, reason):
-    started = time.process_time()
-    assert owner_link.send(data) == []
-    assert time.process_time() - started < 0.5
+    answers = []
+    assert count_calls(lambda: answers.extend(owner_link.send(data))) < MAX_CALLS_FOR_A_REFUSAL
+    assert answers == []
     assert_refused(pair.a, reason)
     kept = pair.a.observations[-1]
     assert len(kept.raw) <= pair.world.settings.max_evidence_bytes
@@ -219,9 +220,8 @@ def test_content_in_the_envelopes_namespace(pair, owner_link):
 def test_poison_graph_is_refused_at_once(pair, owner_link):
     uri = make(pair).uri
     clique = "".join(f"_:n{i} <a:p> _:n{j} <{uri}#content> .\n" for i in range(12) for j in range(12) if i != j)
-    started = time.process_time()
-    owner_link.send(make(pair).raw + clique.encode())
-    assert time.process_time() - started < 0.5
+    frame = make(pair).raw + clique.encode()
+    assert count_calls(lambda: owner_link.send(frame)) < MAX_CALLS_FOR_A_REFUSAL
     assert_refused(pair.a, Reason.POISON_GRAPH)
     assert_undisturbed(pair)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pyoxigraph as ox
 import pytest
 
+from counting import count_calls
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won.canonical import (
@@ -66,10 +66,8 @@ def test_blank_node_labels_do_not_change_the_canonical_form():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_small_symmetric_graphs_pass_the_guard_and_stay_quick(size):
-    started = time.process_time()
+def test_small_symmetric_graphs_pass_the_guard(size):
     assert len(canonical_lines(clique(size))) == size * (size - 1)
-    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(
@@ -82,11 +80,12 @@ def test_small_symmetric_graphs_pass_the_guard_and_stay_quick(size):
     ],
 )
 def test_poison_graph_is_refused_before_it_is_canonicalised(quads):
-    started = time.process_time()
-    with pytest.raises(RemoteProtocolError) as caught:
-        check_poison(quads)
-    assert caught.value.reason is Reason.POISON_GRAPH
-    assert time.process_time() - started < 1
+    def check() -> None:
+        with pytest.raises(RemoteProtocolError) as caught:
+            check_poison(quads)
+        assert caught.value.reason is Reason.POISON_GRAPH
+
+    assert count_calls(check) < 200 * len(quads)
 
 
 def test_many_distinct_blank_nodes_are_not_poison():
@@ -118,10 +117,12 @@ def test_unreadable_dataset_is_refused_with_its_reason(data, reason):
 
 def test_ten_megabytes_of_triples_are_refused_without_parsing():
     data = b'<a:s> <a:p> "x" <a:g> .\n' * 450_000
-    started = time.process_time()
-    with pytest.raises(RemoteProtocolError, match="expected at most"):
-        read_quads(data)
-    assert time.process_time() - started < 0.1
+
+    def read() -> None:
+        with pytest.raises(RemoteProtocolError, match="expected at most"):
+            read_quads(data)
+
+    assert count_calls(read) < 1000
 
 
 def test_trig_and_nquads_give_the_same_quads():
