@@ -21,11 +21,11 @@ INVENTORY = "http://puppetlabs.com/inventory_request"
 class World:
     """Connections are numbered in the order they open; `received` holds what each was sent, in order."""
 
-    def __init__(self, *, tells_messages: bool = False, **settings: object) -> None:
+    def __init__(self, *, logs_messages: bool = False, **settings: object) -> None:
         settings.setdefault("rules", ALLOW_ALL)
         self.now = NOW
         self._ids = 0
-        self.broker = Broker(PcpSettings(**settings), self.new_id, tells_messages=tells_messages)
+        self.broker = Broker(PcpSettings(**settings), self.new_id, logs_messages=logs_messages)
         self.events: list[Event] = []
         self.received: dict[int, list[bytes]] = defaultdict(list)
         self._connections = 0

@@ -371,7 +371,7 @@ def test_bodies_kept_out_of_the_journal_are_no_evidence_either():
 
 
 def test_each_message_is_told_for_the_access_log():
-    world = World(tells_messages=True)
+    world = World(logs_messages=True)
     a, _ = world.associate("client_a", "controller"), world.associate("client_b")
     world.send(a, world.message(A, C))
     world.send(a, b"garbage!")
@@ -384,7 +384,7 @@ def test_each_message_is_told_for_the_access_log():
 
 
 def test_what_was_queued_is_told_again_when_it_has_its_outcome():
-    world = World(tells_messages=True)
+    world = World(logs_messages=True)
     a, b = world.associate("client_a", "controller"), world.associate("client_b")
     world.pause(b)
     world.send(a, world.message(A, C))

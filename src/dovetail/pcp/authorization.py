@@ -30,6 +30,10 @@ class Verdict(NamedTuple):
     is_allowed: bool
     rule: Rule | None
 
+    def describe(self) -> str:
+        """The target and what decided, as one line."""
+        return f"{self.target}: {'no rule matches' if self.rule is None else self.rule.describe()}"
+
 
 class Clients(Protocol):
     """What judging a wildcard needs to know about who is connected: their URIs by type and by name."""

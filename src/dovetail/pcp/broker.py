@@ -1,10 +1,9 @@
 """The broker: a pure state machine between connections.
 
 The shell opens a connection, feeds frames, says when a transport is full or has room, and closes; then it drains
-`events()` and `to_send()` and sets its timer to `next_timer()`. Work on a message is done in the order of the
-specification: decode, schema, associated, sender is the session's, authorised for every expanded target, not expired,
-then the broker's own task or delivery. Nothing here waits, and nothing here fails for what a peer sends: bad input ends
-as a `rejected` observation and, where the protocol has one, an error message.
+`events()` and `to_send()` and sets its timer to `next_timer()`. A message is decoded, decided (`decision.py`), and the
+decision is carried out: the broker's own task or delivery. Nothing here waits, and nothing here fails for what a peer
+sends: bad input ends as a `rejected` observation and, where the protocol has one, an error message.
 """
 
 from __future__ import annotations
@@ -18,26 +17,27 @@ from dovetail.model.address import address_of
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.pcp.association import find_refusal
-from dovetail.pcp.codec_v1 import Frame, decode_frame, salvage_frame
+from dovetail.pcp.codec_v1 import decode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
+from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, DeliverToOne, Expire, Refuse
 from dovetail.pcp.delivery import Delivery
 from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.frame_template import make_template, match_template
 from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry, read_request
+from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
 from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.outbound import Outbound, Outgoing
-from dovetail.pcp.permission_cache import Grants
+from dovetail.pcp.permission_cache import PermissionCache
 from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
-from dovetail.pcp.routing import Route, Trace, find_denied, find_forbidden, find_route, trace_route
+from dovetail.pcp.routing import Route, Trace, trace_route
 from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Session, parse_mount
 from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.pcp.translation import Renderer
-from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, client_uri, parse_uri
+from dovetail.pcp.uri import BROKER_URI, client_uri, parse_uri
 from dovetail.pcp.vocabulary import (
-    ASSOCIATE_REQUEST,
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
     CLOSE_GOING_AWAY,
     CLOSE_LIMIT_EXCEEDED,
@@ -47,25 +47,28 @@ from dovetail.pcp.vocabulary import (
 
 
 class Broker:
-    """The state of a broker. `tells_messages` adds a MessageHandled per message to the events."""
+    """The state of a broker. With `logs_messages` the events have a MessageHandled per message, for an access log."""
 
-    def __init__(self, settings: PcpSettings, new_id: Callable[[], str], *, tells_messages: bool = False) -> None:
+    def __init__(self, settings: PcpSettings, new_id: Callable[[], str], *, logs_messages: bool = False) -> None:
         self.settings = settings
         self.registry = Registry()
         self._by_uri = self.registry.by_uri
         self._sessions: dict[ConnectionId, Session] = {}
-        self._grants = Grants(settings.rules, settings.bodies)
-        self._outbound = Outbound(tells_messages=tells_messages)
-        server = settings.server_uri if settings.hops else None
-        self._delivery = Delivery(settings, self._outbound, Renderer(server, settings.translated_ttl_ms * 1000))
-        keeps_body = self._grants.keeps_body
+        self._permissions = PermissionCache(settings.rules, settings.bodies)
+        self._outbound = Outbound(logs_messages=logs_messages)
+        lifetimes = Lifetimes(settings.clock_skew_ms)
+        renderer = Renderer(settings.server_uri if settings.hops else None, settings.translated_ttl_ms * 1000)
+        self._delivery = Delivery(settings, self._outbound, renderer, lifetimes)
+        keeps_body = self._permissions.keeps_body
         self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
-        self._is_plain = not (settings.hops or tells_messages)
+        self._lifetimes = lifetimes
+        self._decide = Decider(self.registry, self._permissions).decide
+        self._is_plain = not (settings.hops or logs_messages)
         self._max_bytes = settings.max_message_bytes
-        self._skew_us = settings.clock_skew_ms * 1000
         self._timeouts = Timeouts(settings.association_timeout_ms * 1000, settings.idle_timeout_ms * 1000)
         self._now = 0
+        self._latest_expired_us = 0
 
     # Connections
 
@@ -86,14 +89,14 @@ class Broker:
             self._close(session, CLOSE_NO_CERTIFICATE, "no name without a certificate", Reason.CONNECTION_LOST, now)
             return
         uri = client_uri(common_name, mount.client_type or DEFAULT_CLIENT_TYPE)
-        refusal = find_refusal(session, uri, self._grants.authorization)
+        refusal = find_refusal(session, uri, self._permissions.authorization)
         if refusal is not None:
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, Reason.CONNECTION_LOST, now)
             return
         self._register(session, uri, now)
 
     def receive_closed(self, connection: ConnectionId, now: int) -> None:
-        """The wire is gone; what was not handed over for it waits for the client."""
+        """The connection is closed; what was not handed over to it waits for the client."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
@@ -101,11 +104,11 @@ class Broker:
             self._finish(now)
 
     def receive_broken(self, connection: ConnectionId, now: int) -> None:
-        """The wire is gone, but frames that came through it are still to be fed; `receive_closed` must follow."""
+        """The connection is closed, but frames from it are still to be fed; `receive_closed` must follow."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._delivery.pull_back(session)
+            self._delivery.hold_pending(session)
 
     def receive_ping(self, connection: ConnectionId, now: int) -> None:
         """A ping or pong: the client is there."""
@@ -133,7 +136,7 @@ class Broker:
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._outbound.release(session, now)
+            self._outbound.flush_session(session, now)
             self._close(session, code, detail, Reason.SHUTTING_DOWN, now)
             self._finish(now)
 
@@ -146,7 +149,7 @@ class Broker:
             # The new connection has already been told that it succeeded; a late close of the old one changes nothing.
             self._close(before, CLOSE_SUPERSEDED, "superseded", Reason.SUPERSEDED, now)
         self._outbound.events.append(SessionOpened(connection=session.connection, uri=uri, version=session.version))
-        self._delivery.welcome(session, now)
+        self._delivery.redeliver(session, now)
         self._finish(now)
 
     def _close(self, session: Session, code: int, detail: str, reason: Reason, now: int) -> None:
@@ -159,7 +162,7 @@ class Broker:
         self._changes.unsubscribe(session)
         uri = session.uri
         was_registered = uri is not None and self.registry.remove(uri, session)
-        self._delivery.take_back(session, reason, now)
+        self._delivery.reclaim(session, reason, now)
         if uri is not None:
             if was_registered:
                 self._changes.note(uri, DISCONNECTED, now)
@@ -176,20 +179,21 @@ class Broker:
     def receive_frames(self, frames: Iterable[tuple[bytes, ConnectionId, bool]], now: int) -> None:
         """Whole WebSocket messages in the order they came: the bytes, the connection, and whether it was text."""
         self._now = now
-        find_session, pass_on = self._sessions.get, self._outbound.pass_on
-        not_expired_us = now - self._skew_us
+        find_session, pass_on, delivery = self._sessions.get, self._outbound.pass_on, self._delivery
+        latest_expired_us = self._latest_expired_us = self._lifetimes.latest_expired_us(now)
         for data, connection, is_text in frames:
             session = find_session(connection)
             if session is None:
                 continue  # closed from here; the peer could not know yet
             session.last_seen_us = now
             template = session.template
-            if template is not None and not is_text:
-                # The usual message: like the one before, for a client that is there and reads. Checked as in `_route`.
-                expires_us = match_template(template, data)
-                if expires_us is not None and template.receiver.is_direct and expires_us > not_expired_us:
-                    pass_on(data, session, template.receiver, expires_us, template.keeps_body, now)
-                    continue
+            if template is not None:
+                expires_us = None if is_text else match_template(template, data)
+                if expires_us is not None:
+                    decision = template.decision
+                    if decision.receiver.is_direct and expires_us > latest_expired_us:
+                        pass_on(data, session, decision.receiver, expires_us, decision.keeps_body, now)
+                        continue
                 session.template = None  # made again once the sender goes on with another target
             try:
                 if session.version == 2:
@@ -197,165 +201,124 @@ class Broker:
                 else:
                     self._receive_v1(data, session, now, is_text)
             except RemoteProtocolError as error:
-                message_id = self._reject(session, data, error.reason, error.detail, now)
-                self._replies.refuse(session, message_id, error.detail, now)
-            if self._delivery.slow or self._delivery.failures:
+                self._refuse(session, data, Refuse(error.reason, error.detail), now)
+            if delivery.slow or delivery.failures:
                 self._finish(now)
 
     def receive_refused(self, data: bytes, connection: ConnectionId, now: int, reason: Reason, size: int) -> None:
-        """The shell refused a frame before it was whole: too large, or fragments without end. `data` is what came."""
+        """The shell refused a frame before it was whole: too large, or too many fragments. `data` is what came."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._reject(session, data, reason, f"refused after {len(data)} bytes of {size}", now, size)
+            self._observe_rejected(session, data, reason, f"refused after {len(data)} bytes of {size}", now, size)
 
     def _receive_v1(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
         if is_text:
             raise RemoteProtocolError(Reason.WRONG_FRAME, "text frame, expected binary")
         frame = decode_frame(data, self._max_bytes, self._by_uri)
         envelope = frame.envelope
-        if session.uri is None or envelope.message_type == ASSOCIATE_REQUEST:
-            if envelope.message_type == ASSOCIATE_REQUEST and BROKER_URIS.issuperset(envelope.targets or ("",)):
-                self._associate(session, frame, data, now)
-                return
-            if session.uri is None:
-                detail = "sent before the session was associated"
-                self._reject(session, data, Reason.NOT_ASSOCIATED, detail, now)
-                return
-        if envelope.sender != session.uri:
-            raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
-        targets = envelope.targets
-        if len(targets) == 1 and self._is_plain and envelope.destination_report is not True:
-            # One client that is there and reads: the same checks as in `_route`, without its cases.
-            receiver = self._by_uri.get(targets[0])
-            grant = session.grants.get(envelope.message_type)
-            if (
-                receiver is not None
-                and receiver.is_direct
-                and grant is not None
-                and (grant.policy.is_open or grant.policy.judge(targets[0]).is_allowed)
-                and frame.forward is data
-                and frame.expires_us + self._skew_us > now
-            ):
-                if session.last_target == targets[0]:  # worth it only for who goes on sending to the same
-                    session.template = make_template(data, frame, receiver, grant.keeps_body)
-                session.last_target = targets[0]
-                self._outbound.pass_on(data, session, receiver, frame.expires_us, grant.keeps_body, now)
-                return
-        message = message_of(frame, address_of(data), now)
-        self._route(message, targets, envelope.destination_report is True, frame.data, data, session, now)
+        targets, expires_us = envelope.targets, frame.expires_us
+        wants_report = envelope.destination_report is True
+        decision = self._decide(
+            session, envelope.sender, envelope.message_type, targets, expires_us, self._latest_expired_us
+        )
+        if (
+            isinstance(decision, DeliverToOne)
+            and decision.receiver.is_direct
+            and self._is_plain
+            and frame.forward is data
+            and not wants_report
+        ):
+            if session.last_target == targets[0]:  # worth it only for who goes on sending to the same
+                session.template = make_template(data, frame, decision)
+            session.last_target = targets[0]
+            self._outbound.pass_on(data, session, decision.receiver, expires_us, decision.keeps_body, now)
+        elif isinstance(decision, Refuse):
+            self._refuse(session, data, decision, now)
+        else:
+            message = message_of(frame, address_of(data), now)
+            self._carry_out(decision, message, wants_report, frame.data, data, session, now)
 
     def _receive_v2(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
         assert session.uri is not None
         if not is_text:
             raise RemoteProtocolError(Reason.WRONG_FRAME, "binary frame, expected text")
         origin = decode_message(data, self._max_bytes)
-        if origin.sender is UNSET:
-            origin = msgspec.structs.replace(origin, sender=session.uri)
+        payload, sender = data, origin.sender
+        if sender is UNSET:
+            sender = session.uri
+            origin = msgspec.structs.replace(origin, sender=sender)
             payload = encode_message(origin)
-        else:
-            payload = data
-        if origin.sender != session.uri:
-            raise RemoteProtocolError(Reason.SENDER_MISMATCH, f"sender is not {session.uri}")
         target = BROKER_URI if origin.target is UNSET else origin.target
         if parse_uri(target).is_wildcard:
             raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"target {target!r}: version 2 has no multicast")
+        decision = self._decide(session, sender, origin.message_type, [target], NEVER_US, self._latest_expired_us)
+        if isinstance(decision, Refuse):
+            self._refuse(session, data, decision, now)
+            return
         message = Message(address_of(data), origin.id, origin.message_type, session.uri, now, None, origin, payload)
         content = None if origin.data is UNSET else bytes(origin.data)
-        self._route(message, [target], False, content, data, session, now)
+        self._carry_out(decision, message, False, content, data, session, now)
 
-    # Routing
-
-    def _route(
+    def _carry_out(
         self,
+        decision: DeliverToOne | Deliver | Expire | Associate,
         message: Message,
-        targets: list[str],
         wants_report: bool,
         content: bytes | None,
         raw: bytes,
         session: Session,
         now: int,
     ) -> None:
-        grant = session.grants.get(message.message_type)
-        if grant is None:
-            grant = self._grants.grant(session, message.message_type)
-        receiver = self._by_uri.get(targets[0]) if len(targets) == 1 else None
-        if grant is None or receiver is None:
-            unknown = [target for target in targets if target not in self._by_uri]
-            forbidden = find_forbidden(message.message_type, unknown)
-            if forbidden is not None or grant is None:
-                detail = forbidden or "message type has characters that are not allowed"
-                self._deny(session, message, raw, Reason.FORBIDDEN_CHARACTERS, detail, now)
-                return
-        if not grant.policy.is_open:
-            if receiver is None:
-                denied = find_denied(targets, grant.policy, self.registry)
-            else:
-                verdict = grant.policy.judge(targets[0])
-                denied = None if verdict.is_allowed else verdict
-            if denied is not None:
-                rule = "no rule matches" if denied.rule is None else denied.rule.describe()
-                self._deny(session, message, raw, Reason.UNAUTHORIZED, f"{denied.target}: {rule}", now)
-                return
-        self._outbound.accept(message, raw, grant.keeps_body, now)
-        is_expired = message.expires_us is not None and message.expires_us + self._skew_us <= now
-        if receiver is not None and not is_expired and not wants_report:
-            queued = self._delivery.deliver(message, [receiver], now)
-            if self._outbound.tells_messages:
-                self._outbound.tell("queued" if queued else "delivered", message, targets, 1)
-            return
-        route = find_route(targets, self.registry)
-        if is_expired:
-            self._expire_on_arrival(session, message, route, now)
-            return
-        if route.broker:
-            self._serve(message, route.broker, content, session, now)
-        if wants_report and not (route.broker and len(targets) == len(route.broker)):
-            self._replies.report(session, message.id, sorted(route.sessions), now)
-        if route.unmatched or not targets:
-            self._miss(session, message, route.unmatched, now)
-        queued = self._delivery.deliver(message, list(route.sessions.values()), now) if route.sessions else 0
-        outcome = "queued" if queued else "delivered" if route.sessions or route.broker else "undeliverable"
-        self._outbound.tell(outcome, message, targets, len(route.sessions))
+        self._outbound.accept(message, raw, decision.keeps_body, now)
+        route = decision.route
+        match decision:
+            case Expire():
+                self._expire_on_arrival(session, message, route, now)
+            case Associate():
+                self._associate(session, message, route.broker, now)
+            case Deliver() | DeliverToOne():
+                self._deliver(message, route, wants_report, content, session, now)
 
     def _expire_on_arrival(self, session: Session, message: Message, route: Route, now: int) -> None:
         missed = (*route.sessions, *route.unmatched, *route.broker)
         self._outbound.observe(Stage.EXPIRED, message.address, missed, now, Reason.LIFETIME_OVER)
         self._replies.expire(session, message.id, now)
-        self._outbound.tell("expired", message, missed, 0, Reason.LIFETIME_OVER)
+        self._outbound.log_handled("expired", message, missed, 0, Reason.LIFETIME_OVER)
 
-    def _miss(self, session: Session, message: Message, unmatched: list[str], now: int) -> None:
-        """Nobody there: a v1 sender hears nothing of it, a v2 sender gets an error."""
+    def _deliver(
+        self, message: Message, route: Route, wants_report: bool, content: bytes | None, session: Session, now: int
+    ) -> None:
+        is_for_broker_only = bool(route.broker) and not (route.sessions or route.unmatched)
+        if route.broker:
+            self._serve(message, route.broker, content, session, now)
+        if wants_report and not is_for_broker_only:
+            self._replies.report(session, message.id, sorted(route.sessions), now)
+        if route.unmatched or not (route.sessions or route.broker):
+            self._report_unmatched(session, message, route.unmatched, now)
+        queued = self._delivery.deliver(message, list(route.sessions.values()), now) if route.sessions else 0
+        outcome = "queued" if queued else "delivered" if route.sessions or route.broker else "undeliverable"
+        self._outbound.log_handled(outcome, message, message.targets, len(route.sessions))
+
+    def _report_unmatched(self, session: Session, message: Message, unmatched: list[str], now: int) -> None:
+        """Targets that match no client: a v1 sender is not notified, a v2 sender gets an error."""
         self._outbound.observe(Stage.UNDELIVERABLE, message.address, tuple(unmatched), now, Reason.NO_RECIPIENT)
         if session.version == 2:
             self._replies.refuse(session, message.id, f"{unmatched[0]} is not connected", now)
 
     # The broker's own tasks
 
-    def _associate(self, session: Session, frame: Frame, raw: bytes, now: int) -> None:
-        envelope = frame.envelope
-        refusal = find_refusal(session, envelope.sender, self._grants.authorization)
-        if refusal is not None:
-            self._reject(session, raw, refusal.reason, refusal.detail, now)
-            self._replies.associate(session, envelope.id, now, refusal.detail)
-            self._outbound.release(session, now)
-            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now)
-            return
-        message = message_of(frame, address_of(raw), now)
-        self._outbound.accept(message, raw, self._grants.keeps_body(ASSOCIATE_REQUEST), now)
-        if frame.expires_us + self._skew_us <= now:
-            self._expire_on_arrival(session, message, Route({}, [], envelope.targets), now)
-            return
-        self._outbound.observe_delivered(message.address, tuple(dict.fromkeys(envelope.targets)), now)
+    def _associate(self, session: Session, message: Message, targets: list[str], now: int) -> None:
+        self._outbound.observe_delivered(message.address, tuple(targets), now)
         is_new = session.uri is None
-        session.associate(envelope.sender)
-        self._replies.associate(session, envelope.id, now)
-        self._outbound.tell("delivered", message, envelope.targets, 0)
+        session.associate(message.sender)
+        self._replies.associate(session, message.id, now)
+        self._outbound.log_handled("delivered", message, targets, 0)
         if is_new:
-            self._register(session, envelope.sender, now)
+            self._register(session, message.sender, now)
 
     def _serve(self, message: Message, targets: list[str], content: bytes | None, session: Session, now: int) -> None:
-        """A message addressed to the broker: the task is told by its type."""
+        """A message addressed to the broker: its type names the task."""
         try:
             patterns, is_subscribing = read_request(message.message_type, content)
         except RemoteProtocolError as error:
@@ -369,27 +332,38 @@ class Broker:
             self._changes.unsubscribe(session)
         self._replies.inventory(session, message.id, self.registry.expand(patterns.patterns), now)
 
-    # Refusals and what senders are told
+    # Refusals, and notices to senders
 
-    def _reject(
+    def _refuse(self, session: Session, raw: bytes, refusal: Refuse, now: int) -> None:
+        reason, detail, answer = refusal
+        message_id = self._observe_rejected(session, raw, reason, detail, now)
+        match answer:
+            case Answer.NOTHING:
+                pass
+            case Answer.ERROR:
+                self._replies.refuse(session, message_id, detail, now)
+            case Answer.UNAUTHORIZED:
+                self._replies.deny(session, message_id, now)
+            case Answer.ASSOCIATION_REFUSED:
+                self._replies.associate(session, message_id or "", now, detail)
+                self._outbound.flush_session(session, now)
+                self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, reason, now)
+
+    def _observe_rejected(
         self, session: Session, raw: bytes, reason: Reason, detail: str, now: int, size: int | None = None
     ) -> str | None:
-        """Observe a refusal; returns the id of the message where it can be read."""
+        """Returns the id of the message where it can be read."""
         salvaged = salvage(raw) if session.version == 2 else salvage_frame(raw)
         address = address_of(raw)
         sender = session.address_for_replies
-        kept = raw[: self.settings.evidence_bytes] if self._grants.keeps_body(salvaged.message_type) else None
+        kept = raw[: self.settings.evidence_bytes] if self._permissions.keeps_body(salvaged.message_type) else None
         size = len(raw) if size is None else size
         self._outbound.observe(Stage.REJECTED, address, (sender,), now, reason, kept, size)
-        self._outbound.tell_rejected(address, salvaged, sender, size, reason, detail)
+        self._outbound.log_rejected(address, salvaged, sender, size, reason, detail)
         return salvaged.id
 
-    def _deny(self, session: Session, message: Message, raw: bytes, reason: Reason, detail: str, now: int) -> None:
-        self._reject(session, raw, reason, detail, now)
-        self._replies.deny(session, message.id, now)
-
     def _finish(self, now: int) -> None:
-        """End slow sessions and tell senders what will not arrive; each can cause the other, so until both are done."""
+        """Close slow sessions and notify senders of failures; each can cause the other, so until neither is left."""
         delivery = self._delivery
         while delivery.slow or delivery.failures:
             for session in tuple(delivery.slow):
@@ -401,12 +375,12 @@ class Broker:
             failures, delivery.failures = delivery.failures, []
             for failure in failures:
                 is_late = failure.reason in (Reason.LIFETIME_OVER, Reason.REDELIVERY_OVERFLOW)
-                self._outbound.tell(
+                self._outbound.log_handled(
                     "expired" if is_late else "undeliverable", failure.message, (failure.uri,), 0, failure.reason
                 )
                 sender = self._by_uri.get(failure.message.sender)
                 if sender is not None:
-                    self._replies.explain(sender, failure, now)
+                    self._replies.notify_failure(sender, failure, now)
 
     # Time
 
@@ -440,12 +414,12 @@ class Broker:
     def events(self, *, settle: bool = True) -> list[Event]:
         """Drain the events. Without `settle`, deliveries are observed only when `to_send` hands them over."""
         if settle:
-            self._outbound.settle(self._now)
+            self._outbound.flush(self._now)
         return self._outbound.take_events()
 
     def to_send(self) -> list[Outgoing]:
         """Drain what is to be written: per connection the messages in order. The lists are shared: read them only."""
-        self._outbound.settle(self._now)
+        self._outbound.flush(self._now)
         return self._outbound.take_ready()
 
     def change_rules(self, rules: tuple[Rule, ...], now: int) -> list[ConnectionId]:
@@ -455,23 +429,23 @@ class Broker:
         """
         self._now = now
         self.settings = msgspec.structs.replace(self.settings, rules=rules)
-        self._grants.change_rules(rules, self._sessions.values())
+        self._permissions.change_rules(rules, self._sessions.values())
         self._replies.note_rules(rules, now)
         associated = [session for session in self._sessions.values() if session.uri is not None]
         for session in associated:
-            if session.subscription is not None and not self._grants.lets_subscribe(session):
+            if session.subscription is not None and not self._permissions.may_subscribe(session):
                 self._changes.unsubscribe(session)
-        return [session.connection for session in associated if not self._grants.lets_associate(session)]
+        return [session.connection for session in associated if not self._permissions.may_associate(session)]
 
     def trace(self, sender: str, message_type: str, targets: list[str]) -> Trace:
         """To whom a message would go and which rule decides, without delivering it."""
-        return trace_route(sender, message_type, targets, self._grants.authorization, self.registry)
+        return trace_route(sender, message_type, targets, self._permissions.authorization, self.registry)
 
     def restore(self, hops: Iterable[Hop], now: int) -> None:
         """After a restart: keep what was accepted, has no outcome and is not expired, until its target is back."""
         self._now = now
         for message, uri in find_unfinished(hops):
-            self._delivery.wait_for(message, uri, now)
+            self._delivery.restore(message, uri, now)
         self._finish(now)
 
     # Numbers for metrics

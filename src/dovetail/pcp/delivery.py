@@ -1,6 +1,6 @@
 """Getting accepted messages to clients: at once, from the queue of a slow connection, or when the client is back.
 
-Theory of operation. A message for a client that reads goes straight into the turn's parcels. A connection whose
+Theory of operation. A message for a client that reads goes straight to the turn's outgoing messages. A connection whose
 transport is full is paused by the shell; what comes for it is held in its outbox, in order, bounded in bytes. When
 the transport has room again the outbox is handed over in slices, one per timer call, until the transport is full or the
 outbox empty.
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import Frame
+from dovetail.pcp.lifetimes import Lifetimes
 from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Held, Session
@@ -40,7 +41,7 @@ class Failure(NamedTuple):
     detail: str
 
 
-class Waiting:
+class RedeliveryQueue:
     """What waits for one client to come back, in order."""
 
     __slots__ = ("queue", "size")
@@ -53,14 +54,14 @@ class Waiting:
 class Delivery:
     """The queues of a broker. `slow` are sessions over their bound, for the broker to end."""
 
-    def __init__(self, settings: PcpSettings, outbound: Outbound, renderer: Renderer) -> None:
+    def __init__(self, settings: PcpSettings, outbound: Outbound, renderer: Renderer, lifetimes: Lifetimes) -> None:
         self._outbound = outbound
         self._renderer = renderer
         self._queue_bytes = settings.queue_bytes
         self._total_queue_bytes = settings.total_queue_bytes
         self._redelivery_messages = settings.redelivery_messages
-        self._skew_us = settings.clock_skew_ms * 1000
-        self._waiting: dict[str, Waiting] = {}
+        self._lifetimes = lifetimes
+        self._waiting: dict[str, RedeliveryQueue] = {}
         self._deadlines: list[tuple[int, int, Held]] = []
         self._deadline_count = 0
         self._held_count = 0
@@ -79,12 +80,12 @@ class Delivery:
                 payload = message.payload
             else:
                 payload = self._renderer.render(message, 1, session.uri or "", _DELIVERED, now)
-            self._outbound.put(session, message, payload, _DELIVERED)
+            self._outbound.enqueue(session, message, payload, _DELIVERED)
             return 0
         direct = [session for session in sessions if session.is_direct]
         if direct:
             payload = self._renderer.render(message, 1, direct[0].uri or "", Stage.DELIVERED, now)
-            self._outbound.put_all(direct, message, payload)
+            self._outbound.enqueue_all(direct, message, payload)
             if len(direct) == len(sessions):
                 return 0
         return sum(self._deliver_indirect(message, session, now) for session in sessions if not session.is_direct)
@@ -111,7 +112,7 @@ class Delivery:
             self._outbound.observe(Stage.UNDELIVERABLE, message.address, (uri,), now, error.reason)
             self.failures.append(Failure(message, uri, error.reason, error.detail))
         else:
-            self._outbound.put(session, message, payload, stage)
+            self._outbound.enqueue(session, message, payload, stage)
 
     # Queues of connections
 
@@ -142,7 +143,7 @@ class Delivery:
             message = held.message
             assert message is not None
             budget -= held.size
-            if self._is_over(message, now):
+            if self._lifetimes.is_over(message.expires_us, now):
                 self._expire(held, Reason.LIFETIME_OVER, now)
                 continue
             session.outbox.popleft()
@@ -150,7 +151,7 @@ class Delivery:
             stage = Stage.REDELIVERED if held.is_retry else Stage.DELIVERED
             self._hand_over(session, message, stage, now)
             if not message.is_own:
-                self._outbound.tell(stage.value, message, (held.uri,), 1)
+                self._outbound.log_handled(stage.value, message, (held.uri,), 1)
         if session.outbox:
             self._draining[session] = None
         else:
@@ -169,41 +170,41 @@ class Delivery:
 
     # Clients that are gone
 
-    def take_back(self, session: Session, reason: Reason, now: int) -> None:
+    def reclaim(self, session: Session, reason: Reason, now: int) -> None:
         """The session has ended: what was not handed over waits for the client, or gets its outcome."""
         self._draining.pop(session, None)
         self.slow.pop(session, None)
         uri = session.address_for_replies
-        parcels, session.pending = session.pending, []
-        for parcel in parcels:
-            held = Held(parcel.message, uri, is_retry=True)
+        pending, session.pending = session.pending, []
+        for outgoing in pending:
+            held = Held(outgoing.message, uri, is_retry=True)
             self._account(held, None)
-            self._wait(held, reason, now)
+            self._await_return(held, reason, now)
         outbox, session.outbox = session.outbox, deque()
         for held in outbox:
             session.outbox_bytes -= held.size
             held.session = None
             held.is_retry = True
-            self._wait(held, reason, now)
+            self._await_return(held, reason, now)
         session.refresh_direct()
 
-    def pull_back(self, session: Session) -> None:
-        """The wire is gone but the session not yet ended: nothing more is handed over to it."""
+    def hold_pending(self, session: Session) -> None:
+        """The connection is closed but the session not yet ended: hold what was enqueued for it."""
         self.pause(session)
-        parcels, session.pending = session.pending, []
-        for parcel in reversed(parcels):
-            held = Held(parcel.message, session.address_for_replies, is_retry=True)
+        pending, session.pending = session.pending, []
+        for outgoing in reversed(pending):
+            held = Held(outgoing.message, session.address_for_replies, is_retry=True)
             self._account(held, session)
             session.open_outbox().appendleft(held)
         session.refresh_direct()
 
-    def wait_for(self, message: Message, uri: str, now: int) -> None:
+    def restore(self, message: Message, uri: str, now: int) -> None:
         """Keep a message for a client that is not connected, as after a restart."""
         held = Held(message, uri, is_retry=True)
         self._account(held, None)
-        self._wait(held, Reason.CONNECTION_LOST, now)
+        self._await_return(held, Reason.CONNECTION_LOST, now)
 
-    def _wait(self, held: Held, reason: Reason, now: int) -> None:
+    def _await_return(self, held: Held, reason: Reason, now: int) -> None:
         message = held.message
         assert message is not None
         if message.expires_us is None:
@@ -214,10 +215,10 @@ class Delivery:
             return
         waiting = self._waiting.get(held.uri)
         if waiting is None:
-            waiting = self._waiting[held.uri] = Waiting()
+            waiting = self._waiting[held.uri] = RedeliveryQueue()
         waiting.queue.append(held)
         waiting.size += held.size
-        if self._is_over(message, now):
+        if self._lifetimes.is_over(message.expires_us, now):
             self._expire(held, Reason.LIFETIME_OVER, now)
             return
         while waiting.queue and (
@@ -227,7 +228,7 @@ class Delivery:
         ):
             self._expire(waiting.queue[0], Reason.REDELIVERY_OVERFLOW, now)
 
-    def welcome(self, session: Session, now: int) -> None:
+    def redeliver(self, session: Session, now: int) -> None:
         """The client is back: hand over what waited for it, before anything newer."""
         assert session.uri is not None
         waiting = self._waiting.pop(session.uri, None)
@@ -252,9 +253,6 @@ class Delivery:
             held = heapq.heappop(self._deadlines)[2]
             if held.message is not None:
                 self._expire(held, Reason.LIFETIME_OVER, now)
-
-    def _is_over(self, message: Message, now: int) -> bool:
-        return message.expires_us is not None and message.expires_us + self._skew_us <= now
 
     def _expire(self, held: Held, reason: Reason, now: int) -> None:
         message = held.message
@@ -281,7 +279,8 @@ class Delivery:
         message = held.message
         if message is not None and message.expires_us is not None:
             self._deadline_count += 1
-            heapq.heappush(self._deadlines, (message.expires_us + self._skew_us, self._deadline_count, held))
+            deadline_us = self._lifetimes.end_us(message.expires_us)
+            heapq.heappush(self._deadlines, (deadline_us, self._deadline_count, held))
             if len(self._deadlines) > 2 * self._held_count + _SLACK:
                 self._deadlines = [deadline for deadline in self._deadlines if deadline[2].message is not None]
                 heapq.heapify(self._deadlines)

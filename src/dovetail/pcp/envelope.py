@@ -16,8 +16,9 @@ from dovetail.pcp.uri import is_uri
 T = TypeVar("T")
 
 MAX_TARGETS = 100_000
-HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
-UUID_OF_ZEROS = b"00000000-0000-0000-0000-000000000000"
+_HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
+_UUID_OF_ZEROS = b"00000000-0000-0000-0000-000000000000"
+UUID_CHARS = len(_UUID_OF_ZEROS)
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -61,7 +62,7 @@ def salvage(document: bytes) -> Salvage:
     target = _read_field(fields, "target", str)
     targets = _read_field(fields, "targets", list[str]) or ([target] if target else [])
     return Salvage(
-        message_id if message_id and is_uuid(message_id) else None,
+        message_id if message_id and is_uuid(message_id.encode()) else None,
         _read_field(fields, "message_type", str) or "",
         tuple(targets),
     )
@@ -74,9 +75,9 @@ def _read_field(fields: dict[str, msgspec.Raw], name: str, kind: type[T]) -> T |
         return None
 
 
-def is_uuid(text: str) -> bool:
-    """Whether the text has the form of a UUID; three times as quick as a regular expression."""
-    return text.encode().translate(HEX_TO_ZERO) == UUID_OF_ZEROS
+def is_uuid(text: bytes) -> bool:
+    """Whether the text has the form of a UUID; three times as fast as a regular expression."""
+    return text.translate(_HEX_TO_ZERO) == _UUID_OF_ZEROS
 
 
 def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
@@ -84,10 +85,9 @@ def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
 
     URIs that are in `known` were checked before.
     """
-    # The same test as `is_uuid`, without the call: this is the data path.
-    if envelope.id.encode().translate(HEX_TO_ZERO) != UUID_OF_ZEROS:
+    if not is_uuid(envelope.id.encode()):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"id {envelope.id[:80]!r} is not a UUID")
-    if envelope.in_reply_to is not UNSET and not is_uuid(envelope.in_reply_to):
+    if envelope.in_reply_to is not UNSET and not is_uuid(envelope.in_reply_to.encode()):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"in-reply-to {envelope.in_reply_to[:80]!r} is not a UUID")
     targets = envelope.targets
     if len(targets) > MAX_TARGETS:
@@ -105,9 +105,9 @@ def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
 
 def check_message_v2(message: MessageV2) -> None:
     """The schema of v2 beyond JSON types; raises RemoteProtocolError."""
-    if not is_uuid(message.id):
+    if not is_uuid(message.id.encode()):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"id {message.id[:80]!r} is not a UUID")
-    if message.in_reply_to is not UNSET and not is_uuid(message.in_reply_to):
+    if message.in_reply_to is not UNSET and not is_uuid(message.in_reply_to.encode()):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"in_reply_to {message.in_reply_to[:80]!r} is not a UUID")
     for uri in (message.sender, message.target):
         if uri is not UNSET and not is_uri(uri):

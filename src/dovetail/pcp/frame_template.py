@@ -1,12 +1,12 @@
-"""The shape of a sender's last message, so that the next one like it need not be parsed and judged again.
+"""The bytes of a sender's last message as a template: the next one that fits is neither decoded nor decided again.
 
 Theory of operation. What one client sends to another differs from message to message in its id, its expiry and its
 data; all other bytes of the envelope are the same. A template is made of a message that was decoded, checked,
 authorised and routed; it keeps the bytes around the two places that may differ. A later message of the same session
 that has the same bytes around them, a UUID in the one place and a time in the other, would be decoded to the same
 envelope: neither place can then hold a quotation mark or a backslash, so the JSON around it means what it meant before.
-What else was decided (the receiver's session, the rule, whether the bytes are journaled) is kept with it; whoever
-changes the rules forgets the templates. Anything that does not fit is decoded in full, which also finds its error.
+The decision about it is kept with it, and dropped when the rules change; the receiver's state and the lifetime are
+looked at for each message. Anything that does not fit is decoded in full, which also finds its error.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET
 
 from dovetail.pcp.codec_v1 import CHUNK_DATA, Frame
-from dovetail.pcp.envelope import HEX_TO_ZERO, UUID_OF_ZEROS
+from dovetail.pcp.envelope import UUID_CHARS, is_uuid
 from dovetail.pcp.timestamps import decode_timestamp
 
 if TYPE_CHECKING:
-    from dovetail.pcp.session import Session
+    from dovetail.pcp.decision import DeliverToOne
 
 MAX_TEMPLATE_BYTES = 2_048
 MAX_SECONDS_KEPT = 1_024
 _ID = b'"id":"'
-_ID_BYTES = len(UUID_OF_ZEROS)
 _EXPIRES = b'"expires":"'
 _SECOND_BYTES = len("2026-11-15T19:55:07")
 _SECOND = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
@@ -47,12 +46,11 @@ class Template(NamedTuple):
     tail: bytes
     end: int
     fraction_us: int
-    receiver: Session
-    keeps_body: bool
+    decision: DeliverToOne
 
 
-def make_template(message: bytes, frame: Frame, receiver: Session, keeps_body: bool) -> Template | None:
-    """The template of a message that may be passed on to one receiver as it is; None where none can be made."""
+def make_template(message: bytes, frame: Frame, decision: DeliverToOne) -> Template | None:
+    """The template of a message that is passed on to one receiver as it is; None where none can be made."""
     envelope = frame.envelope
     end = 6 + int.from_bytes(message[2:6])
     if end > MAX_TEMPLATE_BYTES or envelope.in_reply_to is not UNSET or frame.debug or frame.forward is not message:
@@ -60,7 +58,7 @@ def make_template(message: bytes, frame: Frame, receiver: Session, keeps_body: b
     # Unescaped quotation marks stand only around strings, and the schema is closed: what reads like the key is the key.
     id_at = message.find(_ID, 6, end) + len(_ID)
     second_at = message.find(_EXPIRES, 6, end) + len(_EXPIRES)
-    id_end, zone_at = id_at + _ID_BYTES, second_at + len(envelope.expires) - 1
+    id_end, zone_at = id_at + UUID_CHARS, second_at + len(envelope.expires) - 1
     second_end = second_at + _SECOND_BYTES
     digits = zone_at - second_end - 1
     if (
@@ -81,17 +79,16 @@ def make_template(message: bytes, frame: Frame, receiver: Session, keeps_body: b
         message[zone_at:end],
         end,
         10 ** (6 - digits),
-        receiver,
-        keeps_body,
+        decision,
     )
 
 
 def match_template(template: Template, message: bytes) -> int | None:
     """When a message that fits the template expires, in microseconds; None where it does not fit."""
-    head, id_end, middle, second_end, zone_at, tail, end, fraction_us, _, _ = template
+    head, id_end, middle, second_end, zone_at, tail, end, fraction_us, _ = template
     if not (message.startswith(head) and message.startswith(middle, id_end) and message.startswith(tail, zone_at)):
         return None
-    if message[id_end - _ID_BYTES : id_end].translate(HEX_TO_ZERO) != UUID_OF_ZEROS:
+    if not is_uuid(message[id_end - UUID_CHARS : id_end]):
         return None
     size = len(message)
     if size != end and (size < end + 6 or _read_chunk(message, end) != (CHUNK_DATA, size - end - 5)):

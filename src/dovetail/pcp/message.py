@@ -1,22 +1,24 @@
 """A message on its way through the broker, and the forms it takes there.
 
-A `Message` is what was accepted, or made here. A `Parcel` is one message in the bytes that certain clients get in this
-turn; all recipients of a fan-out share one. What is passed on as it came is not taken apart: its parcel makes a message
-of the bytes only if it must wait after all.
+A `Message` is what was accepted, or created here. An `OutgoingMessage` is one message in the bytes that certain clients
+get in this turn; all recipients of a fan-out share one. What is passed on as it came is decoded to a `Message` again
+only if it has to wait after all.
 """
 
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Stage
 from dovetail.pcp.codec_v1 import Frame, decode_frame
 from dovetail.pcp.envelope import MessageV2
+from dovetail.pcp.uri import BROKER_URI
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A message on its way. `expires_us` is None where it cannot wait for its target: v2, and the broker's own."""
+    """A message in transit. `expires_us` is None where it cannot wait for its target: v2, and the broker's own."""
 
     address: Address
     id: str
@@ -30,8 +32,17 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
     @property
     def is_own(self) -> bool:
-        """Whether the broker made it."""
+        """Whether the broker created it."""
         return self.origin is None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets as the sender named them; none of what the broker created."""
+        if isinstance(self.origin, Frame):
+            return tuple(self.origin.envelope.targets)
+        if self.origin is None:
+            return ()
+        return (BROKER_URI if self.origin.target is UNSET else self.origin.target,)
 
 
 def message_of(frame: Frame, address: Address, now: int) -> Message:
@@ -49,22 +60,22 @@ def message_of(frame: Frame, address: Address, now: int) -> Message:
     )
 
 
-class Parcel(msgspec.Struct, gc=False, eq=False):
-    """One message as certain clients get it in this turn; `uris` is filled when the turn's parcels are handed over.
+class OutgoingMessage(msgspec.Struct, gc=False, eq=False):
+    """One message as certain clients get it in this turn; `uris` is filled by the flush at the end of the turn.
 
-    A parcel that several sessions share collects their URIs in a list; that of one session takes its tuple.
+    One that several sessions share collects their URIs in a list; that of one session takes its tuple.
     """
 
     payload: bytes
     address: Address
     stage: Stage
     accepted_us: int = 0
-    opened: Message | None = None
+    decoded: Message | None = None
     uris: list[str] | tuple[str, ...] = ()
 
     @property
     def message(self) -> Message:
-        """What is in it."""
-        if self.opened is None:
-            self.opened = message_of(decode_frame(self.payload), self.address, self.accepted_us)
-        return self.opened
+        """The message, decoded if it was not before."""
+        if self.decoded is None:
+            self.decoded = message_of(decode_frame(self.payload), self.address, self.accepted_us)
+        return self.decoded

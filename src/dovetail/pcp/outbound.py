@@ -1,7 +1,7 @@
-"""Everything that leaves the core in a turn: events, and parcels for connections.
+"""Everything that leaves the core in a turn: events, and messages for connections.
 
-Parcels are put to sessions while the turn's messages are routed and are handed over when the shell drains. Only then is
-a delivery observed: parcels of a wire that broke in between go back to wait; the journal says no more than happened.
+Messages are enqueued to sessions while the turn's input is routed, and handed over by the flush when the shell drains.
+Only then is a delivery observed: what was enqueued for a connection that closed in between waits for its client.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dovetail.model.address import Address
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
-from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.session import ConnectionId, Session
 
 _ACCEPTED = Stage.ACCEPTED
@@ -22,26 +22,26 @@ Outgoing = tuple[ConnectionId, list[bytes]]
 
 
 class Outbound:
-    """The turn's events and parcels; also counts what was observed, by stage and reason.
+    """The turn's events and outgoing messages; also counts what was observed, by stage and reason.
 
-    With `tells_messages` a MessageHandled per message is added to the events, for an access log.
+    With `logs_messages` a MessageHandled per message is added to the events, for an access log.
     """
 
-    def __init__(self, *, tells_messages: bool = False) -> None:
-        self.tells_messages = tells_messages
+    def __init__(self, *, logs_messages: bool = False) -> None:
+        self.logs_messages = logs_messages
         self.events: list[Event] = []
         self.accepted_total = 0
         self.delivered_total = 0
         self._others: dict[tuple[str, str], int] = {}
         self._dirty: list[Session] = []
-        self._parcels: list[Parcel] = []
+        self._outgoing: list[OutgoingMessage] = []
         self._ready: list[Outgoing] = []
 
     def pass_on(
         self, raw: bytes, sender: Session, session: Session, expires_us: int, keeps_body: bool, now: int
     ) -> None:
-        """Accept a message and hand it to one session as it came: `accept` and `put` in one, for the data path."""
-        address = Address(sha256(raw).digest())
+        """Accept a message and hand it to one session as it came: `accept` and `enqueue` in one, for the data path."""
+        address: Address = sha256(raw).digest()  # type: ignore[assignment]
         self.accepted_total += 1
         self.events.append(
             Observation(
@@ -54,32 +54,32 @@ class Outbound:
                 expires_us=expires_us,
             )
         )
-        parcel = Parcel(raw, address, _DELIVERED, now)
-        self._parcels.append(parcel)
+        outgoing = OutgoingMessage(raw, address, _DELIVERED, now)
+        self._outgoing.append(outgoing)
         pending = session.pending
         if not pending:
             self._dirty.append(session)
-        pending.append(parcel)
+        pending.append(outgoing)
 
-    def put(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
-        """Hand a parcel of its own to one session at the end of the turn."""
-        parcel = Parcel(payload, message.address, stage, message.accepted_us, message)
-        self._parcels.append(parcel)
+    def enqueue(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
+        """Give a message to one session at the end of the turn."""
+        outgoing = OutgoingMessage(payload, message.address, stage, message.accepted_us, message)
+        self._outgoing.append(outgoing)
         pending = session.pending
         if not pending:
             self._dirty.append(session)
-        pending.append(parcel)
+        pending.append(outgoing)
 
-    def put_all(self, sessions: list[Session], message: Message, payload: bytes) -> None:
-        """Hand one parcel to all of these sessions at the end of the turn; the inner loop of a fan-out."""
-        parcel = Parcel(payload, message.address, Stage.DELIVERED, message.accepted_us, message, [])
-        self._parcels.append(parcel)
+    def enqueue_all(self, sessions: list[Session], message: Message, payload: bytes) -> None:
+        """Give one message to all of these sessions at the end of the turn; the inner loop of a fan-out."""
+        outgoing = OutgoingMessage(payload, message.address, Stage.DELIVERED, message.accepted_us, message, [])
+        self._outgoing.append(outgoing)
         mark = self._dirty.append
         for session in sessions:
             pending = session.pending
             if not pending:
                 mark(session)
-            pending.append(parcel)
+            pending.append(outgoing)
 
     def accept(self, message: Message, raw: bytes, keeps_body: bool, now: int) -> None:
         """Observe that a message was taken in."""
@@ -96,11 +96,11 @@ class Outbound:
             )
         )
 
-    def tell(
+    def log_handled(
         self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
     ) -> None:
         """Add what became of a message to the access log, if there is one."""
-        if self.tells_messages:
+        if self.logs_messages:
             self.events.append(
                 MessageHandled(
                     outcome=outcome,
@@ -115,11 +115,11 @@ class Outbound:
                 )
             )
 
-    def tell_rejected(
+    def log_rejected(
         self, address: Address, salvaged: Salvage, sender: str, size: int, reason: Reason, detail: str
     ) -> None:
         """Add a refusal to the access log, if there is one."""
-        if self.tells_messages:
+        if self.logs_messages:
             self.events.append(
                 MessageHandled(
                     outcome="rejected",
@@ -167,61 +167,61 @@ class Outbound:
         self.delivered_total += len(counterparts)
         self.events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address, counterparts=counterparts))
 
-    def release(self, session: Session, now: int) -> None:
-        """Hand over the parcels of one session ahead of the others, because it is about to be closed."""
+    def flush_session(self, session: Session, now: int) -> None:
+        """Flush one session ahead of the others, because it is about to be closed."""
         if not session.pending:
             return
         uri = session.address_for_replies
-        self._ready.append((session.connection, [parcel.payload for parcel in session.pending]))
-        for parcel in session.pending:
-            self._observe_handed(parcel, (uri,), now)
+        self._ready.append((session.connection, [outgoing.payload for outgoing in session.pending]))
+        for outgoing in session.pending:
+            self._observe_handed(outgoing, (uri,), now)
         session.pending = []
 
-    def settle(self, now: int) -> None:
-        """Hand over: from here on the turn's parcels are the shell's to write, and their deliveries are observed."""
+    def flush(self, now: int) -> None:
+        """Hand over: from here on the turn's messages are the shell's to write, and their deliveries are observed."""
         if not self._dirty:
-            if self._parcels:
-                self._parcels.clear()
+            if self._outgoing:
+                self._outgoing.clear()
             return
         ready = self._ready
         append = self.events.append
-        last_parcels: list[Parcel] = []
+        last_outgoing: list[OutgoingMessage] = []
         payloads: list[bytes] = []
         for session in self._dirty:
-            parcels = session.pending
-            if not parcels:
-                continue  # closed in the meantime; its parcels were taken back
+            pending = session.pending
+            if not pending:
+                continue  # closed in the meantime; its messages wait
             alone = session.uri_alone
-            for parcel in parcels:
-                uris = parcel.uris
+            for outgoing in pending:
+                uris = outgoing.uris
                 if uris.__class__ is list:
                     uris.append(alone[0])
                 else:
-                    parcel.uris = alone
-            if parcels != last_parcels:
-                payloads = [parcel.payload for parcel in parcels]
-                last_parcels = parcels
+                    outgoing.uris = alone
+            if pending != last_outgoing:
+                payloads = [outgoing.payload for outgoing in pending]
+                last_outgoing = pending
             ready.append((session.connection, payloads))
             session.pending = []
         self._dirty.clear()
-        for parcel in self._parcels:
-            uris = parcel.uris
+        for outgoing in self._outgoing:
+            uris = outgoing.uris
             if not uris:
                 continue  # nobody was there any more
-            if parcel.stage is _DELIVERED:
+            if outgoing.stage is _DELIVERED:
                 self.delivered_total += len(uris)
-                append(Observation(at_us=now, stage=_DELIVERED, message=parcel.address, counterparts=tuple(uris)))
+                append(Observation(at_us=now, stage=_DELIVERED, message=outgoing.address, counterparts=tuple(uris)))
             else:
-                self._observe_handed(parcel, tuple(uris), now)
-        self._parcels.clear()
+                self._observe_handed(outgoing, tuple(uris), now)
+        self._outgoing.clear()
 
-    def _observe_handed(self, parcel: Parcel, uris: tuple[str, ...], now: int) -> None:
-        if parcel.stage is Stage.DELIVERED:
+    def _observe_handed(self, outgoing: OutgoingMessage, uris: tuple[str, ...], now: int) -> None:
+        if outgoing.stage is Stage.DELIVERED:
             self.delivered_total += len(uris)
         else:
-            key = (parcel.stage.value, "")
+            key = (outgoing.stage.value, "")
             self._others[key] = self._others.get(key, 0) + len(uris)
-        self.events.append(Observation(at_us=now, stage=parcel.stage, message=parcel.address, counterparts=uris))
+        self.events.append(Observation(at_us=now, stage=outgoing.stage, message=outgoing.address, counterparts=uris))
 
     def take_events(self) -> list[Event]:
         """Drain the events."""

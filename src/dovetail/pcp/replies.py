@@ -76,7 +76,7 @@ class Replies:
             content = ErrorMessage(description, UNSET if message_id is None else message_id)
             self._send(session, ERROR_MESSAGE, content, message_id, now)
 
-    def deny(self, session: Session, message_id: str, now: int) -> None:
+    def deny(self, session: Session, message_id: str | None, now: int) -> None:
         """The message was not authorised; no data, the offending id in the reply field."""
         self._send(session, UNAUTHORIZED, None, message_id, now)
 
@@ -84,7 +84,7 @@ class Replies:
         """The message's lifetime was over."""
         self._send(session, TTL_EXPIRED, TtlExpired(message_id), message_id, now)
 
-    def explain(self, session: Session, failure: Failure, now: int) -> None:
+    def notify_failure(self, session: Session, failure: Failure, now: int) -> None:
         """Tell a sender why one target will not get an accepted message; that it expired is told once."""
         message, uri, reason, detail = failure
         if reason is Reason.NOT_TRANSLATABLE:

@@ -54,17 +54,15 @@ def find_route(targets: list[str], registry: Registry) -> Route:
 
 def find_denied(targets: list[str], policy: Policy, registry: Registry) -> Verdict | None:
     """The verdict that denies the message, or None: every target, and all that wildcards stand for, is allowed."""
-    if policy.is_open:
-        return None
     for target in targets:
-        pattern = parse_uri(target)
-        if pattern.is_wildcard and target not in registry.by_uri:
+        if target not in registry.by_uri and (pattern := parse_uri(target)).is_wildcard:
             denied = policy.find_denied(pattern, registry)
+            if denied is not None:
+                return denied
         else:
             verdict = policy.judge(target)
-            denied = None if verdict.is_allowed else verdict
-        if denied is not None:
-            return denied
+            if not verdict.is_allowed:
+                return verdict
     return None
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, NewType
 
 from dovetail.pcp.authorization import Policy
 from dovetail.pcp.frame_template import Template
-from dovetail.pcp.message import Message, Parcel
+from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import PatternSet, client_uri
 
@@ -27,8 +27,8 @@ class Mount(NamedTuple):
     client_type: str | None
 
 
-class Grant(NamedTuple):
-    """What is known about one message type of one session: its policy, and whether its bytes are journaled."""
+class Permission(NamedTuple):
+    """What one session may do with one message type, and whether the journal keeps its bytes."""
 
     policy: Policy
     keeps_body: bool
@@ -69,7 +69,6 @@ class Session:
     __slots__ = (
         "common_name",
         "connection",
-        "grants",
         "is_closing",
         "is_direct",
         "is_paused",
@@ -80,6 +79,7 @@ class Session:
         "outbox",
         "outbox_bytes",
         "pending",
+        "permissions",
         "subscription",
         "template",
         "uri",
@@ -99,10 +99,10 @@ class Session:
         self.is_closing = False
         self.is_paused = False
         self.is_direct = False  # associated, v1, nothing queued: what is routed to it goes straight into `pending`
-        self.pending: list[Parcel] = []
+        self.pending: list[OutgoingMessage] = []
         self.outbox = _NOTHING_QUEUED
         self.outbox_bytes = 0
-        self.grants: dict[str, Grant] = {}
+        self.permissions: dict[str, Permission] = {}
         self.subscription: Subscription | None = None
         self.template: Template | None = None
         self.last_target = ""

@@ -69,8 +69,8 @@ class PcpServer:
         self.settings = settings
         self._journal = journal
         self._is_full = journal is not None and settings.durability == "full"
-        tells_messages = settings.access_log and access.isEnabledFor(logging.INFO)
-        self.broker = Broker(settings, lambda: str(uuid.uuid4()), tells_messages=tells_messages)
+        logs_messages = settings.access_log and access.isEnabledFor(logging.INFO)
+        self.broker = Broker(settings, lambda: str(uuid.uuid4()), logs_messages=logs_messages)
         self.metrics = BrokerMetrics(self.broker)
         self._connections: dict[int, Connection] = {}
         self._texts: set[int] = set()

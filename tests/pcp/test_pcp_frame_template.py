@@ -6,6 +6,7 @@ import pytest
 
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import decode_frame
+from dovetail.pcp.decision import DeliverToOne
 from dovetail.pcp.frame_template import Template, make_template, match_template
 from dovetail.pcp.session import ConnectionId, Mount, Session
 from dovetail.pcp.settings import ALLOW_ALL, Rule
@@ -13,11 +14,11 @@ from pcp.pcp_frames import EXPIRES, ID, NOW, SENDER, TARGET, chunk, compact, env
 from pcp.pcp_world import World
 
 OTHER_ID = "0a1B2c3D-0000-4000-8000-00000000000f"
-RECEIVER = Session(ConnectionId(1), None, Mount(1, None), NOW)
+DECISION = DeliverToOne(Session(ConnectionId(1), None, Mount(1, None), NOW), True)
 
 
 def template_of(message: bytes) -> Template:
-    template = make_template(message, decode_frame(message), RECEIVER, True)
+    template = make_template(message, decode_frame(message), DECISION)
     assert template is not None
     return template
 
@@ -80,13 +81,13 @@ def test_what_differs_elsewhere_does_not_fit(message):
     ],
 )
 def test_no_template_is_made_where_bytes_alone_do_not_tell(message):
-    assert make_template(message, decode_frame(message), RECEIVER, True) is None
+    assert make_template(message, decode_frame(message), DECISION) is None
 
 
 def test_no_template_where_the_expiry_stands_first():
     fields = envelope()
     message = raw_v1(compact({"expires": fields.pop("expires"), **fields}), b"x")
-    assert make_template(message, decode_frame(message), RECEIVER, True) is None
+    assert make_template(message, decode_frame(message), DECISION) is None
 
 
 def test_whatever_fits_decodes_to_the_same_envelope():
@@ -204,7 +205,7 @@ def test_the_template_is_the_senders_own():
     assert world.received[receiver] == []
 
 
-@pytest.mark.parametrize("settings", [{"hops": True}, {"tells_messages": True}])
+@pytest.mark.parametrize("settings", [{"hops": True}, {"logs_messages": True}])
 def test_no_template_where_every_message_is_told_or_marked(settings):
     world = World(**settings)
     sender, _ = world.associate("client_a", "controller"), world.associate("client_b")

@@ -1,0 +1,131 @@
+"""What is to become of a message: every check after decoding, in the order of the specification, in one place.
+
+`decide` looks at the session, the rules, who is connected and the time, and changes none of them: the broker carries
+the decision out. Associated, sender is the session's, authorised for every target, not expired, then the route.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import msgspec
+
+from dovetail.model.hop import Reason
+from dovetail.pcp.association import find_refusal
+from dovetail.pcp.inventory import Registry
+from dovetail.pcp.permission_cache import PermissionCache
+from dovetail.pcp.routing import Route, find_denied, find_forbidden, find_route
+from dovetail.pcp.session import Session
+from dovetail.pcp.uri import BROKER_URIS
+from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
+
+
+class Answer(enum.Enum):
+    """What the sender of a refused message is sent."""
+
+    NOTHING = enum.auto()
+    ERROR = enum.auto()
+    UNAUTHORIZED = enum.auto()
+    ASSOCIATION_REFUSED = enum.auto()
+
+
+class Refuse(NamedTuple):
+    """The message is not accepted."""
+
+    reason: Reason
+    detail: str
+    answer: Answer = Answer.ERROR
+
+
+class DeliverToOne(msgspec.Struct, frozen=True):
+    """Accept it for the one client it is addressed to, which is connected: the usual message."""
+
+    receiver: Session
+    keeps_body: bool
+
+    @property
+    def route(self) -> Route:
+        """The same as a route."""
+        return Route({self.receiver.address_for_replies: self.receiver}, [], [])
+
+
+class Deliver(NamedTuple):
+    """Accept it for a route."""
+
+    route: Route
+    keeps_body: bool
+
+
+class Expire(NamedTuple):
+    """Accept it, but deliver it to nobody: its lifetime is over."""
+
+    route: Route
+    keeps_body: bool
+
+
+class Associate(NamedTuple):
+    """Accept it, and associate the session."""
+
+    route: Route
+    keeps_body: bool
+
+
+Decision = Refuse | DeliverToOne | Deliver | Expire | Associate
+NOT_ASSOCIATED = Refuse(Reason.NOT_ASSOCIATED, "sent before the session was associated", Answer.NOTHING)
+
+
+class Decider:
+    """Decides about messages; `permissions` and `registry` are read, and changed by others."""
+
+    __slots__ = ("_by_uri", "_permissions", "_registry")
+
+    def __init__(self, registry: Registry, permissions: PermissionCache) -> None:
+        self._registry = registry
+        self._by_uri = registry.by_uri
+        self._permissions = permissions
+
+    def decide(
+        self,
+        session: Session,
+        sender: str,
+        message_type: str,
+        targets: list[str],
+        expires_us: int,
+        latest_expired_us: int,
+    ) -> Decision:
+        """The decision about a message with these fields that came through this session.
+
+        It is expired where `expires_us` is not after `latest_expired_us`, as the broker's `Lifetimes` give it.
+        """
+        uri = session.uri
+        if message_type == ASSOCIATE_REQUEST and session.version == 1 and BROKER_URIS.issuperset(targets or ("",)):
+            return self._decide_association(session, sender, targets, expires_us, latest_expired_us)
+        if sender != uri:
+            return NOT_ASSOCIATED if uri is None else Refuse(Reason.SENDER_MISMATCH, f"sender is not {uri}")
+        permission = session.permissions.get(message_type)
+        receiver = self._by_uri.get(targets[0]) if len(targets) == 1 else None
+        if permission is None or receiver is None:
+            forbidden = find_forbidden(message_type, [target for target in targets if target not in self._by_uri])
+            if forbidden is not None:
+                return Refuse(Reason.FORBIDDEN_CHARACTERS, forbidden, Answer.UNAUTHORIZED)
+            permission = permission or self._permissions.look_up(session, message_type)
+        policy = permission.policy
+        if not policy.is_open:
+            verdict = policy.judge(targets[0]) if receiver else find_denied(targets, policy, self._registry)
+            if verdict is not None and not verdict.is_allowed:
+                return Refuse(Reason.UNAUTHORIZED, verdict.describe(), Answer.UNAUTHORIZED)
+        if expires_us <= latest_expired_us:
+            return Expire(find_route(targets, self._registry), permission.keeps_body)
+        if receiver is not None:
+            return DeliverToOne(receiver, permission.keeps_body)
+        return Deliver(find_route(targets, self._registry), permission.keeps_body)
+
+    def _decide_association(
+        self, session: Session, sender: str, targets: list[str], expires_us: int, latest_expired_us: int
+    ) -> Decision:
+        refusal = find_refusal(session, sender, self._permissions.authorization)
+        if refusal is not None:
+            return Refuse(refusal.reason, refusal.detail, Answer.ASSOCIATION_REFUSED)
+        decision = Expire if expires_us <= latest_expired_us else Associate
+        return decision(find_route(targets, self._registry), self._permissions.keeps_body(ASSOCIATE_REQUEST))

@@ -1,0 +1,93 @@
+"""Decisions, one by one: each check in the order of the specification, and what passes all of them."""
+
+import pytest
+
+from dovetail.model.hop import Reason
+from dovetail.pcp.decision import Answer, Associate, Decision, Deliver, DeliverToOne, Expire, Refuse
+from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
+from dovetail.pcp.session import ConnectionId
+from dovetail.pcp.settings import ALLOW_ALL, Rule
+from pcp.pcp_frames import BROKER, NOW, SENDER, TARGET
+from pcp.pcp_world import ASSOCIATE, World
+
+PING = "http://example.com/ping"
+RULES = (Rule(allow=False, target="pcp://secret/*"), Rule(allow=False, message_type="no"), *ALLOW_ALL)
+
+
+class Deciding:
+    """A broker with a controller, two agents, and a connection that has not associated."""
+
+    def __init__(self) -> None:
+        self.world = World(rules=RULES)
+        self.sender = self.world.associate("client_a", "controller")
+        self.receiver = self.world.associate("client_b")
+        self.world.associate("secret")
+        self.stranger = self.world.open("client_d")
+
+    def session(self, connection: int):
+        return self.world.broker._sessions[ConnectionId(connection)]
+
+    def decide(self, *targets: str, sender=SENDER, kind=PING, expires_us=NEVER_US, connection=None) -> Decision:
+        session = self.session(self.sender if connection is None else connection)
+        return self.world.broker._decide(session, sender, kind, list(targets), expires_us, NOW)
+
+
+@pytest.fixture
+def deciding() -> Deciding:
+    return Deciding()
+
+
+def test_one_connected_client(deciding):
+    assert deciding.decide(TARGET) == DeliverToOne(deciding.session(deciding.receiver), True)
+
+
+def test_a_route_of_several_kinds(deciding):
+    decision = deciding.decide(TARGET, "pcp://client_b/*", "pcp://ghost/agent", BROKER)
+    assert isinstance(decision, Deliver)
+    assert (list(decision.route.sessions), decision.route.unmatched) == ([TARGET], ["pcp://ghost/agent"])
+    assert decision.route.broker == [BROKER]
+
+
+def test_the_association_of_a_stranger(deciding):
+    request = {"sender": "pcp://client_d/agent", "kind": ASSOCIATE, "connection": deciding.stranger}
+    assert isinstance(deciding.decide(BROKER, **request), Associate)
+    assert isinstance(deciding.decide(BROKER, **request, expires_us=NOW), Expire)
+
+
+@pytest.mark.parametrize(
+    ("targets", "changes", "reason", "answer"),
+    [
+        ([TARGET], {"sender": "pcp://client_b/agent"}, Reason.SENDER_MISMATCH, Answer.ERROR),
+        ([TARGET], {"kind": "p\u00e9"}, Reason.FORBIDDEN_CHARACTERS, Answer.UNAUTHORIZED),
+        (["pcp://a\0b/agent", "pcp://secret/agent"], {}, Reason.FORBIDDEN_CHARACTERS, Answer.UNAUTHORIZED),
+        ([TARGET], {"kind": "no"}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
+        (["pcp://secret/agent"], {}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
+        (["pcp://*/agent"], {}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
+        ([TARGET, "pcp://secret/agent"], {"expires_us": NOW}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
+    ],
+)
+def test_refusals(deciding, targets, changes, reason, answer):
+    decision = deciding.decide(*targets, **changes)
+    assert isinstance(decision, Refuse)
+    assert (decision.reason, decision.answer) == (reason, answer)
+
+
+def test_before_the_association_only_the_association_is_decided(deciding):
+    stranger = {"sender": "pcp://client_d/agent", "connection": deciding.stranger}
+    assert deciding.decide(TARGET, **stranger).reason is Reason.NOT_ASSOCIATED
+    refused = deciding.decide(BROKER, sender="pcp://client_a/agent", kind=ASSOCIATE, connection=deciding.stranger)
+    assert (refused.reason, refused.answer) == (Reason.SENDER_MISMATCH, Answer.ASSOCIATION_REFUSED)
+
+
+def test_expired_is_what_does_not_expire_later_than_the_clock_less_its_skew(deciding):
+    assert isinstance(deciding.decide(TARGET, expires_us=NOW), Expire)
+    assert isinstance(deciding.decide(TARGET, expires_us=NOW + 1), DeliverToOne)
+    lifetimes = Lifetimes(clock_skew_ms=5)
+    assert lifetimes.latest_expired_us(NOW) == NOW - 5_000
+    assert [lifetimes.is_over(expires_us, NOW) for expires_us in (NOW - 5_000, NOW - 4_999, None)] == [
+        True,
+        False,
+        False,
+    ]
+    assert lifetimes.is_over(NOW, lifetimes.end_us(NOW))
+    assert not lifetimes.is_over(NOW, lifetimes.end_us(NOW) - 1)
