@@ -21,7 +21,6 @@ PENDING = [
         "audit.decode audit.decode_pcp audit.decode_swarm audit.decode_won",
         "won.response_builder won.node",
         "swarm.pow_llvm swarm.pow",
-        "pcp.frame_template pcp.session",
         "sim.process sim.streams",
     )
 ]

@@ -3,9 +3,9 @@
 import pytest
 
 from dovetail.model.hop import Reason
-from dovetail.pcp.decision import Answer, Associate, Decision, Deliver, DeliverToOne, Expire, Refuse
+from dovetail.pcp.decision import Answer, Associate, Decision, Deliver, Expire, Refuse
 from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
-from dovetail.pcp.session import ConnectionId
+from dovetail.pcp.session import ConnectionId, DeliverToOne
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from pcp.pcp_frames import BROKER, NOW, SENDER, TARGET
 from pcp.pcp_world import ASSOCIATE, World

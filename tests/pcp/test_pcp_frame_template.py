@@ -6,19 +6,17 @@ import pytest
 
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import decode_frame
-from dovetail.pcp.decision import DeliverToOne
 from dovetail.pcp.frame_template import Template, make_template, match_template
-from dovetail.pcp.session import ConnectionId, Mount, Session
+from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import ALLOW_ALL, Rule
-from pcp.pcp_frames import EXPIRES, ID, NOW, SENDER, TARGET, chunk, compact, envelope, frame_v1, raw_v1
+from pcp.pcp_frames import EXPIRES, ID, SENDER, TARGET, chunk, compact, envelope, frame_v1, raw_v1
 from pcp.pcp_world import World
 
 OTHER_ID = "0a1B2c3D-0000-4000-8000-00000000000f"
-DECISION = DeliverToOne(Session(ConnectionId(1), None, Mount(1, None), NOW), True)
 
 
 def template_of(message: bytes) -> Template:
-    template = make_template(message, decode_frame(message), DECISION)
+    template = make_template(message, decode_frame(message))
     assert template is not None
     return template
 
@@ -81,13 +79,13 @@ def test_what_differs_elsewhere_does_not_fit(message):
     ],
 )
 def test_no_template_is_made_where_bytes_alone_do_not_tell(message):
-    assert make_template(message, decode_frame(message), DECISION) is None
+    assert make_template(message, decode_frame(message)) is None
 
 
 def test_no_template_where_the_expiry_stands_first():
     fields = envelope()
     message = raw_v1(compact({"expires": fields.pop("expires"), **fields}), b"x")
-    assert make_template(message, decode_frame(message), DECISION) is None
+    assert make_template(message, decode_frame(message)) is None
 
 
 def test_whatever_fits_decodes_to_the_same_envelope():

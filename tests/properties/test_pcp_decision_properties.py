@@ -108,9 +108,9 @@ class Pair:
                 session, envelope.sender, envelope.message_type, envelope.targets, decoded.expires_us, 0
             )
             assert match_template(session.template, frame) == decoded.expires_us
-            if not session.template.decision.receiver.is_closing:
-                assert decision == session.template.decision
-        slow.broker._sessions[ConnectionId(self.sender)].template = None
+            if not session.decision.receiver.is_closing:
+                assert decision == session.decision
+        slow.broker._sessions[ConnectionId(self.sender)].drop_template()
         for world in self.worlds:
             world.send(self.sender, frame, is_text)
 

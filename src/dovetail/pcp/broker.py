@@ -19,7 +19,7 @@ from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.codec_v1 import decode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
-from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, DeliverToOne, Expire, Refuse
+from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, Expire, Refuse
 from dovetail.pcp.delivery import Delivery
 from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
@@ -33,7 +33,7 @@ from dovetail.pcp.permission_cache import PermissionCache
 from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.routing import Route, Trace, trace_route
-from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, Session, parse_mount
+from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, DeliverToOne, Session, parse_mount
 from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.pcp.translation import Renderer
 from dovetail.pcp.uri import BROKER_URI, client_uri, parse_uri
@@ -190,11 +190,11 @@ class Broker:
             if template is not None:
                 expires_us = None if is_text else match_template(template, data)
                 if expires_us is not None:
-                    decision = template.decision
-                    if decision.receiver.is_direct and expires_us > latest_expired_us:
+                    decision = session.decision
+                    if decision is not None and decision.receiver.is_direct and expires_us > latest_expired_us:
                         pass_on(data, session, decision.receiver, expires_us, decision.keeps_body, now)
                         continue
-                session.template = None  # made again once the sender goes on with another target
+                session.drop_template()  # made again once the sender goes on with another target
             try:
                 if session.version == 2:
                     self._receive_v2(data, session, now, is_text)
@@ -230,7 +230,7 @@ class Broker:
             and not wants_report
         ):
             if session.last_target == targets[0]:  # worth it only for who goes on sending to the same
-                session.template = make_template(data, frame, decision)
+                session.template, session.decision = make_template(data, frame), decision
             session.last_target = targets[0]
             self._outbound.pass_on(data, session, decision.receiver, expires_us, decision.keeps_body, now)
         elif isinstance(decision, Refuse):
@@ -271,7 +271,10 @@ class Broker:
         now: int,
     ) -> None:
         self._outbound.accept(message, raw, decision.keeps_body, now)
-        route = decision.route
+        if isinstance(decision, DeliverToOne):
+            route = Route({decision.receiver.address_for_replies: decision.receiver}, [], [])
+        else:
+            route = decision.route
         match decision:
             case Expire():
                 self._expire_on_arrival(session, message, route, now)

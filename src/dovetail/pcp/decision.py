@@ -9,14 +9,12 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-import msgspec
-
 from dovetail.model.hop import Reason
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.inventory import Registry
 from dovetail.pcp.permission_cache import PermissionCache
 from dovetail.pcp.routing import Route, find_denied, find_forbidden, find_route
-from dovetail.pcp.session import Session
+from dovetail.pcp.session import DeliverToOne, Session
 from dovetail.pcp.uri import BROKER_URIS
 from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
 
@@ -36,18 +34,6 @@ class Refuse(NamedTuple):
     reason: Reason
     detail: str
     answer: Answer = Answer.ERROR
-
-
-class DeliverToOne(msgspec.Struct, frozen=True):
-    """Accept it for the one client it is addressed to, which is connected: the usual message."""
-
-    receiver: Session
-    keeps_body: bool
-
-    @property
-    def route(self) -> Route:
-        """The same as a route."""
-        return Route({self.receiver.address_for_replies: self.receiver}, [], [])
 
 
 class Deliver(NamedTuple):

@@ -5,24 +5,21 @@ data; all other bytes of the envelope are the same. A template is made of a mess
 authorised and routed; it keeps the bytes around the two places that may differ. A later message of the same session
 that has the same bytes around them, a UUID in the one place and a time in the other, would be decoded to the same
 envelope: neither place can then hold a quotation mark or a backslash, so the JSON around it means what it meant before.
-The decision about it is kept with it, and dropped when the rules change; the receiver's state and the lifetime are
-looked at for each message. Anything that does not fit is decoded in full, which also finds its error.
+The session keeps the decision about it, and drops both when the rules change; the receiver's state and the lifetime
+are looked at for each message. Anything that does not fit is decoded in full, which also finds its error.
 """
 
 from __future__ import annotations
 
 import re
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET
 
 from dovetail.pcp.codec_v1 import CHUNK_DATA, Frame
 from dovetail.pcp.envelope import UUID_CHARS, is_uuid
 from dovetail.pcp.timestamps import decode_timestamp
-
-if TYPE_CHECKING:
-    from dovetail.pcp.decision import DeliverToOne
 
 MAX_TEMPLATE_BYTES = 2_048
 MAX_SECONDS_KEPT = 1_024
@@ -36,7 +33,7 @@ _seconds: dict[bytes, int] = {}
 
 
 class Template(NamedTuple):
-    """The bytes of a message around its id and its expiry, up to the envelope's end, and what was decided about it."""
+    """The bytes of a message around its id and its expiry, up to the envelope's end."""
 
     head: bytes
     id_end: int
@@ -46,11 +43,10 @@ class Template(NamedTuple):
     tail: bytes
     end: int
     fraction_us: int
-    decision: DeliverToOne
 
 
-def make_template(message: bytes, frame: Frame, decision: DeliverToOne) -> Template | None:
-    """The template of a message that is passed on to one receiver as it is; None where none can be made."""
+def make_template(message: bytes, frame: Frame) -> Template | None:
+    """The template of a message that is forwarded as it is; None where none can be made."""
     envelope = frame.envelope
     end = 6 + int.from_bytes(message[2:6])
     if end > MAX_TEMPLATE_BYTES or envelope.in_reply_to is not UNSET or frame.debug or frame.forward is not message:
@@ -79,13 +75,12 @@ def make_template(message: bytes, frame: Frame, decision: DeliverToOne) -> Templ
         message[zone_at:end],
         end,
         10 ** (6 - digits),
-        decision,
     )
 
 
 def match_template(template: Template, message: bytes) -> int | None:
     """When a message that fits the template expires, in microseconds; None where it does not fit."""
-    head, id_end, middle, second_end, zone_at, tail, end, fraction_us, _ = template
+    head, id_end, middle, second_end, zone_at, tail, end, fraction_us = template
     if not (message.startswith(head) and message.startswith(middle, id_end) and message.startswith(tail, zone_at)):
         return None
     if not is_uuid(message[id_end - UUID_CHARS : id_end]):

@@ -52,4 +52,4 @@ class PermissionCache:
         self.authorization = Authorization(rules)
         for session in sessions:
             session.permissions.clear()
-            session.template = None
+            session.drop_template()

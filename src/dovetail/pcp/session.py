@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, NewType
 
+import msgspec
+
 from dovetail.pcp.authorization import Policy
 from dovetail.pcp.frame_template import Template
 from dovetail.pcp.message import Message, OutgoingMessage
@@ -31,6 +33,13 @@ class Permission(NamedTuple):
     """What one session may do with one message type, and whether the journal keeps its bytes."""
 
     policy: Policy
+    keeps_body: bool
+
+
+class DeliverToOne(msgspec.Struct, frozen=True):
+    """The decision about the usual message: accept it for the one client it is addressed to, which is connected."""
+
+    receiver: Session
     keeps_body: bool
 
 
@@ -69,6 +78,7 @@ class Session:
     __slots__ = (
         "common_name",
         "connection",
+        "decision",
         "is_closing",
         "is_direct",
         "is_paused",
@@ -104,7 +114,8 @@ class Session:
         self.outbox_bytes = 0
         self.permissions: dict[str, Permission] = {}
         self.subscription: Subscription | None = None
-        self.template: Template | None = None
+        self.template: Template | None = None  # of the last message; `decision` is the one about it
+        self.decision: DeliverToOne | None = None
         self.last_target = ""
 
     @property
@@ -116,6 +127,10 @@ class Session:
         """From now on the session is known by this URI."""
         self.uri = uri
         self.uri_alone = (uri,)
+
+    def drop_template(self) -> None:
+        """Decode and decide about the next message again."""
+        self.template = self.decision = None
 
     def open_outbox(self) -> deque[Held]:
         """The outbox for adding to it; most connections never need one of their own."""
