@@ -22,7 +22,7 @@ from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import PcpSettings, Rule
-from dovetail.runtime.websocket import encode_frames
+from dovetail.runtime.frames import encode_frames
 
 NOW = 1_800_000_000_000_000
 DATA = b"x" * 250

@@ -12,7 +12,7 @@ import contextlib
 import sys
 
 from dovetail.runtime.pcp_client import PcpClient
-from dovetail.runtime.pcp_tls import client_context
+from dovetail.runtime.tls import client_context
 
 
 async def run(url: str, uri: str, *files: str) -> None:

@@ -13,7 +13,7 @@ import asyncio
 import sys
 
 from dovetail.runtime.pcp_client import PcpClient, PcpRequestError
-from dovetail.runtime.pcp_tls import client_context
+from dovetail.runtime.tls import client_context
 
 
 async def run(url: str, uri: str, *files: str) -> None:

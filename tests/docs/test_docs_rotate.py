@@ -1,11 +1,10 @@
 """The commands of the page on rotation against a broker under `dovetail up`: it loads what is new, agents get in."""
 
-import os
 import re
 import shlex
 import shutil
-import signal
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
@@ -67,27 +66,20 @@ def site():
 def test_the_commands_of_the_page_rotate_what_it_says(site):
     server, agent, revoke, crl, new_ca, both, *reissue = COMMANDS
     with running(site.directory, "site.toml") as up:
-
-        def restart(count: int) -> None:
-            os.kill(up.pid_of("pcp/broker"), signal.SIGTERM)
-            up.await_line(" pcp/broker: running: ", count)
-
         up.await_line(" pcp/broker: running: ")
         before = site.expiry("certificate")
         site.run(server)
-        restart(2)
-        assert site.expiry("certificate") > before + 300 * DAY_S
+        while site.expiry("certificate") < before + 300 * DAY_S:
+            time.sleep(0.1)
         site.run(agent)
         site.send("keys", "keys/ca.pem")
         site.run(crl)
         for command in (new_ca, both, *reissue):
             site.run(command)
         shutil.copy(site.directory / "both.pem", site.directory / "keys" / "ca.pem")
-        restart(3)
         site.send("keys", "both.pem")
         site.send("keys2", "both.pem")
         for name in ("broker.pem", "broker.key", "ca.pem", "crl.pem"):
             shutil.copy(site.directory / "keys2" / name, site.directory / "keys" / name)
-        restart(4)
         site.send("keys2", "keys2/ca.pem")
     assert revoke.startswith("dovetail keys revoke keys/agent.pem")

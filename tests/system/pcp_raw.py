@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import ssl
@@ -20,6 +21,7 @@ from typing import ClassVar
 from pcp.pcp_frames import read_v1
 
 RECONNECT_S = 0.2
+_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Closed(Exception):
@@ -38,13 +40,103 @@ class Refused(Exception):
         self.status = status
 
 
-class RawClient:
-    writers: ClassVar[list[asyncio.StreamWriter]] = []
+class RawPeer:
+    """One end of a WebSocket, frame by frame; `is_client` says which."""
+
+    is_client = True
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.uri = ""
+
+    def send_frame(
+        self,
+        opcode: int,
+        payload: bytes = b"",
+        *,
+        is_final: bool = True,
+        length: int | None = None,
+        reserved: int = 0,
+        is_masked: bool | None = None,
+    ) -> None:
+        """A frame; `reserved` are the three bits after the first, `length` may lie about what follows."""
+        size = len(payload) if length is None else length
+        first = (0x80 if is_final else 0) | reserved << 4 | opcode
+        masks = self.is_client if is_masked is None else is_masked
+        bit = 0x80 if masks else 0
+        if size < 126:
+            head = struct.pack(">BB", first, bit | size)
+        elif size < 65536:
+            head = struct.pack(">BBH", first, bit | 126, size)
+        else:
+            head = struct.pack(">BBQ", first, bit | 127, size)
+        if masks:
+            mask = os.urandom(4)
+            whole = (mask * (len(payload) // 4 + 1))[: len(payload)]
+            masked = (int.from_bytes(payload) ^ int.from_bytes(whole)).to_bytes(len(payload)) if payload else b""
+            self.writer.write(head + mask + masked)
+        else:
+            self.writer.write(head + payload)
+
+    async def receive_frame(self) -> tuple[int, bytes]:
+        """Opcode and payload of the next frame; Closed at the end."""
+        try:
+            first, second = await self.reader.readexactly(2)
+            assert first & 0x80, "nobody here fragments"
+            assert bool(second & 0x80) is not self.is_client, "a client masks and a server does not"
+            size = second & 0x7F
+            if size == 126:
+                (size,) = struct.unpack(">H", await self.reader.readexactly(2))
+            elif size == 127:
+                (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
+            mask = b"" if self.is_client else await self.reader.readexactly(4)
+            payload = await self.reader.readexactly(size)
+        except (asyncio.IncompleteReadError, OSError):
+            self.writer.close()
+            raise Closed(1006) from None
+        if mask:
+            payload = bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
+        if first & 0x0F == 8:
+            self.writer.close()
+            raise Closed(struct.unpack(">H", payload[:2])[0])
+        return first & 0x0F, payload
+
+    async def closed_with(self, timeout_s: float = 10) -> int:
+        """Read until the close; its code."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self.receive_frame()
+        except Closed as closed:
+            return closed.code
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await self.writer.wait_closed()
+
+
+class RawServer(RawPeer):
+    """The server's end of a WebSocket, for clients under test."""
+
+    is_client = False
+
+    @classmethod
+    async def upgrade(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> RawServer:
+        """Answer the request of a client that connected."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        (key,) = [line.split(": ")[1] for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key")]
+        accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()
+        writer.write(
+            f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Accept: {accept}\r\n\r\n".encode()
+        )
+        return cls(reader, writer)
+
+
+class RawClient(RawPeer):
+    writers: ClassVar[list[asyncio.StreamWriter]] = []
+    uri = ""
 
     @classmethod
     async def close_all(cls) -> None:
@@ -94,22 +186,6 @@ class RawClient:
             raise Closed(await client.closed_with())
         return client
 
-    def send_frame(
-        self, opcode: int, payload: bytes = b"", *, is_final: bool = True, length: int | None = None
-    ) -> None:
-        size = len(payload) if length is None else length
-        first = (0x80 if is_final else 0) | opcode
-        if size < 126:
-            head = struct.pack(">BB", first, 0x80 | size)
-        elif size < 65536:
-            head = struct.pack(">BBH", first, 0x80 | 126, size)
-        else:
-            head = struct.pack(">BBQ", first, 0x80 | 127, size)
-        mask = os.urandom(4)
-        whole = (mask * (len(payload) // 4 + 1))[: len(payload)]
-        masked = (int.from_bytes(payload) ^ int.from_bytes(whole)).to_bytes(len(payload)) if payload else b""
-        self.writer.write(head + mask + masked)
-
     def send_v1(
         self, message_type: str, targets: list[str], data: bytes | None = None, ttl_s: float = 60, **more
     ) -> str:
@@ -137,26 +213,6 @@ class RawClient:
         self.send_frame(1, json.dumps(message).encode())
         return message["id"]
 
-    async def receive_frame(self) -> tuple[int, bytes]:
-        """Opcode and payload of the next frame; Closed at the end."""
-        try:
-            first, second = await self.reader.readexactly(2)
-            assert first & 0x80, "the broker does not fragment"
-            assert not second & 0x80, "a server does not mask"
-            size = second & 0x7F
-            if size == 126:
-                (size,) = struct.unpack(">H", await self.reader.readexactly(2))
-            elif size == 127:
-                (size,) = struct.unpack(">Q", await self.reader.readexactly(8))
-            payload = await self.reader.readexactly(size)
-        except (asyncio.IncompleteReadError, OSError):
-            self.writer.close()
-            raise Closed(1006) from None
-        if first & 0x0F == 8:
-            self.writer.close()
-            raise Closed(struct.unpack(">H", payload[:2])[0])
-        return first & 0x0F, payload
-
     async def receive_v1(self, timeout_s: float = 10) -> tuple[dict[str, object], bytes | None, list[bytes]]:
         opcode, payload = await asyncio.wait_for(self.receive_frame(), timeout_s)
         assert opcode == 2, "v1 travels in binary frames"
@@ -168,17 +224,3 @@ class RawClient:
         message = json.loads(payload)
         assert set(message) <= {"id", "message_type", "target", "sender", "in_reply_to", "data"}
         return message
-
-    async def closed_with(self, timeout_s: float = 10) -> int:
-        """Read until the close; its code."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    await self.receive_frame()
-        except Closed as closed:
-            return closed.code
-
-    async def close(self) -> None:
-        self.writer.close()
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            await self.writer.wait_closed()

@@ -14,7 +14,7 @@ from dovetail.model.errors import JournalBusy
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from dovetail.runtime.pcp_server import PcpServer
-from dovetail.runtime.pcp_tls import client_context
+from dovetail.runtime.tls import client_context
 from system.pcp_raw import RawClient
 
 

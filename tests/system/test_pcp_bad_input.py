@@ -98,16 +98,20 @@ def test_a_message_of_several_megabytes_passes():
 
 def test_read_buffers_of_large_messages_are_bounded_together():
     async def scenario() -> None:
-        async with broker(total_queue_bytes=5_000_000) as server:
+        journal = MemoryJournal()
+        async with broker(journal, total_queue_bytes=3_000_000) as server:
             receiver = await RawClient.associate(server.port, "pcp://b/agent")
             first = await RawClient.associate(server.port, "pcp://a1/agent")
             second = await RawClient.associate(server.port, "pcp://a2/agent")
-            for sender in (first, second):
-                sender.send_v1("http://example.com/big", [receiver.uri], b"x" * 2_000_000)
-                assert len((await receiver.receive_v1())[1]) == 2_000_000
+            first.send_v1("http://example.com/big", [receiver.uri], b"x" * 2_000_000)
+            assert len((await receiver.receive_v1())[1]) == 2_000_000
+            second.send_v1("http://example.com/big", [receiver.uri], b"x" * 2_000_000)
             assert await second.closed_with() == 1011
-            await until(lambda: server._read_buffer_bytes < 5_000_000)
+            await until(lambda: Reason.QUEUE_FULL in journal.reasons())
+            assert 0 < server.memory.used_bytes < 3_000_000
             assert first.uri in server.broker.registry.by_uri
+            await first.close()
+            await until(lambda: server.memory.used_bytes == 0)
 
     asyncio.run(scenario())
 
@@ -196,7 +200,7 @@ def test_pings_of_a_client_that_never_reads_do_not_pile_up():
                     deaf.send_frame(9, b"p" * 125)
                 await deaf.writer.drain()
             await asyncio.sleep(0.1)
-            assert connection.write_buffer_size < 2 * 64 * 1024
+            assert connection.unsent_bytes < 2 * 64 * 1024
 
     asyncio.run(scenario())
 

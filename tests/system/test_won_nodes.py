@@ -9,8 +9,9 @@ import warnings
 
 import pytest
 
+from dovetail.runtime.http import fetch
+from dovetail.runtime.tls import client_context
 from dovetail.runtime.won_client import OwnerClient, OwnerHome
-from dovetail.runtime.won_socket import client_context, fetch
 from dovetail.won.canonical import read_quads
 from dovetail.won.chain import ChainState
 from dovetail.won.integrity import check_conversation, compare_copies
@@ -79,7 +80,7 @@ async def close_all(a, b, *clients):
 
 async def read_linked_data(site):
     a, b, alice, bob = await converse(site)
-    context = client_context(str(site.authority))
+    context = client_context(authority=str(site.authority))
     node = await fetch(a.uri, context, "text/turtle")
     atom = await fetch(alice.owner.atom, context)
     container = await fetch(f"{alice.owner.atom}/c", context, "application/n-quads")
@@ -92,7 +93,7 @@ async def read_linked_data(site):
         for path in ("/atom/nobody", "/msg/QmNothing", "/../x", "/atom/alice/msg?page=x")
     ]
     refused = await fetch(a.uri, context, "image/png")
-    stranger = await fetch(a.uri, client_context(None))
+    stranger = await fetch(a.uri, client_context())
     await close_all(a, b, alice, bob)
     return alice, node, atom, uris, messages, [*nothing, refused, stranger]
 

@@ -341,7 +341,7 @@ def _run_client(
     import asyncio
 
     from dovetail.runtime.pcp_client import PcpClient, PcpConnectError
-    from dovetail.runtime.pcp_tls import client_context
+    from dovetail.runtime.tls import client_context
 
     context = None
     if url.startswith("wss:"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import uuid
 
-import picows
 from msgspec import UNSET, UnsetType
 
 from dovetail.demo.site import Site
@@ -16,17 +14,18 @@ from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
+from dovetail.runtime.websocket import Limits, Link, LinkHandler, dial
 
 _ANSWER_S = 15.0
-_RECEIVE_BYTES = 4_096
+_LIMITS = Limits(max_message_bytes=1 << 20)
 
 
-class Rogue(picows.WSListener):
+class Rogue(LinkHandler[str]):
     """One connection. `associate` in version 1; in version 2 the broker knows it at once."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._transport: picows.WSTransport | None = None
+        self._link: Link
         self._heard = asyncio.Event()
 
     @classmethod
@@ -34,24 +33,20 @@ class Rogue(picows.WSListener):
         """Open a connection with a certificate of its own."""
         name, kind = uri.removeprefix("pcp://").split("/")
         url = site.broker_url if version == 1 else f"{site.broker_url_v2}/{kind}"
-        _, rogue = await picows.ws_connect(lambda: cls(uri), url, ssl_context=site.client_context(name))
-        assert isinstance(rogue, cls)
+        rogue = cls(uri)
+        rogue._link = await dial(rogue, url, uri, tls=site.client_context(name), limits=_LIMITS)
         return rogue
 
-    def on_ws_connected(self, transport: picows.WSTransport) -> None:
-        """picows: the handshake is done."""
-        self._transport = transport
-
-    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:  # noqa: ARG002
-        """picows: a frame came; what it says does not matter."""
+    def frame(self, data: bytes, link: str, is_text: bool) -> None:  # noqa: ARG002
+        """A message came; what it says does not matter."""
         self._heard.set()
 
     async def associate(self, now: int) -> None:
         """Make the broker know us."""
-        self.send(self.frame(ASSOCIATE_REQUEST, BROKER_URI, now + 60_000_000))
+        self.send(self.encode(ASSOCIATE_REQUEST, BROKER_URI, now + 60_000_000))
         await self.wait_answer()
 
-    def frame(
+    def encode(
         self,
         kind: str,
         target: str,
@@ -66,9 +61,8 @@ class Rogue(picows.WSListener):
 
     def send(self, data: bytes) -> str:
         """Send bytes, whatever they are; their address."""
-        assert self._transport is not None
         self._heard.clear()
-        self._transport.send(picows.WSMsgType.BINARY, data)
+        self._link.send(data, is_text=False)
         return address_of(data).hex()
 
     async def wait_answer(self) -> None:
@@ -77,13 +71,9 @@ class Rogue(picows.WSListener):
             await self._heard.wait()
 
     def stop_reading(self) -> None:
-        """Be slow: leave everything that comes in the kernel's buffers, and have small ones."""
-        assert self._transport is not None
-        underlying = self._transport.underlying_transport
-        underlying.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
-        underlying.pause_reading()
+        """Be slow: leave everything that comes in the kernel's buffers."""
+        self._link.set_reading(False)
 
     def close(self) -> None:
         """Hang up."""
-        if self._transport is not None:
-            self._transport.disconnect(graceful=False)
+        self._link.abort()

@@ -33,7 +33,7 @@ class PcpFaults:
         rogue = await Rogue.connect(self._site, "pcp://stranger/controller")
         await rogue.associate(now_us())
         target = self._fleet.agents[0].uri
-        late = rogue.send(rogue.frame(RUN, target, now_us() - 5_000_000, b'{"task": "too late"}'))
+        late = rogue.send(rogue.encode(RUN, target, now_us() - 5_000_000, b'{"task": "too late"}'))
         await rogue.wait_answer()
         self._note(
             Kind.EXPIRED, "a message whose lifetime was over 5 s before it was sent", messages=(late,), recipient=target
@@ -43,13 +43,13 @@ class PcpFaults:
         self._note(Kind.MALFORMED, "bytes that are no message", messages=(garbage,))
         number, until = str(uuid.uuid4()), now_us() + _LIFE_US
         both = tuple(
-            rogue.send(rogue.frame(NEWS, target, until, content, number))
+            rogue.send(rogue.encode(NEWS, target, until, content, number))
             for content in (b'{"balance": 100}', b'{"balance": 900}')
         )
         self._note(Kind.SHARED_ID, "two messages with one id and different contents", messages=both, recipient=target)
         one, other = str(uuid.uuid4()), str(uuid.uuid4())
         circle = tuple(
-            rogue.send(rogue.frame(NEWS, target, until, b'{"see": "my other message"}', mine, answers))
+            rogue.send(rogue.encode(NEWS, target, until, b'{"see": "my other message"}', mine, answers))
             for mine, answers in ((one, other), (other, one))
         )
         self._note(Kind.CYCLE, "two messages that answer each other", messages=circle, recipient=target)

@@ -11,7 +11,7 @@ from dovetail.demo.layout import Layout
 from dovetail.demo.processes import ServerProcess
 from dovetail.demo.relays import Front
 from dovetail.keys import CertificateKind, Names, create_authority, create_signing_key
-from dovetail.runtime.pcp_tls import client_context
+from dovetail.runtime.tls import client_context
 
 NODES = ("north", "east", "south")
 BROKER = "pcp://broker/server"

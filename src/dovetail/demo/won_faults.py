@@ -14,9 +14,12 @@ from dovetail.journal.reader import JournalReader
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Stage
+from dovetail.model.wire import CLOSE_NORMAL
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.tls import client_context
+from dovetail.runtime.websocket import LinkHandler, dial
 from dovetail.runtime.won_client import OwnerHome
-from dovetail.runtime.won_socket import Wire, client_context, connect
+from dovetail.runtime.won_driver import LIMITS, link_url
 from dovetail.won import compose as c
 from dovetail.won.chain import ChainState
 from dovetail.won.links import LinkKind
@@ -29,21 +32,15 @@ _WAIT_S = 60.0
 _DOWN_S = 1.5
 
 
-class _Listener:
+class _Listener(LinkHandler[str]):
     """Somebody on an owner's link who only wants to know that an answer came."""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
 
-    def receive_opened(self, wire: Wire) -> None:
-        """Nothing to do."""
-
-    def receive_message(self, data: bytes, wire: Wire) -> None:  # noqa: ARG002
+    def frame(self, data: bytes, link: str, is_text: bool) -> None:  # noqa: ARG002
         """The node answered."""
         self.answered.set()
-
-    def receive_closed(self, wire: Wire) -> None:
-        """Nothing to do."""
 
 
 class WonFaults:
@@ -68,12 +65,12 @@ class WonFaults:
             content=c.text_content("send the deposit to my other account"),
         )
         listener = _Listener()
-        wire = Wire("forger", LinkKind.OWNER.value, listener)
-        await connect(wire, node.uri, client_context(self._site.authority))
-        wire.send(encode_bundle((message,)))
+        url = link_url(node.uri, LinkKind.OWNER.value)
+        link = await dial(listener, url, "forger", tls=client_context(authority=self._site.authority), limits=LIMITS)
+        link.send(encode_bundle((message,)), is_text=True)
         async with asyncio.timeout(_WAIT_S):
             await listener.answered.wait()
-        wire.close(1000)
+        link.close(CLOSE_NORMAL)
         self._note(Kind.BAD_SIGNATURE, "a message in an owner's name, signed by another key", node, message)
 
     async def fork(self, node: NodeProcess) -> None:

@@ -13,6 +13,7 @@
       KeyFileError           a key or certificate file cannot be read, written or used
       PipelineError          the audit cannot go on
       ReceiptError           a receipt is not valid
+      ConnectError           the other side cannot be reached, or refuses the connection; retriable
       PlaceTaken             a port or a journal is in use by another program, or by one that is just ending; retriable
       UsageError             the command line was misused (exit code 2)
 
@@ -85,6 +86,12 @@ class PipelineError(DovetailError):
 
 class ReceiptError(DovetailError):
     """A receipt is not valid; the text names the first broken step."""
+
+
+class ConnectError(DovetailError):
+    """The other side cannot be reached, or refuses the connection."""
+
+    retriable = True
 
 
 class PlaceTaken(DovetailError):

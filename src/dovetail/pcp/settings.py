@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 from typing import Annotated, Literal
 
 import msgspec
@@ -112,6 +114,20 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def server_uri(self) -> str:
         """The broker's own URI, as it stands in hops and journals."""
         return f"pcp://{self.name}/server"
+
+
+def check_settings(settings: PcpSettings) -> None:
+    """Refuse what would be unsafe or cannot work; raises ConfigError."""
+    if settings.insecure_plain:
+        is_loopback = settings.host == "localhost"
+        with contextlib.suppress(ValueError):
+            is_loopback = is_loopback or ipaddress.ip_address(settings.host).is_loopback
+        if not is_loopback:
+            raise ConfigError(f"host {settings.host!r} with insecure_plain, expected a loopback address")
+        return
+    for name in ("certificate", "key", "authority"):
+        if not getattr(settings, name):
+            raise ConfigError(f"{name} is missing; without TLS there is only insecure_plain on loopback")
 
 
 ALLOW_ALL = (Rule(allow=True, name="allow all"),)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
-from cryptography import x509
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 
 class CertificateCollector(Collector):
-    """Tells the expiry of files as they were read when the server started: these are what it works with.
+    """Asks for the expiry of each file that is in use, in seconds since 1970; files are read again when they change."""
 
-    A revocation list is read again while the server runs, so its time is asked for.
-    """
-
-    def __init__(self, files: Mapping[str, str | None], revocations: Callable[[], float | None] = lambda: None) -> None:
-        self._expiries = {name: _first_expiry(Path(path)) for name, path in files.items() if path is not None}
-        self._revocations = revocations
+    def __init__(self, expiries: Callable[[], Mapping[str, float | None]]) -> None:
+        self._expiries = expiries
 
     def collect(self) -> Iterator[Metric]:
         """One family, a sample for each file."""
@@ -28,14 +22,7 @@ class CertificateCollector(Collector):
             "When the certificate, the authority or the revocation list that is in use is over.",
             labels=["name"],
         )
-        revocations = self._revocations()
-        extra = {} if revocations is None else {"revocations": revocations}
-        for name, expiry in (self._expiries | extra).items():
-            family.add_metric([name], expiry)
+        for name, expiry in self._expiries().items():
+            if expiry is not None:
+                family.add_metric([name], expiry)
         yield family
-
-
-def _first_expiry(path: Path) -> float:
-    """When the first certificate of a chain or bundle is over."""
-    chain = x509.load_pem_x509_certificates(path.read_bytes())
-    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)

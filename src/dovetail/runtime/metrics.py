@@ -20,11 +20,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail import __version__
+from dovetail.runtime.http import Reply
 from dovetail.runtime.listening import listening
 
 MAX_REQUEST_BYTES = 8_192
 REQUEST_TIMEOUT_S = 5.0
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 log = logging.getLogger("dovetail.metrics")
 
@@ -106,23 +106,15 @@ class MetricsServer:
     def _respond(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
         if len(words) != 3:
-            return _response(400, b"bad request\n")
+            return Reply(400, b"bad request\n").encode()
         method, path = words[0], words[1].partition(b"?")[0]
         if method not in (b"GET", b"HEAD"):
-            return _response(405, b"only GET\n")
+            return Reply(405, b"only GET\n").encode()
         if path == b"/metrics":
-            status, body, kind = 200, generate_latest(self._registry), CONTENT_TYPE_LATEST
+            reply = Reply(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
         elif path == b"/healthz":
             health = self._health()
-            status, body, kind = 200 if health.is_well else 503, health.text.encode() + b"\n", "text/plain"
+            reply = Reply(200 if health.is_well else 503, health.text.encode() + b"\n")
         else:
-            status, body, kind = 404, b"there are /metrics and /healthz\n", "text/plain"
-        return _response(status, body, kind, is_head=method == b"HEAD")
-
-
-def _response(status: int, body: bytes, kind: str = "text/plain", *, is_head: bool = False) -> bytes:
-    head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + (b"" if is_head else body)
+            reply = Reply(404, b"there are /metrics and /healthz\n")
+        return reply.encode(is_head=method == b"HEAD")

@@ -17,12 +17,12 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Any, Self, assert_never, cast
+from typing import Any, Self, assert_never
 
 import msgspec
-import picows
 
-from dovetail.model.errors import DovetailError, UsageError
+from dovetail.model.errors import ConnectError, DovetailError, UsageError
+from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_NORMAL
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import (
     Associated,
@@ -41,15 +41,15 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import INVENTORY_REQUEST, InventoryRequest, InventoryResponse
+from dovetail.runtime.acceptor import HandshakeLimits
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.dialling import dial
-from dovetail.runtime.websocket import quiet_log
+from dovetail.runtime.websocket import Limits, Link, LinkHandler, dial
 
 DEFAULT_TTL_MS = 30_000
 MAX_UNREAD_MESSAGES = 10_000
 PING_INTERVAL_S = 15.0
 CONNECT_TIMEOUT_S = 10.0
-FLUSH_CHECK_S = 0.005
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 log = logging.getLogger("dovetail.pcp.client")
 
@@ -67,42 +67,7 @@ class PcpConnectError(DovetailError):
     """The broker refuses this client."""
 
 
-class _Wire(picows.WSListener):
-    """One connection to the broker."""
-
-    def __init__(self, client: PcpClient, max_bytes: int) -> None:
-        self._client = client
-        self._max_bytes = max_bytes
-        self._parts = bytearray()
-        self._code = 1006
-        self.transport: picows.WSTransport | None = None
-
-    def on_ws_connected(self, transport: picows.WSTransport) -> None:
-        self.transport = transport
-        self._client._on_opened(self)
-
-    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
-        kind = frame.msg_type
-        if kind == picows.WSMsgType.CLOSE:
-            self._code = cast(int, frame.get_close_code()) or 1005
-            transport.disconnect()
-        elif kind in (picows.WSMsgType.BINARY, picows.WSMsgType.TEXT, picows.WSMsgType.CONTINUATION):
-            if frame.fin and not self._parts:
-                self._client._on_message(frame.get_payload_as_bytes())
-                return
-            if len(self._parts) + frame.payload_size > self._max_bytes:
-                transport.disconnect(graceful=False)
-                return
-            self._parts += frame.get_payload_as_bytes()
-            if frame.fin:
-                message, self._parts = bytes(self._parts), bytearray()
-                self._client._on_message(message)
-
-    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:  # noqa: ARG002
-        self._client._on_closed(self, self._code)
-
-
-class PcpClient:
+class PcpClient(LinkHandler[None]):
     """A client. Use it as an asynchronous context manager."""
 
     def __init__(
@@ -122,8 +87,17 @@ class PcpClient:
         self._server_hostname = server_hostname
         self._options = options or ClientOptions()
         self._core = Client(uri, version, lambda: str(uuid.uuid4()), random.random, self._options)
-        self._kind = picows.WSMsgType.BINARY if version == 1 else picows.WSMsgType.TEXT
-        self._wire: _Wire | None = None
+        self._is_text = version != 1
+        self._limits = Limits(
+            max_message_bytes=self._options.max_message_bytes,
+            max_unsent_bytes=MAX_UNSENT_BYTES,
+            handshake=HandshakeLimits(timeout_s=CONNECT_TIMEOUT_S),
+            ping_s=PING_INTERVAL_S,
+        )
+        self._link: Link | None = None
+        self._is_gone = asyncio.Event()
+        self._is_writable = asyncio.Event()
+        self._is_writable.set()
         self._timer: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._associated = asyncio.Event()
@@ -161,12 +135,9 @@ class PcpClient:
             self._connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._connecting
-        wire, self._wire = self._wire, None
-        if wire is not None and wire.transport is not None:
-            wire.transport.send_close(picows.WSCloseCode.OK)
-            wire.transport.disconnect()
-            with contextlib.suppress(Exception):
-                await wire.transport.wait_disconnected()
+        if self._link is not None:
+            self._link.close(CLOSE_NORMAL)
+            await self._is_gone.wait()
 
     # What applications call
 
@@ -187,14 +158,14 @@ class PcpClient:
         in_reply_to: str | None = None,
     ) -> str:
         """Send a message and return its id. `bytes` are sent as they are, anything else as JSON, None not at all."""
-        await self.wait_associated(ttl_ms / 1000)
+        await self._wait_ready(ttl_ms / 1000)
         return self._send(message_type, targets, data, ttl_ms, in_reply_to)
 
     async def send_reported(
         self, message_type: str, targets: str | Sequence[str], data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
     ) -> tuple[str, ...]:
         """Send a message and return whom the broker sends it to (v1 only)."""
-        await self.wait_associated(ttl_ms / 1000)
+        await self._wait_ready(ttl_ms / 1000)
         message_id = self._send(message_type, targets, data, ttl_ms, None, destination_report=True)
         future: asyncio.Future[tuple[str, ...]] = self._loop.create_future()
         self._reports[message_id] = future
@@ -208,7 +179,7 @@ class PcpClient:
         self, message_type: str, target: str, data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
     ) -> Incoming:
         """Send a message and await the first reply to it; raises PcpRequestError."""
-        await self.wait_associated(ttl_ms / 1000)
+        await self._wait_ready(ttl_ms / 1000)
         message_id = self._send(message_type, target, data, ttl_ms, None, awaits_reply=True)
         future: asyncio.Future[Incoming] = self._loop.create_future()
         self._replies[message_id] = future
@@ -259,12 +230,15 @@ class PcpClient:
 
     async def flush(self) -> None:
         """Wait until what was sent has left this process."""
-        while self._wire is not None and self._wire.transport is not None:
-            if not self._wire.transport.underlying_transport.get_write_buffer_size():
-                return
-            await asyncio.sleep(FLUSH_CHECK_S)
+        await self._is_writable.wait()
 
-    # Between the core and the wire
+    # Between the core and the link
+
+    async def _wait_ready(self, timeout_s: float) -> None:
+        """Wait for the association, and until the kernel takes what was sent before."""
+        async with asyncio.timeout(timeout_s):
+            await self._is_writable.wait()
+            await self.wait_associated()
 
     def _send(
         self,
@@ -293,8 +267,8 @@ class PcpClient:
     def _turn(self) -> None:
         events = self._core.events()
         for payload in self._core.to_send():
-            if self._wire is not None and self._wire.transport is not None:
-                self._wire.transport.send(self._kind, payload)
+            if self._link is not None:
+                self._link.send(payload, is_text=self._is_text)
         for event in events:
             self._act(event)
         if self._timer is not None:
@@ -309,42 +283,41 @@ class PcpClient:
         self._core.handle_timer(now_us())
         self._turn()
 
-    def _on_opened(self, wire: _Wire) -> None:
-        self._wire = wire
+    def opened(self, link: Link, label: str) -> None:  # noqa: ARG002
+        """The broker took the connection."""
+        self._link = link
+        self._is_gone.clear()
         self._core.receive_opened(now_us())
         self._turn()
 
-    def _on_message(self, data: bytes) -> None:
+    def frame(self, data: bytes, link: None, is_text: bool) -> None:  # noqa: ARG002
+        """A message came."""
         self._core.receive_frame(data, now_us())
         self._turn()
 
-    def _on_closed(self, wire: _Wire, code: int) -> None:
-        if self._wire is wire:
-            self._wire = None
-            self._core.receive_closed(code, f"closed with code {code}", now_us())
-            self._turn()
+    def paused(self, link: None) -> None:  # noqa: ARG002
+        """The kernel takes no more: whoever sends waits."""
+        self._is_writable.clear()
+
+    def resumed(self, link: None) -> None:  # noqa: ARG002
+        """The kernel has taken everything."""
+        self._is_writable.set()
+
+    def closed(self, link: None, code: int) -> None:  # noqa: ARG002
+        """The connection is gone."""
+        self._link = None
+        self._is_gone.set()
+        self._is_writable.set()
+        self._core.receive_closed(code, f"closed with code {code}", now_us())
+        self._turn()
 
     async def _connect(self) -> None:
-        options: dict[str, Any] = {}
-        if self._url.startswith("wss:"):
-            options = {"ssl_context": self._context}
-            if self._server_hostname is not None:
-                options["server_hostname"] = self._server_hostname
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await dial(
-                    _Wire(self, self._options.max_message_bytes),
-                    self._url,
-                    logger_name=quiet_log,
-                    enable_auto_ping=True,
-                    auto_ping_strategy=picows.WSAutoPingStrategy.PING_PERIODICALLY,
-                    auto_ping_idle_timeout=PING_INTERVAL_S,
-                    auto_ping_reply_timeout=PING_INTERVAL_S,
-                    max_frame_size=self._options.max_message_bytes,
-                    **options,
-                )
-        except (OSError, TimeoutError, picows.WSError) as error:
-            self._core.receive_closed(1006, f"cannot connect: {error}", now_us())
+            await dial(
+                self, self._url, None, tls=self._context, limits=self._limits, server_hostname=self._server_hostname
+            )
+        except ConnectError as error:
+            self._core.receive_closed(CLOSE_ABNORMAL, f"cannot connect: {error}", now_us())
             self._turn()
 
     def _act(self, event: ClientEvent) -> None:
@@ -353,8 +326,8 @@ class PcpClient:
                 self._connecting = self._loop.create_task(self._connect())
             case DropDecided(detail=detail):
                 log.info("%s drops its connection: %s", self.uri, detail)
-                if self._wire is not None and self._wire.transport is not None:
-                    self._wire.transport.disconnect()
+                if self._link is not None:
+                    self._link.close(CLOSE_NORMAL)
             case Associated():
                 log.info("%s is associated", self.uri)
                 self._refusal = None

@@ -13,11 +13,10 @@ from pathlib import Path
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
 from dovetail.model.errors import ConfigError, DovetailError
-from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.pcp_server import PcpServer
-from dovetail.runtime.pcp_tls import check_settings
 from dovetail.tlog.keys import Signer
 
 _GC_THRESHOLDS = (50_000, 20, 100)

@@ -14,6 +14,7 @@ journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 import uuid
@@ -26,7 +27,7 @@ from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import CloseDecided, Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.outbound import Outgoing
 from dovetail.pcp.session import ConnectionId, parse_mount
-from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.settings import PcpSettings, Rule, check_settings
 from dovetail.pcp.vocabulary import (
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
     CLOSE_GOING_AWAY,
@@ -34,18 +35,23 @@ from dovetail.pcp.vocabulary import (
     CLOSE_NO_CERTIFICATE,
     CLOSE_REVOKED,
 )
+from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.frames import Memory, encode_frames
+from dovetail.runtime.http import Reply
+from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import Health, MetricsServer
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
-from dovetail.runtime.pcp_tls import RevocationList, check_settings, common_name, serial_number, server_context
-from dovetail.runtime.websocket import Connection, encode_frames, listen
+from dovetail.runtime.tls import RevocationList, ServerTls, common_name, serial_number
+from dovetail.runtime.websocket import Accept, Limits, Link, LinkHandler, Request, listen
 
 REVOCATION_CHECK_S = 2.0
 RETRY_S = 0.01
 DRAIN_CHECK_S = 0.02
 MAX_INBOX_BYTES = 64 * 1024 * 1024
+MAX_UNASSOCIATED_BYTES = 64 * 1024
 
 log = logging.getLogger("dovetail.pcp")
 
@@ -61,7 +67,7 @@ class Journal(Protocol):
     def write(self, observations: Sequence[Observation]) -> None: ...
 
 
-class PcpServer:
+class PcpServer(LinkHandler[ConnectionId]):
     """A broker that listens. `start` it, wait on `failed` or your own signal, then `stop` it."""
 
     def __init__(self, settings: PcpSettings, journal: Journal | None = None) -> None:
@@ -72,14 +78,15 @@ class PcpServer:
         logs_messages = settings.access_log and access.isEnabledFor(logging.INFO)
         self.broker = Broker(settings, lambda: str(uuid.uuid4()), logs_messages=logs_messages)
         self.metrics = BrokerMetrics(self.broker)
-        self._connections: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._connections: dict[int, Link] = {}
         self._texts: set[int] = set()
         self._opened_at: dict[int, float] = {}
         self._serials: dict[int, int] = {}
-        self._read_buffers: dict[int, int] = {}
-        self._read_buffer_bytes = 0
+        self._tls: ServerTls | None = None
         self._revocations: RevocationList | None = None
-        self._listener: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self.memory = Memory(settings.total_queue_bytes)
         self._metrics_server = MetricsServer(self.metrics.registry, self.health)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_planned = False
@@ -103,27 +110,31 @@ class PcpServer:
         settings = self.settings
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
-        context = None
         if not settings.insecure_plain:
             authority = settings.authority or ""
-            context = server_context(settings.certificate or "", settings.key or "", authority)
+            self._tls = ServerTls(settings.certificate or "", settings.key or "", authority)
             if settings.revocations:
                 self._revocations = RevocationList(settings.revocations, authority)
                 self._revocations.reload()
                 self._spawn(self._watch_revocations(self._revocations))
-            files = {"certificate": settings.certificate, "authority": authority}
-            self.metrics.registry.register(CertificateCollector(files, self._next_revocations))
+            self.metrics.registry.register(CertificateCollector(self._expiries))
         if settings.metrics_port is not None:
             self.metrics_port = await self._metrics_server.start(settings.metrics_host, settings.metrics_port)
-        self._listener = await listen(
+        self._acceptor = await listen(
             self,
             settings.host,
             settings.port,
-            context=context,
-            max_bytes=settings.max_message_bytes,
-            handshake_timeout_s=settings.handshake_timeout_ms / 1000,
+            admit=self._admit,
+            tls=self._tls,
+            limits=Limits(
+                max_message_bytes=settings.max_message_bytes,
+                untrusted_bytes=MAX_UNASSOCIATED_BYTES,
+                handshake=HandshakeLimits(timeout_s=settings.handshake_timeout_ms / 1000),
+            ),
+            memory=self.memory,
         )
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self.metrics.registry.register(LinkCollector(self._acceptor, self.memory))
+        self.port = self._acceptor.port
         scheme = "ws" if settings.insecure_plain else "wss"
         log.info("listening on %s://%s:%d", scheme, settings.host, self.port)
 
@@ -132,8 +143,8 @@ class PcpServer:
         if self._is_draining:
             return
         self._is_draining = True
-        if self._listener is not None:
-            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         deadline = self._loop.time() + self.settings.drain_timeout_ms / 1000
         await self._wait_until(lambda: not (self._is_busy() or self._unwritten_bytes()), deadline)
         self._now = now_us()
@@ -169,114 +180,103 @@ class PcpServer:
         return Health(True, "ok")
 
     def _unwritten_bytes(self) -> int:
-        return sum(connection.write_buffer_size for connection in self._connections.values())
+        return sum(link.unsent_bytes for link in self._connections.values())
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # Called by the listener
+    # What happens to links
 
-    def admit(self, path: str) -> int | None:
+    def _admit(self, request: Request) -> Accept[ConnectionId] | Reply:
         """Refuse before the upgrade: clients then back off, while a close brings them back at once."""
+        path = request.path.decode("latin-1")
         if parse_mount(path, self.settings) is None:
-            status = 404
+            refusal = Reply(404)
         elif self._is_draining or len(self._connections) >= self.settings.max_connections:
-            status = 503
+            refusal = Reply(503, headers=(("Retry-After", "5"),))
         else:
-            return None
-        self.metrics.refused_upgrades.labels(str(status)).inc()
-        return status
+            return Accept(ConnectionId(next(self._numbers)), path)
+        self.metrics.refused_upgrades.labels(str(refusal.status)).inc()
+        return refusal
 
-    def receive_opened(self, connection: Connection, path: str) -> None:
-        """A connection was upgraded."""
-        mount = parse_mount(path, self.settings)
+    def opened(self, link: Link, label: str) -> None:
+        """A connection was upgraded; its label is the path."""
+        mount = parse_mount(label, self.settings)
         assert mount is not None
+        connection: ConnectionId = link.id
         name: str | None = None
         if not self.settings.insecure_plain:
-            certificate = connection.take_certificate()
+            certificate = link.take_certificate()
             name = common_name(certificate)
             serial = serial_number(certificate)
             if name is None:
-                self._refuse(connection, CLOSE_NO_CERTIFICATE, "no certificate with exactly one common name")
+                self._refuse(link, "none", CLOSE_NO_CERTIFICATE, "no certificate with exactly one common name")
                 return
             if serial is not None and self._revocations is not None:
                 if serial in self._revocations.serials:
-                    self._refuse(connection, CLOSE_REVOKED, "certificate revoked")
+                    self._refuse(link, name, CLOSE_REVOKED, "certificate revoked")
                     return
-                self._serials[connection.id] = serial
-        self._connections[connection.id] = connection
+                self._serials[connection] = serial
+        self._connections[connection] = link
         if mount.version == 2:
-            self._texts.add(connection.id)
+            self._texts.add(connection)
         else:
-            self._opened_at[connection.id] = self._loop.time()
+            self._opened_at[connection] = self._loop.time()
         self._plan()
         self._feed()
-        self.broker.receive_opened(ConnectionId(connection.id), name, path, self._now)
+        self.broker.receive_opened(connection, name, label, self._now)
 
-    def _refuse(self, connection: Connection, code: int, detail: str) -> None:
-        log.warning("connection refused: %s", detail)
+    def _refuse(self, link: Link, name: str, code: int, detail: str) -> None:
+        log.warning("connection refused peer=%s certificate=%s: %s", link.peer, name, detail)
         self.metrics.closes.labels(str(code)).inc()
-        connection.close(code, detail)
+        link.close(code, detail)
 
-    def receive_message(self, data: bytes, connection: int, is_text: bool) -> None:
+    def frame(self, data: bytes, link: ConnectionId, is_text: bool) -> None:
         """A whole message; the hot path."""
         if not self._is_planned:
             self._plan()
-        self._inbox.append((data, ConnectionId(connection), is_text))
+        self._inbox.append((data, link, is_text))
         if self._is_gated:
             self._inbox_bytes += len(data)
             if self._inbox_bytes > MAX_INBOX_BYTES:
                 time.sleep(RETRY_S)  # the disk is slower than the network: let TCP slow the senders down
 
-    def receive_large(self, connection: int, size: int) -> None:
-        """Read buffers grow and never shrink: over the memory limit, a connection that has a large one is closed."""
-        grown = 2 * size - self._read_buffers.get(connection, 0)
-        if grown > 0:
-            self._read_buffers[connection] = 2 * size
-            self._read_buffer_bytes += grown
-        if self._read_buffer_bytes > self.settings.total_queue_bytes:
-            self._plan()
-            self._feed()
-            detail = "read buffers exceed the memory limit"
-            self.broker.close(ConnectionId(connection), CLOSE_LIMIT_EXCEEDED, detail, self._now)
+    def pinged(self, link: ConnectionId) -> None:
+        """A ping or a pong."""
+        self.broker.receive_ping(link, now_us())
 
-    def receive_ping(self, connection: int) -> None:
-        """A ping or a pong; picows was told to answer."""
-        self.broker.receive_ping(ConnectionId(connection), now_us())
-
-    def receive_refused(self, data: bytes, connection: int, reason: Reason, size: int) -> None:
-        """A frame that was not taken in whole."""
+    def refused(self, data: bytes, link: ConnectionId, reason: Reason, size: int) -> None:
+        """A message that was not taken in whole."""
         self._plan()
         self._feed()
-        self.broker.receive_refused(data, ConnectionId(connection), self._now, reason, size)
+        self.broker.receive_refused(data, link, self._now, reason, size)
 
-    def receive_paused(self, connection: int) -> None:
+    def paused(self, link: ConnectionId) -> None:
         """The kernel takes no more for this connection."""
-        self.broker.receive_paused(ConnectionId(connection), now_us())
+        self.broker.receive_paused(link, now_us())
 
-    def receive_resumed(self, connection: int) -> None:
+    def resumed(self, link: ConnectionId) -> None:
         """The kernel has taken everything."""
         self._plan()
-        self.broker.receive_resumed(ConnectionId(connection), self._now)
+        self.broker.receive_resumed(link, self._now)
 
-    def receive_closed(self, connection: int) -> None:
-        """The wire is gone."""
-        if self._connections.pop(connection, None) is None:
+    def closed(self, link: ConnectionId, code: int) -> None:  # noqa: ARG002
+        """The connection is gone."""
+        if self._connections.pop(link, None) is None:
             return
-        self._texts.discard(connection)
-        self._opened_at.pop(connection, None)
-        self._serials.pop(connection, None)
-        self._read_buffer_bytes -= self._read_buffers.pop(connection, 0)
+        self._texts.discard(link)
+        self._opened_at.pop(link, None)
+        self._serials.pop(link, None)
         self._plan()
         if self._is_gated:
             # What it sent before must be fed first; but nothing more may be handed over to it.
-            self.broker.receive_broken(ConnectionId(connection), self._now)
-            self._closed_while_gated.append(ConnectionId(connection))
+            self.broker.receive_broken(link, self._now)
+            self._closed_while_gated.append(link)
         else:
             self._feed()
-            self.broker.receive_closed(ConnectionId(connection), self._now)
+            self.broker.receive_closed(link, self._now)
 
     # A turn
 
@@ -354,13 +354,16 @@ class PcpServer:
             if payloads is not last:
                 last = payloads
                 frames = encode_frames(payloads, number in texts)
-            connection.send(frames)
+            connection.write(frames)
 
     def _act(self, event: Event) -> None:
         match event:
             case MessageHandled():
                 log_message(event)
             case SessionOpened(connection=connection, uri=uri, version=version):
+                link = self._connections.get(connection)
+                if link is not None:
+                    link.trust()
                 opened = self._opened_at.pop(connection, None)
                 if opened is not None:
                     self.metrics.handshake_seconds.observe(self._loop.time() - opened)
@@ -440,8 +443,10 @@ class PcpServer:
 
     # Revocation
 
-    def _next_revocations(self) -> float | None:
-        return None if self._revocations is None else self._revocations.next_update_s
+    def _expiries(self) -> dict[str, float | None]:
+        assert self._tls is not None
+        promised = None if self._revocations is None else self._revocations.next_update_s
+        return {**self._tls.expiries(), "revocations": promised}
 
     async def _watch_revocations(self, revocations: RevocationList) -> None:
         while True:

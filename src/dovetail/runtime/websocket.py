@@ -1,278 +1,212 @@
-"""WebSocket behind a thin interface: what the shells need of a connection, and picows as the one that provides it.
+"""WebSockets for servers and clients: the same bounds on both sides, picows behind an interface of our own.
 
-picows hands over frames, not messages: reassembly of fragments and its bounds are here. Frames for sending are made
-here too, so that one prebuilt frame can go to every recipient and all of a turn goes out in one write. The transport's
-high-water mark is zero: `receive_paused` comes as soon as the kernel does not take everything at once.
+A `Link` is one open WebSocket, whoever opened it. `listen` and `dial` make links and tell a `LinkHandler` what happens
+to them. picows hands over frames, not messages: fragments are put together here, within bounds. Whatever breaks a
+bound or a rule of RFC 6455 ends the link, after `refused` was told where bytes were refused.
+
+The transport's high-water mark is zero: `paused` comes as soon as the kernel does not take everything at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
+import socket
 import ssl
-import struct
-from collections.abc import Iterable
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Generic, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
 
+import aiofastnet
 import picows
+import picows.picows
 
+from dovetail.model.errors import ConnectError
 from dovetail.model.hop import Reason
-from dovetail.runtime.listening import listening
+from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_INTERNAL_ERROR, CLOSE_NORMAL
+from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, format_address, log
+from dovetail.runtime.frames import Assembler, Memory
+from dovetail.runtime.http import Reply
+from dovetail.runtime.tls import ServerTls, describe_failure, silence_resets
 
-MAX_FRAGMENTS = 16_384
 MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
 READ_BUFFER_BYTES = 2_048
-LARGE_FRAME_BYTES = 1024 * 1024
-BACKLOG = 4_096
 LINGER_S = 1.0
+_UNUSED_S = 3600.0  # who waits for a handshake limits its time, not the transport
+
+CLOSE_GOING_AWAY = 1001
+_NO_CODE = 1005
+_PROTOCOL_ERROR = 1002
+_TOO_BIG = 1009
 
 _BINARY = picows.WSMsgType.BINARY
 _TEXT = picows.WSMsgType.TEXT
+_DATA = (_BINARY, _TEXT)
 _CONTINUATION = picows.WSMsgType.CONTINUATION
 _PING = picows.WSMsgType.PING
 _PONG = picows.WSMsgType.PONG
 _CLOSE = picows.WSMsgType.CLOSE
-_NORMAL = 1000
-_TOO_BIG = 1009
-_PROTOCOL_ERROR = 1002
-_OPCODE_TEXT = 0x81
-_OPCODE_BINARY = 0x82
-_OPCODE_CLOSE = 0x88
 
-log = logging.getLogger("dovetail.websocket")
-_numbers = itertools.count(1)
+_picows_log = logging.getLogger("dovetail.websocket.picows")
+_picows_log.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
+_quiet = logging.LoggerAdapter(_picows_log)  # of a Logger it would make one more for each connection
 
+HANDSHAKE = HandshakeLimits()
 
-class Connection(Protocol):
-    """An open WebSocket connection, as shells use it."""
-
-    @property
-    def id(self) -> int:
-        """A number that no other connection of this process has."""
-
-    def send(self, frames: bytes) -> None:
-        """Write whole frames, as `encode_frames` makes them."""
-
-    def close(self, code: int, detail: str) -> None:
-        """Write a close frame and drop the wire without waiting for an answer."""
-
-    def abort(self) -> None:
-        """Drop the wire at once."""
-
-    @property
-    def write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-
-    def take_certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, as `ssl` describes it, which is not kept; None without TLS."""
+LinkId = TypeVar("LinkId")
 
 
-class Handler(Protocol):
-    """Who is told what happens to the connections of a listener; called from the event loop, must not raise."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of a link; the same for those who listen and those who dial."""
 
-    def admit(self, path: str) -> int | None:
-        """Before the upgrade: None to go on, or the HTTP status to refuse with."""
-
-    def receive_opened(self, connection: Connection, path: str) -> None: ...
-    def receive_message(self, data: bytes, connection: int, is_text: bool) -> None: ...
-    def receive_large(self, connection: int, size: int) -> None:
-        """A frame so large came that the connection's read buffer stays large: up to twice this size."""
-
-    def receive_ping(self, connection: int) -> None: ...
-    def receive_refused(self, data: bytes, connection: int, reason: Reason, size: int) -> None: ...
-    def receive_paused(self, connection: int) -> None: ...
-    def receive_resumed(self, connection: int) -> None: ...
-    def receive_closed(self, connection: int) -> None: ...
+    max_message_bytes: int
+    max_fragments: int = 16_384
+    max_unsent_bytes: int | None = None
+    untrusted_bytes: int | None = None
+    handshake: HandshakeLimits = HANDSHAKE
+    ping_s: float | None = None
 
 
-def encode_frames(payloads: Iterable[bytes], is_text: bool) -> bytes:
-    """Messages as unmasked frames, one after the other; what a server sends (RFC 6455, 5.2)."""
-    opcode = _OPCODE_TEXT if is_text else _OPCODE_BINARY
-    parts: list[bytes] = []
-    for payload in payloads:
-        size = len(payload)
-        if size < 126:
-            parts.append(bytes((opcode, size)))
-        elif size < 65_536:
-            parts.append(struct.pack(">BBH", opcode, 126, size))
-        else:
-            parts.append(struct.pack(">BBQ", opcode, 127, size))
-        parts.append(payload)
-    return b"".join(parts)
+PROCESS_MEMORY = Memory(1 << 30)
 
 
-def encode_close(code: int, detail: str) -> bytes:
-    """A close frame of a server; the detail is cut to what fits."""
-    text = detail.encode()[:MAX_CLOSE_DETAIL_BYTES].decode(errors="ignore").encode()
-    return struct.pack(">BBH", _OPCODE_CLOSE, 2 + len(text), code) + text
+class LinkHandler(Generic[LinkId]):
+    """Who is told what happens to links; called from the event loop, must not raise. Override what matters."""
+
+    def opened(self, link: Link, label: str) -> None:
+        """The handshake is done; `label` is what `dial` or `admit` said."""
+
+    def frame(self, data: bytes, link: LinkId, is_text: bool) -> None:
+        """A whole message came; the hot path."""
+
+    def pinged(self, link: LinkId) -> None:
+        """A ping, which is answered already, or a pong came."""
+
+    def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
+        """A message of at least `size` bytes, beginning with `data`, was not taken; the link is closed next."""
+
+    def paused(self, link: LinkId) -> None:
+        """The kernel takes no more."""
+
+    def resumed(self, link: LinkId) -> None:
+        """The kernel has taken everything."""
+
+    def closed(self, link: LinkId, code: int) -> None:
+        """The link is gone: with the peer's close code, 1005 if it gave none, 1006 if it did not say goodbye."""
 
 
-class Assembler:
-    """Puts the fragments of one connection together, within bounds."""
+class Request(Protocol):
+    """A GET, before any upgrade."""
 
-    __slots__ = ("_count", "_is_text", "_max_bytes", "_parts")
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._parts: bytearray | None = None
-        self._count = 0
-        self._is_text = False
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no message is begun."""
-        return self._parts is None
-
-    @property
-    def beginning(self) -> bytes:
-        """What has come of the message that is begun."""
-        return bytes(self._parts or b"")
-
-    def add(self, payload: bytes, *, opens: bool, is_last: bool, is_text: bool) -> tuple[bytes, bool] | None:
-        """Take a fragment; returns the message and whether it is text once it is whole. ValueError if out of bounds."""
-        if opens:
-            if self._parts is not None:
-                raise ValueError("a message began inside another")
-            self._parts, self._count, self._is_text = bytearray(), 0, is_text
-        elif self._parts is None:
-            raise ValueError("a continuation of nothing")
-        self._count += 1
-        if self._count > MAX_FRAGMENTS or len(self._parts) + len(payload) > self._max_bytes:
-            raise OverflowError(f"more than {self._max_bytes} bytes or {MAX_FRAGMENTS} fragments")
-        self._parts += payload
-        if not is_last:
-            return None
-        message, self._parts = bytes(self._parts), None
-        return message, self._is_text
+    path: bytes
+    headers: Any
 
 
-class PicowsConnection(picows.WSListener):
-    """One connection of picows: both its listener and our Connection."""
+@dataclass(frozen=True, slots=True)
+class Accept(Generic[LinkId]):
+    """Let a request become the link of this id."""
+
+    link: LinkId
+    label: str = ""
+
+
+class Link(picows.WSListener):
+    """An open WebSocket, of either side: what shells call, and behind it what picows calls."""
 
     __slots__ = (
         "_assembler",
+        "_code",
         "_handler",
         "_is_closing",
-        "_max_bytes",
-        "_path",
+        "_is_held_back",
+        "_is_trusted",
+        "_is_wanted",
+        "_label",
+        "_limits",
+        "_memory",
         "_receive",
+        "_transport",
         "_underlying",
         "id",
+        "write",
     )
 
-    def __init__(self, handler: Handler, path: str, max_bytes: int) -> None:
-        self.id = next(_numbers)
+    def __init__(self, handler: LinkHandler[Any], link: Any, label: str, limits: Limits, memory: Memory) -> None:
+        self.id = link
         self._handler = handler
-        self._receive = handler.receive_message
-        self._path = path
-        self._max_bytes = max_bytes
+        self._receive = handler.frame
+        self._label = label
+        self._limits = limits
         self._assembler: Assembler | None = None
-        self._underlying: Any = None
+        self._memory = memory
+        self._is_held_back = False
+        self._is_trusted = limits.untrusted_bytes is None
+        self._is_wanted = True
+        self._code = CLOSE_ABNORMAL
         self._is_closing = False
 
-    # Called by picows
+    @property
+    def peer(self) -> str:
+        """Address and port of the other side."""
+        return format_address(self._underlying.get_extra_info("peername"))
 
-    def on_ws_connected(self, transport: picows.WSTransport) -> None:
-        self._underlying = transport.underlying_transport
-        self._underlying.set_write_buffer_limits(high=0)
-        # picows keeps both for as long as the connection lives; their headers take 2 KiB
-        for exchanged in (transport.request, transport.response):
-            exchanged.headers.clear()
-        self._handler.receive_opened(cast(Connection, self), self._path)
+    def send(self, message: bytes, *, is_text: bool) -> None:
+        """Write one message; a peer that leaves more than `max_unsent_bytes` unread is dropped."""
+        limit = self._limits.max_unsent_bytes
+        if limit is not None and self.unsent_bytes > limit:
+            log.warning("link %s to %s is dropped: more than %d bytes unsent", self.id, self.peer, limit)
+            self.abort()
+        elif not self._is_closing:
+            self._transport.send(_TEXT if is_text else _BINARY, message)
 
-    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
-        if self._is_closing:
-            return
-        kind = frame.msg_type
-        if frame.fin and self._assembler is None and not frame.rsv1:
-            if kind == _BINARY:
-                payload = frame.get_payload_as_bytes()
-                self._receive(payload, self.id, False)
-                if len(payload) > LARGE_FRAME_BYTES:
-                    self._handler.receive_large(self.id, len(payload))
-                return
-            if kind == _TEXT:
-                payload = frame.get_payload_as_bytes()
-                self._receive(payload, self.id, True)
-                if len(payload) > LARGE_FRAME_BYTES:
-                    self._handler.receive_large(self.id, len(payload))
-                return
-        if kind == _PING:
-            if self.write_buffer_size <= MAX_PONG_BACKLOG_BYTES:
-                transport.send_pong(frame.get_payload_as_bytes())
-            self._handler.receive_ping(self.id)
-        elif kind == _PONG:
-            self._handler.receive_ping(self.id)
-        elif kind == _CLOSE:
-            self.close(int(cast(int, frame.get_close_code())) or _NORMAL, "")
-        else:
-            self._take_fragment(frame)
-
-    def _take_fragment(self, frame: picows.WSFrame) -> None:
-        if frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.close(_PROTOCOL_ERROR, "no extension was agreed on")
-            return
-        if self._assembler is None:
-            self._assembler = Assembler(self._max_bytes)
-        kind = frame.msg_type
-        try:
-            whole = self._assembler.add(
-                frame.get_payload_as_bytes(),
-                opens=kind != _CONTINUATION,
-                is_last=bool(frame.fin),
-                is_text=kind == _TEXT,
-            )
-        except OverflowError as error:
-            beginning = self._assembler.beginning
-            size = len(beginning) + frame.payload_size
-            self._handler.receive_refused(beginning, self.id, Reason.TOO_LARGE, size)
-            self.close(_TOO_BIG, str(error))
-        except ValueError as error:
-            self._handler.receive_refused(frame.get_payload_as_bytes(), self.id, Reason.MALFORMED, frame.payload_size)
-            self.close(_PROTOCOL_ERROR, str(error))
-        else:
-            if whole is not None:
-                self._assembler = None
-                self._receive(whole[0], self.id, whole[1])
-
-    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:
-        handshake = transport.close_handshake
-        if handshake is not None and handshake.sent is not None and cast(int, handshake.sent.code) == _TOO_BIG:
-            # picows refuses a frame by its header, before any of it is stored
-            self._handler.receive_refused(b"", self.id, Reason.TOO_LARGE, self._max_bytes + 1)
-        self._is_closing = True
-        self._handler.receive_closed(self.id)
-
-    def pause_writing(self) -> None:
-        self._handler.receive_paused(self.id)
-
-    def resume_writing(self) -> None:
-        self._handler.receive_resumed(self.id)
-
-    # The Connection
-
-    def send(self, frames: bytes) -> None:
-        """Write whole frames."""
-        self._underlying.write(frames)
-
-    def close(self, code: int, detail: str) -> None:
-        """Write a close frame and drop the wire; a peer that does not read has until the linger time is over."""
+    def close(self, code: int, detail: str = "") -> None:
+        """Write a close frame and hang up without waiting for an answer; once is enough."""
         if self._is_closing:
             return
         self._is_closing = True
-        self._underlying.write(encode_close(code, detail))
+        self._memory.release(self)
+        text = detail.encode()[:MAX_CLOSE_DETAIL_BYTES].decode(errors="ignore")
+        self._transport.send_close(cast(Any, code), text)
         self._underlying.close()
         asyncio.get_running_loop().call_later(LINGER_S, self._underlying.abort)
 
     def abort(self) -> None:
-        """Drop the wire at once."""
+        """Hang up at once."""
         self._is_closing = True
         self._underlying.abort()
 
+    def set_reading(self, wanted: bool) -> None:
+        """Stop or go on taking bytes from the peer."""
+        self._is_wanted = wanted
+        if wanted and not self._is_held_back:
+            self._underlying.resume_reading()
+        else:
+            self._underlying.pause_reading()
+
+    def trust(self) -> None:
+        """The peer has proven who it is: `untrusted_bytes` no longer counts."""
+        self._is_trusted, self._is_held_back = True, False
+        self.set_reading(self._is_wanted)
+
+    def hold(self, more_bytes: int) -> None:
+        """Count what has come of messages that are not whole; of an untrusted peer no more is read at its limit."""
+        if not self._is_closing:
+            held = self._memory.hold(self, more_bytes)
+            if not self._is_trusted and held > (self._limits.untrusted_bytes or 0):
+                self._is_held_back = True
+                self._underlying.pause_reading()
+
+    def refuse_more(self, size: int) -> None:
+        """All links together hold too much, and this one the most."""
+        self._handler.refused(b"", self.id, Reason.QUEUE_FULL, size)
+        self.close(CLOSE_INTERNAL_ERROR, "unfinished messages exceed the memory limit")
+
     @property
-    def write_buffer_size(self) -> int:
+    def unsent_bytes(self) -> int:
         """Bytes that the kernel has not taken yet."""
         return int(self._underlying.get_write_buffer_size())
 
@@ -285,44 +219,211 @@ class PicowsConnection(picows.WSListener):
         kept.clear()
         return certificate
 
+    # Called by picows
+
+    def on_ws_connected(self, transport: picows.WSTransport) -> None:
+        self._transport = transport
+        self._underlying: Any = transport.underlying_transport
+        self._underlying.set_write_buffer_limits(high=0)
+        self.write = self._underlying.write
+        # picows keeps both for as long as the connection lives; their headers take 2 KiB
+        for exchanged in (transport.request, transport.response):
+            exchanged.headers.clear()
+        self._handler.opened(self, self._label)
+
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
+        if self._is_closing:
+            return
+        kind = frame.msg_type
+        if frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._refuse(frame, "a reserved bit is set, but no extension was agreed on")
+        elif frame.fin and self._assembler is None and kind in _DATA:
+            self._receive(frame.get_payload_as_bytes(), self.id, kind == _TEXT)
+        elif kind == _PING:
+            if self.unsent_bytes <= MAX_PONG_BACKLOG_BYTES:
+                transport.send_pong(frame.get_payload_as_bytes())
+            self._handler.pinged(self.id)
+        elif kind == _PONG:
+            self._handler.pinged(self.id)
+        elif kind == _CLOSE:
+            self._code = int(cast(int, frame.get_close_code())) or _NO_CODE
+            self.close(CLOSE_NORMAL if self._code == _NO_CODE else self._code)
+        else:
+            self._take_fragment(frame)
+
+    def _take_fragment(self, frame: picows.WSFrame) -> None:
+        if frame.msg_type == _CONTINUATION:
+            if self._assembler is None:
+                self._refuse(frame, "a continuation of nothing")
+                return
+        elif self._assembler is not None:
+            self._refuse(frame, "a message began inside another")
+            return
+        else:
+            limits, is_text = self._limits, frame.msg_type == _TEXT
+            self._assembler = Assembler(limits.max_message_bytes, limits.max_fragments, is_text=is_text)
+        assembler = self._assembler
+        try:
+            assembler.add(frame.get_payload_as_bytes())
+        except OverflowError as error:
+            size = len(assembler.parts) + frame.payload_size
+            self._handler.refused(bytes(assembler.parts), self.id, Reason.TOO_LARGE, size)
+            self.close(_TOO_BIG, str(error))
+            return
+        if frame.fin:
+            self._assembler = None
+            self.hold(frame.payload_size - len(assembler.parts))
+            self._receive(bytes(assembler.parts), self.id, assembler.is_text)
+        else:
+            self.hold(frame.payload_size)
+
+    def _refuse(self, frame: picows.WSFrame, detail: str) -> None:
+        self._handler.refused(frame.get_payload_as_bytes(), self.id, Reason.MALFORMED, frame.payload_size)
+        self.close(_PROTOCOL_ERROR, detail)
+
+    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:
+        sent = transport.close_handshake and transport.close_handshake.sent
+        if not self._is_closing and sent and cast(int, sent.code) == _TOO_BIG:
+            # picows refuses a frame by its header, before any of it is stored
+            self._handler.refused(b"", self.id, Reason.TOO_LARGE, self._limits.max_message_bytes + 1)
+        self._is_closing = True
+        self._memory.release(self)
+        self._handler.closed(self.id, self._code)
+
+    def pause_writing(self) -> None:
+        self._handler.paused(self.id)
+
+    def resume_writing(self) -> None:
+        self._handler.resumed(self.id)
+
+
+_PicowsProtocol: Any = picows.picows.WSProtocol  # type: ignore[attr-defined]
+_get_buffer = _PicowsProtocol.get_buffer
+
+
+class _Protocol(_PicowsProtocol):  # type: ignore[misc]
+    """What reads from the transport; tells the link how large its read buffer gets, which never shrinks."""
+
+    __slots__ = ("_counted_bytes",)
+
+    def __init__(self, make_link: Callable[..., Any], limits: Limits, authority: str | None, path: str | None) -> None:
+        super().__init__(
+            authority,
+            path,
+            authority is not None,
+            make_link,
+            _quiet,
+            True,  # hang up on an exception
+            None,  # the handshake's time is limited by who waits for it
+            limits.ping_s is not None,
+            limits.ping_s,
+            limits.ping_s,
+            picows.WSAutoPingStrategy.PING_PERIODICALLY,
+            False,  # pings are answered by the link
+            limits.max_message_bytes,
+            None,
+            READ_BUFFER_BYTES,
+        )
+        self._counted_bytes = READ_BUFFER_BYTES
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Room for the next read. The buffer doubles when it is nearly full: half of it or more is free then."""
+        free: memoryview = _get_buffer(self, size_hint)
+        if len(free) > self._counted_bytes and self.listener is not None:
+            more, self._counted_bytes = len(free) - self._counted_bytes, len(free)
+            self.listener.hold(more)
+        return free
+
 
 async def listen(
-    handler: Handler,
+    handler: LinkHandler[LinkId],
     host: str,
     port: int,
     *,
-    context: ssl.SSLContext | None,
-    max_bytes: int,
-    handshake_timeout_s: float,
-) -> asyncio.Server:
-    """Accept connections for a handler until the server that is returned is closed."""
+    admit: Callable[[Request], Accept[LinkId] | Reply],
+    tls: ServerTls | None,
+    limits: Limits,
+    memory: Memory = PROCESS_MEMORY,
+) -> Acceptor:
+    """Accept links until the acceptor is closed; `admit` decides what each GET gets, before any upgrade.
 
-    def upgrade(request: picows.WSUpgradeRequest) -> picows.WSListener | picows.WSUpgradeResponseWithListener:
-        path = request.path.decode("latin-1")
-        status = handler.admit(path)
-        if status is None:
-            return PicowsConnection(handler, path, max_bytes)
-        headers = {"Connection": "close", **({"Retry-After": "5"} if status == 503 else {})}
-        response = picows.WSUpgradeResponse.create_error_response(status, extra_headers=headers)
+    A failed handshake is one line in the log, and counted by the acceptor.
+    """
+    loop = asyncio.get_running_loop()
+    silence_resets(loop)
+
+    def upgrade(request: picows.WSUpgradeRequest) -> Any:
+        answer = admit(request)
+        if isinstance(answer, Accept):
+            return Link(handler, answer.link, answer.label, limits, memory)
+        response = picows.WSUpgradeResponse.create_101_response()
+        response.status = HTTPStatus(answer.status)
+        response.headers.clear()
+        response.headers.extend([("Content-Type", answer.media_type), *answer.headers])
+        response.body = answer.body
         return picows.WSUpgradeResponseWithListener(response, None)
 
-    more: dict[str, Any] = {} if context is None else {"ssl_handshake_timeout": handshake_timeout_s}
-    with listening("tcp", host, port):
-        return await picows.ws_create_server(
-            upgrade,
-            host,
-            port,
-            ssl=context,
-            websocket_handshake_timeout=handshake_timeout_s,
-            enable_auto_pong=False,
-            max_frame_size=max_bytes,
-            read_buffer_init_size=READ_BUFFER_BYTES,
-            logger_name=quiet_log,
-            backlog=BACKLOG,
-            **more,
+    async def greet(accepted: socket.socket) -> None:
+        protocol = _Protocol(upgrade, limits, None, None)
+        context = None if tls is None else tls.current()
+        timeout_s = None if context is None else _UNUSED_S
+        connecting = aiofastnet.connect_accepted_socket(
+            loop, lambda: protocol, accepted, ssl=context, ssl_handshake_timeout=timeout_s
         )
+        await _open(protocol, connecting)
+
+    acceptor = Acceptor(greet, limits.handshake)
+    await acceptor.start(host, port)
+    return acceptor
 
 
-_quiet_logger = logging.getLogger("dovetail.websocket.picows")
-_quiet_logger.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
-quiet_log = logging.LoggerAdapter(_quiet_logger)  # of a Logger it would make one more for each connection
+async def dial(
+    handler: LinkHandler[LinkId],
+    url: str,
+    link: LinkId,
+    *,
+    tls: ssl.SSLContext | None,
+    limits: Limits,
+    label: str = "",
+    server_hostname: str | None = None,
+    memory: Memory = PROCESS_MEMORY,
+) -> Link:
+    """Open a link, which is `opened` before this returns; raises ConnectError with one line.
+
+    Whoever gives up waiting leaves no socket behind.
+    """
+    loop = asyncio.get_running_loop()
+    silence_resets(loop)
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    opened = Link(handler, link, label, limits, memory)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    protocol = _Protocol(lambda: opened, limits, parts.netloc, path)
+    more: dict[str, Any] = {}
+    if parts.scheme == "wss":
+        more = {"ssl": tls or ssl.create_default_context(), "server_hostname": server_hostname or host}
+        more["ssl_handshake_timeout"] = _UNUSED_S
+    try:
+        async with asyncio.timeout(limits.handshake.timeout_s):
+            port = parts.port or (443 if more else 80)
+            await _open(protocol, aiofastnet.create_connection(loop, lambda: protocol, host, port, **more))
+            if protocol.listener is None:
+                raise ConnectionResetError
+    except TimeoutError:
+        raise ConnectError(f"{url} did not answer within {limits.handshake.timeout_s:g} s") from None
+    except OSError as error:
+        raise ConnectError(f"{url} cannot be reached: {describe_failure(error)}") from None
+    except picows.WSError as error:
+        raise ConnectError(f"{url} refuses: {error}") from None
+    return opened
+
+
+async def _open(protocol: _Protocol, connecting: Awaitable[object]) -> None:
+    """Wait until a protocol's transport is connected and its upgrade is done; give up both on any error."""
+    try:
+        await connecting
+        await protocol.wait_until_handshake_complete()
+    except BaseException:
+        if protocol.transport is not None:
+            protocol.transport.disconnect(False)
+        raise

@@ -24,8 +24,9 @@ from dovetail.journal.journal import Journal
 from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.http import fetch
+from dovetail.runtime.tls import client_context
 from dovetail.runtime.won_driver import Driver
-from dovetail.runtime.won_socket import client_context, fetch
 from dovetail.tlog.keys import Signer
 from dovetail.won.chain import ChainState
 from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
@@ -115,7 +116,7 @@ class OwnerHome:
 
     async def fetch_keys(self, uris: set[str]) -> None:
         """Fetch and keep the documents that are missing."""
-        context = client_context(self.file.authority)
+        context = client_context(authority=self.file.authority)
         for uri in uris - self.find_keys(uris).keys():
             data = await fetch(uri, context)
             if data is not None:
@@ -163,7 +164,7 @@ class OwnerClient:
             self.owner,
             self.journal,
             label=LinkKind.OWNER.value,
-            context=client_context(self.home.file.authority),
+            context=client_context(authority=self.home.file.authority),
             observer=self._observe,
             read_document=self.home.read_document,
             keep_document=self.home.keep_document,

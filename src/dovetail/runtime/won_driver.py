@@ -14,17 +14,19 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, assert_never
 
-import picows
-
 from dovetail.journal.journal import Journal
-from dovetail.model.errors import JournalError
-from dovetail.model.hop import Observation
+from dovetail.model.errors import ConnectError, JournalError
+from dovetail.model.hop import Observation, Reason
+from dovetail.model.wire import CLOSE_NORMAL
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.won_socket import Wire, connect, fetch
+from dovetail.runtime.http import fetch
+from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Limits, Link, LinkHandler, dial
 from dovetail.won.events import CloseLink, Event, KeyWanted, OpenLink, Outgoing, SendFrame
 
 RETRY_JOURNAL_S = 0.2
 MAX_WAITING_TURNS = 20_000
+# Larger messages than the core takes still reach it, so that their refusal is journaled
+LIMITS = Limits(max_message_bytes=16 << 20, max_unsent_bytes=32 << 20, ping_s=20.0)
 log = logging.getLogger("dovetail.won")
 
 
@@ -49,7 +51,7 @@ class _Turn:
         self.outgoing = outgoing
 
 
-class Driver:
+class Driver(LinkHandler[str]):
     """One core on the event loop. `start` it, `feed` it, `stop` it."""
 
     def __init__(
@@ -70,7 +72,7 @@ class Driver:
         self._observer = observer
         self._read_document = read_document
         self._keep_document = keep_document
-        self._wires: dict[str, Wire] = {}
+        self._links: dict[str, Link] = {}
         self._opening: set[str] = set()
         self._unwanted: set[str] = set()
         self._turns: list[_Turn] = []
@@ -103,7 +105,7 @@ class Driver:
         self.settle()
 
     async def stop(self) -> None:
-        """Journal and send what waits, then end all wires."""
+        """Journal and send what waits, then close all links."""
         if self._timer is not None:
             self._timer.cancel()
         if self.is_alive:
@@ -114,8 +116,8 @@ class Driver:
             if task is not None:
                 task.cancel()
         await asyncio.gather(*self._tasks, *([self._writer] if self._writer else []), return_exceptions=True)
-        for wire in list(self._wires.values()):
-            wire.close(1001)
+        for link in list(self._links.values()):
+            link.close(CLOSE_GOING_AWAY)
         await asyncio.sleep(0)
 
     def settle(self) -> None:
@@ -129,39 +131,43 @@ class Driver:
                 self._set_reading(False)
         self._arm()
 
-    # -- wires
+    # -- links
 
-    def adopt(self, wire: Wire) -> None:
-        """A wire that somebody opened to us."""
-        self._wires[wire.name] = wire
-        wire.set_reading(self._is_reading)
+    def adopt(self, link: Link) -> None:
+        """A link that somebody opened to us."""
+        self._links[link.id] = link
+        link.set_reading(self._is_reading)
 
-    def receive_opened(self, wire: Wire) -> None:
-        """A wire that we opened is ready."""
-        if wire.name in self._unwanted:
-            self._unwanted.discard(wire.name)
-            wire.close(1000)
+    def opened(self, link: Link, label: str) -> None:  # noqa: ARG002
+        """A link that we opened is ready."""
+        if link.id in self._unwanted:
+            self._unwanted.discard(link.id)
+            link.close(CLOSE_NORMAL)
             return
-        self._wires[wire.name] = wire
-        self.core.receive_opened(wire.name, now_us())
+        self._links[link.id] = link
+        self.core.receive_opened(link.id, now_us())
         self.settle()
 
-    def receive_message(self, data: bytes, wire: Wire) -> None:
+    def frame(self, data: bytes, link: str, is_text: bool) -> None:  # noqa: ARG002
         """A message came."""
-        self.core.receive_frame(data, wire.name, now_us())
+        self.core.receive_frame(data, link, now_us())
         self.settle()
 
-    def receive_closed(self, wire: Wire) -> None:
-        """A wire ended."""
-        if self._wires.pop(wire.name, None) is not None:
-            self.core.receive_closed(wire.name, now_us())
+    def refused(self, data: bytes, link: str, reason: Reason, size: int) -> None:  # noqa: ARG002
+        """A message that was not taken in whole."""
+        log.warning("link %s is closed: %s, %d bytes or more", link, reason.value, size)
+
+    def closed(self, link: str, code: int) -> None:  # noqa: ARG002
+        """A link ended."""
+        if self._links.pop(link, None) is not None:
+            self.core.receive_closed(link, now_us())
             self.settle()
 
     def _set_reading(self, wanted: bool) -> None:
         if wanted is not self._is_reading:
             self._is_reading = wanted
-            for wire in self._wires.values():
-                wire.set_reading(wanted)
+            for link in self._links.values():
+                link.set_reading(wanted)
 
     # -- the queue of turns
 
@@ -208,28 +214,28 @@ class Driver:
         for item in outgoing:
             match item:
                 case SendFrame():
-                    wire = self._wires.get(item.link)
-                    if wire is not None:
-                        wire.send(item.data)
+                    link = self._links.get(item.link)
+                    if link is not None:
+                        link.send(item.data, is_text=True)
                 case OpenLink():
                     self._spawn(self._open(item))
                 case CloseLink():
-                    wire = self._wires.pop(item.link, None)
-                    if wire is not None:
-                        wire.close(item.code)
+                    link = self._links.pop(item.link, None)
+                    if link is not None:
+                        link.close(item.code)
                     elif item.link in self._opening:
                         self._unwanted.add(item.link)
                 case _:
                     assert_never(item)
 
     async def _open(self, item: OpenLink) -> None:
-        wire = Wire(item.link, self._label, self)
+        url = link_url(item.node, self._label)
         self._opening.add(item.link)
         try:
-            await connect(wire, item.node, self._context)
-        except (OSError, picows.WSError, TimeoutError) as error:
-            log.debug("%s cannot be reached: %s", item.node, error)
-            if item.link not in self._wires:
+            await dial(self, url, item.link, tls=self._context, limits=LIMITS)
+        except ConnectError as error:
+            log.debug("%s", error)
+            if item.link not in self._links:
                 self.core.receive_closed(item.link, now_us())
                 self.settle()
         finally:
@@ -266,3 +272,8 @@ class Driver:
         self._timer, self._timer_us = None, None
         self.core.handle_timer(now_us())
         self.settle()
+
+
+def link_url(node: str, kind: str) -> str:
+    """Where a node takes links of a kind."""
+    return f"{node.replace('http', 'ws', 1)}/link/{kind}"

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import random
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,12 +15,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.model.errors import ConfigError
+from dovetail.runtime.acceptor import Acceptor
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.http import Reply
+from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import Health, MetricsServer
-from dovetail.runtime.won_driver import Driver
+from dovetail.runtime.tls import ServerTls, client_context, first_expiry
+from dovetail.runtime.websocket import PROCESS_MEMORY, Accept, Link, Request, listen
+from dovetail.runtime.won_driver import LIMITS, Driver
 from dovetail.runtime.won_metrics import node_registry
-from dovetail.runtime.won_socket import Answer, Wire, client_context, serve, server_context
 from dovetail.tlog.keys import Signer
 from dovetail.won.archive import RecentArchive
 from dovetail.won.events import Event
@@ -68,13 +71,15 @@ class NodeServer:
         self.options = options
         self._observer = observer
         self._numbers = itertools.count(1)
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._metrics: MetricsServer | None = None
         self.metrics_port: int | None = None
-        self._server_context: ssl.SSLContext | None = None
+        self._tls: ServerTls | None = None
         if options.certificate is not None and options.certificate_key is not None:
-            self._server_context = server_context(options.certificate, options.certificate_key)
-        self._client_context = client_context(options.authority)
+            # Owners and nodes prove who they are by signatures, not certificates.
+            self._tls = ServerTls(options.certificate, options.certificate_key)
+        self._client_context = client_context(authority=options.authority)
+        self._authority_expiry = first_expiry(options.authority)
         self.journal = Journal.open(
             options.journal, server=options.uri, signer=Signer(options.uri, key), options=options.journal_options
         )
@@ -89,20 +94,31 @@ class NodeServer:
     async def start(self) -> int:
         """Rebuild the node from its journal, listen, and begin to work; the port."""
         self.node.restore(self.journal.hops(), now_us())
-        self.driver = Driver(
+        self.driver = _NodeDriver(
             self.node, self.journal, label=LinkKind.NODE.value, context=self._client_context, observer=self._observer
         )
-        self._server = await serve(self._answer, self.options.host, self.options.port, self._server_context)
+        self._acceptor = await listen(
+            self.driver,
+            self.options.host,
+            self.options.port,
+            admit=self._answer,
+            tls=self._tls,
+            limits=LIMITS,
+        )
         self.driver.start()
         if self.options.metrics is not None:
             registry = node_registry(self.node, self.journal, self.driver)
-            files = {"certificate": self.options.certificate, "authority": self.options.authority}
-            registry.register(CertificateCollector(files))
+            registry.register(CertificateCollector(self._expiries))
+            registry.register(LinkCollector(self._acceptor, PROCESS_MEMORY))
             self._metrics = MetricsServer(registry, self.health)
             self.metrics_port = await self._metrics.start(*self.options.metrics)
-        port: int = self._server.sockets[0].getsockname()[1]
+        port = self._acceptor.port
         log.info("node %s listens on port %d with %d atoms", self.node.uri, port, len(self.node.ledger.atoms))
         return port
+
+    def _expiries(self) -> dict[str, float | None]:
+        served = {} if self._tls is None else self._tls.expiries()
+        return {**served, "authority": self._authority_expiry}
 
     def health(self) -> Health:
         """Whether the node takes messages in and makes them durable."""
@@ -116,8 +132,8 @@ class NodeServer:
         """Stop listening, journal what waits, close the journal."""
         if self._metrics is not None:
             await self._metrics.stop()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
             await self.driver.stop()
         await asyncio.to_thread(self.journal.close)
 
@@ -128,32 +144,30 @@ class NodeServer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    def _answer(self, target: str, accept: str) -> Answer:
-        path, _, query = target.partition("?")
+    def _answer(self, request: Request) -> Accept[str] | Reply:
+        path, _, query = request.path.decode("latin-1").partition("?")
         for kind in LinkKind:
             if path == f"{NODE_PATH}/link/{kind.value}":
-                return Wire(f"in {next(self._numbers)}", kind.value, _Accepted(self.driver, self.node))
-        media_type = choose_media_type(accept)
+                return Accept(f"in {next(self._numbers)}", kind.value)
+        varies = (("Vary", "Accept"),)
+        media_type = choose_media_type(str(request.headers.get("accept", "")))
         if media_type is None:
-            return 406, "text/plain", b"TriG, N-Quads and Turtle are served\n"
+            return Reply(406, b"TriG, N-Quads and Turtle are served\n", headers=varies)
         # Only what the journal has is shown: a message that could still be lost is not told to anybody.
         body = encode_resource(self.node, path, query, media_type, self.journal.raw)
-        return (200, media_type, body) if body is not None else (404, "text/plain", b"not found\n")
+        if body is None:
+            return Reply(404, b"not found\n", headers=varies)
+        return Reply(200, body, media_type, varies)
 
 
-class _Accepted:
-    """The handler of wires that others opened."""
+class _NodeDriver(Driver):
+    """The driver of a node, to which others open links too: these have a label, their kind."""
 
-    def __init__(self, driver: Driver, node: Node) -> None:
-        self._driver = driver
-        self._node = node
+    core: Node
 
-    def receive_opened(self, wire: Wire) -> None:
-        self._driver.adopt(wire)
-        self._node.receive_accepted(wire.name, LinkKind(wire.kind), now_us())
-
-    def receive_message(self, data: bytes, wire: Wire) -> None:
-        self._driver.receive_message(data, wire)
-
-    def receive_closed(self, wire: Wire) -> None:
-        self._driver.receive_closed(wire)
+    def opened(self, link: Link, label: str) -> None:
+        if label:
+            self.adopt(link)
+            self.core.receive_accepted(link.id, LinkKind(label), now_us())
+        else:
+            super().opened(link, label)

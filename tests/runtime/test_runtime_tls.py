@@ -1,10 +1,12 @@
-"""Names in certificates, and the revocation list."""
+"""Names in certificates, revocation lists, and certificates that are replaced."""
+
+import ssl
 
 import pytest
 
 from dovetail.keys.authority import CertificateKind, Names, create_authority, load_certificate
 from dovetail.model.errors import ConfigError, KeyFileError
-from dovetail.runtime.pcp_tls import RevocationList, common_name, serial_number, server_context
+from dovetail.runtime.tls import RevocationList, ServerTls, common_name, describe_failure, serial_number, server_context
 
 
 def certificate(*parts: tuple[tuple[str, str], ...]) -> dict[str, object]:
@@ -59,3 +61,48 @@ def test_files_that_cannot_be_used_are_named(tmp_path):
         RevocationList(str(tmp_path / "missing"), str(broken)).reload()
     with pytest.raises(KeyFileError, match=r"broken\.pem"):
         server_context(str(broken), str(broken), str(broken))
+
+
+@pytest.fixture
+def files(tmp_path):
+    authority = create_authority(tmp_path, "CA")
+    key, certificate = authority.issue("localhost", CertificateKind.SERVER, Names(dns=["localhost"]))
+    return certificate, key, tmp_path / "ca.pem"
+
+
+def test_a_replaced_certificate_is_used_for_the_next_connection(files):
+    certificate, key, authority = files
+    tls = ServerTls(str(certificate), str(key), str(authority), check_s=0)
+    first = tls.current()
+    assert tls.current() is first
+    certificate.write_bytes(certificate.read_bytes() + b"\n")
+    assert tls.current() is not first
+    assert tls.current().verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize("damage", ["garbage", "gone"])
+def test_where_a_replaced_certificate_cannot_be_used_the_last_one_stays(files, damage, caplog):
+    certificate, key, _ = files
+    good = certificate.read_bytes()
+    tls = ServerTls(str(certificate), str(key), check_s=0)
+    first = tls.current()
+    if damage == "gone":
+        certificate.unlink()
+    else:
+        certificate.write_text("nothing")
+    assert tls.current() is first
+    assert tls.current() is first
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    certificate.write_bytes(good + b"\n")
+    assert tls.current() is not first
+
+
+def test_a_failure_is_told_in_a_few_words():
+    expired = ssl.SSLCertVerificationError()
+    expired.verify_message = "certificate has expired"
+    assert describe_failure(expired) == "certificate not accepted: certificate has expired"
+    odd = ssl.SSLError()
+    odd.reason = "HTTP_REQUEST"
+    assert describe_failure(odd) == "tls: http request"
+    assert describe_failure(ConnectionResetError()) == "the peer closed the connection"
+    assert describe_failure(OSError(111, "Connect call failed ('::1', 1)")) == "connection refused"

@@ -1,0 +1,80 @@
+"""HTTP beside the WebSockets: answers to a GET, and a bounded GET of a document."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+MAX_DOCUMENT_BYTES = 1 << 20
+MAX_HEADER_BYTES = 16 << 10
+FETCH_S = 8.0
+
+
+class Reply(NamedTuple):
+    """An answer that ends its connection."""
+
+    status: int
+    body: bytes = b""
+    media_type: str = "text/plain"
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def encode(self, *, is_head: bool = False) -> bytes:
+        """The whole response; without its body for HEAD."""
+        head = [
+            f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
+            f"Content-Type: {self.media_type}",
+            f"Content-Length: {len(self.body)}",
+            "Connection: close",
+            *(f"{name}: {value}" for name, value in self.headers),
+        ]
+        return "\r\n".join([*head, "\r\n"]).encode("latin-1") + (b"" if is_head else self.body)
+
+
+async def fetch(uri: str, context: ssl.SSLContext | None, accept: str = "application/trig") -> bytes | None:
+    """GET a document; None if it is not there, too large, or nobody answers in time."""
+    try:
+        async with asyncio.timeout(FETCH_S):
+            return await _fetch(uri, context, accept)
+    except (OSError, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError):
+        return None
+
+
+async def _fetch(uri: str, context: ssl.SSLContext | None, accept: str) -> bytes | None:
+    parts = urlsplit(uri)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return None
+    is_secure = parts.scheme == "https"
+    reader, writer = await asyncio.open_connection(
+        parts.hostname,
+        parts.port or (443 if is_secure else 80),
+        ssl=(context or ssl.create_default_context()) if is_secure else None,
+        limit=MAX_HEADER_BYTES,
+    )
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        writer.write(request.encode("ascii"))
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        if head[0].split(" ")[1:2] != ["200"]:
+            return None
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        size = int(headers.get("content-length", "-1"))
+        if size > MAX_DOCUMENT_BYTES:
+            return None
+        if size >= 0:
+            return await reader.readexactly(size)
+        body = b"".join([chunk async for chunk in _chunks(reader)])
+        return body if len(body) <= MAX_DOCUMENT_BYTES else None
+    finally:
+        writer.close()
+
+
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    size = 0
+    while size <= MAX_DOCUMENT_BYTES and (chunk := await reader.read(65536)):
+        size += len(chunk)
+        yield chunk

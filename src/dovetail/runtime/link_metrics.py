@@ -1,0 +1,37 @@
+"""What only the listening side of a server sees, for Prometheus: handshakes, and messages that are not whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from dovetail.runtime.acceptor import Acceptor
+from dovetail.runtime.frames import Memory
+
+
+class LinkCollector(Collector):
+    """Asks an acceptor and the memory of its links."""
+
+    def __init__(self, acceptor: Acceptor, memory: Memory) -> None:
+        self._acceptor = acceptor
+        self._memory = memory
+
+    def collect(self) -> Iterator[Metric]:
+        """One family after the other."""
+        failures = CounterMetricFamily(
+            "dovetail_handshake_failures", "Connections that failed before they were links, by kind.", labels=["kind"]
+        )
+        for kind, count in sorted(self._acceptor.failures.items()):
+            failures.add_metric([kind], count)
+        yield failures
+        yield GaugeMetricFamily(
+            "dovetail_handshakes", "Connections in their TLS or HTTP handshake.", value=self._acceptor.handshake_count
+        )
+        yield GaugeMetricFamily(
+            "dovetail_unfinished_bytes",
+            "Read buffers beyond their first size, and fragments of messages that are not whole.",
+            value=self._memory.used_bytes,
+        )

@@ -1,0 +1,215 @@
+"""TLS for servers and clients: contexts, names in certificates, revocation lists, and why a handshake failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from dovetail.model.errors import ConfigError, KeyFileError
+
+MAX_REVOCATION_LIST_BYTES = 64 * 1024 * 1024
+CHECK_S = 2.0
+
+log = logging.getLogger("dovetail.tls")
+
+
+def server_context(certificate: str, key: str, authority: str | None = None) -> ssl.SSLContext:
+    """TLS 1.2 and 1.3 for a server; with an authority, clients must show a certificate that it signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # some clients of PCP speak no other
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0  # a session ticket would outlive a revocation
+    context.options |= ssl.OP_NO_TICKET
+    if authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    _load(context, certificate, key, authority)
+    return context
+
+
+def client_context(
+    certificate: str | None = None, key: str | None = None, authority: str | None = None
+) -> ssl.SSLContext:
+    """TLS for a client: the server's name must be certified by `authority`, or by one that the system trusts."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if authority is None:
+        context.load_default_certs()
+    _load(context, certificate, key, authority)
+    return context
+
+
+def _load(context: ssl.SSLContext, certificate: str | None, key: str | None, authority: str | None) -> None:
+    try:
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+        if authority is not None:
+            context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(path for path in (certificate, key, authority) if path is not None)
+        raise KeyFileError(f"{files} cannot be used: {error}") from None
+
+
+class ServerTls:
+    """A server's certificate, key and authority, read again for new connections when their files have changed."""
+
+    def __init__(self, certificate: str, key: str, authority: str | None = None, *, check_s: float = CHECK_S) -> None:
+        self._files = (certificate, key, authority)
+        self._check_s = check_s
+        self._stamps = self._stat()
+        self._load()
+        self._looked_at = time.monotonic()
+
+    def current(self) -> ssl.SSLContext:
+        """The context for a new connection; where changed files cannot be used, the last one that could be."""
+        now = time.monotonic()
+        if now - self._looked_at >= self._check_s:
+            self._looked_at = now
+            stamps = self._stat()
+            if stamps != self._stamps:
+                self._stamps = stamps
+                try:
+                    self._load()
+                    log.info("certificate read again: %s", self._files[0])
+                except KeyFileError as error:
+                    log.error("certificate not read, the last one stays: %s", error)
+        return self._context
+
+    def expiries(self) -> dict[str, float | None]:
+        """When the certificate and the authority of `current` are over."""
+        self.current()
+        return self._expiries
+
+    def _load(self) -> None:
+        certificate, _, authority = self._files
+        self._context = server_context(*self._files)
+        self._expiries = {"certificate": first_expiry(certificate), "authority": first_expiry(authority)}
+
+    def _stat(self) -> list[tuple[int, int] | None]:
+        return [_stamp(Path(path)) for path in self._files if path is not None]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def first_expiry(path: str | None) -> float | None:
+    """When the first certificate of a chain or bundle is over, in seconds since 1970; None without a file."""
+    if path is None:
+        return None
+    chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
+
+
+def silence_resets(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep aiofastnet from reporting a peer that left during its TLS handshake to the loop, which logs a traceback.
+
+    It passes the class ConnectionResetError where an instance belongs; nobody else does. It raises it, too.
+    """
+    handler = loop.get_exception_handler()
+    if not isinstance(handler, _Silencer):
+        loop.set_exception_handler(_Silencer(handler))
+
+
+class _Silencer:
+    def __init__(self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
+        self._handler = handler
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.get("exception") is ConnectionResetError:
+            return
+        if self._handler is not None:
+            self._handler(loop, context)
+        else:
+            loop.default_exception_handler(context)
+
+
+def describe_failure(error: OSError) -> str:
+    """Why a connection or its TLS handshake failed, in a few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate not accepted: {error.verify_message or error}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"tls: {error.reason.lower().replace('_', ' ')}"
+    if isinstance(error, ConnectionResetError):
+        return "the peer closed the connection"
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error) or type(error).__name__
+
+
+def common_name(certificate: dict[str, Any] | None) -> str | None:
+    """The one CN among all RDNs of a peer's certificate; None where there is none, or several."""
+    if not certificate:
+        return None
+    names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName" and value]
+    return names[0] if len(names) == 1 else None
+
+
+def serial_number(certificate: dict[str, Any] | None) -> int | None:
+    """The serial number of a peer's certificate."""
+    text = certificate.get("serialNumber") if certificate else None
+    return int(text, 16) if text else None
+
+
+class RevocationList:
+    """The serial numbers an authority has revoked, read again whenever the file changes."""
+
+    def __init__(self, path: str, authority: str) -> None:
+        self._path = Path(path)
+        self._authority = Path(authority)
+        self._stamp: tuple[int, int] | None = None
+        self.serials: frozenset[int] = frozenset()
+        self.next_update_s: float | None = None
+
+    def reload(self) -> frozenset[int]:
+        """Read the list if the file has changed; returns the numbers that are new. Raises ConfigError."""
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp == self._stamp:
+                return frozenset()
+            if status.st_size > MAX_REVOCATION_LIST_BYTES:
+                raise ConfigError(
+                    f"{self._path} has {status.st_size} bytes, expected at most {MAX_REVOCATION_LIST_BYTES}"
+                )
+            listed = self._read(self._path.read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{self._path} cannot be read: {error.strerror or error}") from None
+        self._stamp = stamp
+        new, self.serials = listed - self.serials, listed
+        return new
+
+    def _read(self, data: bytes) -> frozenset[int]:
+        try:
+            if data.lstrip().startswith(b"-----"):
+                revocations = x509.load_pem_x509_crl(data)
+            else:
+                revocations = x509.load_der_x509_crl(data)
+            authorities = x509.load_pem_x509_certificates(self._authority.read_bytes())
+        except ValueError as error:
+            raise ConfigError(f"{self._path} is not a revocation list: {error}") from None
+        issuers = [authority for authority in authorities if authority.subject == revocations.issuer]
+        if not any(_is_signed_by(revocations, issuer) for issuer in issuers):
+            raise ConfigError(f"{self._path} is not signed by an authority of {self._authority}")
+        promised = revocations.next_update_utc
+        self.next_update_s = None if promised is None else promised.timestamp()
+        return frozenset(entry.serial_number for entry in revocations)
+
+
+def _is_signed_by(revocations: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
+    key = issuer.public_key()
+    try:
+        return revocations.is_signature_valid(key)  # type: ignore[arg-type]
+    except TypeError:
+        return False  # a kind of key that signs no lists
