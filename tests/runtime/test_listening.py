@@ -8,7 +8,7 @@ import socket
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dovetail.model.errors import PlaceTaken
+from dovetail.model.errors import ResourceBusy
 from dovetail.runtime.listening import listening
 from dovetail.runtime.metrics import Health, MetricsServer
 
@@ -32,7 +32,7 @@ def test_a_free_port_is_taken():
 def test_a_port_in_use_is_named_with_what_to_do():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PlaceTaken) as caught:
+        with pytest.raises(ResourceBusy) as caught:
             start("127.0.0.1", port)
     assert str(caught.value) == (
         f"tcp port {port} of 127.0.0.1 is in use: stop the program that has it, or name another port"
@@ -40,7 +40,7 @@ def test_a_port_in_use_is_named_with_what_to_do():
 
 
 def test_an_address_of_another_machine_is_named():
-    with pytest.raises(PlaceTaken, match=r"tcp port 0 of 192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ResourceBusy, match=r"tcp port 0 of 192\.0\.2\.1 is no address of this machine"):
         start("192.0.2.1", 0)
 
 

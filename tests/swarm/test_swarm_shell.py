@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.exposition import generate_latest
 
 from dovetail.journal.reader import JournalReader
-from dovetail.model.errors import ConfigError, DovetailError, JournalFull, LocalProtocolError, PlaceTaken
+from dovetail.model.errors import ConfigError, DovetailError, JournalFull, LocalProtocolError, ResourceBusy
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime import swarm_node
 from dovetail.runtime.clock import now_us
@@ -99,7 +99,7 @@ def test_ipv6(tmp_path):
                 assert [one.endpoint for one in a.peer._contacts.known] == [b.endpoints[1]]
                 assert [message.payload for message in b.query(0, 1 << 47)] == [b"six"]
                 assert (a.status().refused, b.status().refused) == ({}, {})
-        except PlaceTaken as error:
+        except ResourceBusy as error:
             if "of ::1 is no address of this machine" in str(error):
                 await asyncio.to_thread(a.journal.close)
                 pytest.skip("no IPv6 here")
@@ -357,7 +357,7 @@ def test_a_port_that_is_taken_is_said(tmp_path):
         async with node(tmp_path / "a") as a:
             other = node(tmp_path / "b", listen=(a.endpoints[0],))
             port = a.endpoints[0].rpartition(":")[2]
-            with pytest.raises(PlaceTaken, match=f"^udp port {port} of 127.0.0.1 is in use: stop the program"):
+            with pytest.raises(ResourceBusy, match=f"^udp port {port} of 127.0.0.1 is in use: stop the program"):
                 await other.__aenter__()
             await asyncio.to_thread(other.journal.close)
 

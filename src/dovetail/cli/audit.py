@@ -15,15 +15,15 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Lake = Annotated[Path, typer.Argument(help="The lake: where journals are sealed to.")]
-Out = Annotated[Path, typer.Option("--out", help="Where the tables lie.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Lake = Annotated[Path, typer.Argument(help="The lake that journals are sealed to.")]
+Out = Annotated[Path, typer.Option("--out", help="Directory of the audit tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Master = Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077; local by default.")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")]
 Memory = Annotated[str | None, typer.Option("--driver-memory", help="Memory of the driver, such as 4g.")]
-Swarms = Annotated[list[Path] | None, typer.Option("--swarm", help="The agreement of a swarm (TOML); repeatable.")]
+Swarms = Annotated[list[Path] | None, typer.Option("--swarm", help="Settings file of a swarm (TOML); repeatable.")]
 Trust = Annotated[list[Path] | None, typer.Option("--trust", help="A file of trusted keys; repeatable.")]
-Patience = Annotated[float, typer.Option(help="Seconds after which what is under way counts as lost.", min=0)]
+Patience = Annotated[float, typer.Option(help="Seconds after which an undelivered message counts as lost.", min=0)]
 
 
 @app.command()
@@ -37,11 +37,11 @@ def run(
     trust: Trust = None,
     patience: Patience = 30,
     as_of: Annotated[
-        dt.datetime | None, typer.Option(help="The moment to speak about (UTC); the newest hop by default.")
+        dt.datetime | None, typer.Option(help="Audit as of this time (UTC); defaults to the newest hop.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit what is new in LAKE into --out and say what is wrong."""
+    """Audit what is new in LAKE, write the tables to --out, and report findings."""
     from dovetail.cli.output import print_json, print_text
 
     audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
@@ -56,7 +56,7 @@ def run(
 def follow(
     lake: Lake,
     out: Out,
-    every: Annotated[float, typer.Option(help="Seconds between two looks at the lake.", min=0.1)] = 10,
+    every: Annotated[float, typer.Option(help="Seconds between checks for new files in the lake.", min=0.1)] = 10,
     webhook: Annotated[str | None, typer.Option(help="URL that each alert is posted to as JSON.")] = None,
     master: Master = None,
     conf: Conf = None,
@@ -65,7 +65,7 @@ def follow(
     trust: Trust = None,
     patience: Patience = 30,
     sealing: Annotated[
-        float, typer.Option(help="Seconds that hops may take to come into the lake, for chains that wait.", min=0)
+        float, typer.Option(help="Seconds to wait for late hops before a chain is reported as incomplete.", min=0)
     ] = 60,
     as_json: AsJson = False,
 ) -> None:
@@ -105,8 +105,10 @@ def follow(
 @app.command()
 def compact(
     lake: Lake,
-    before: Annotated[str, typer.Option(metavar="DATE", help="What lies before this UTC date, such as 2026-11-01.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    before: Annotated[
+        str, typer.Option(metavar="DATE", help="Compact files from before this UTC date, for example 2026-11-01.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for an audit that reads the lake.", min=0)] = 30,
     master: Master = None,
     conf: Conf = None,
@@ -156,9 +158,10 @@ def tables(out: Out, as_json: AsJson = False) -> None:
 def show(
     table: Annotated[str, typer.Argument(help="The table's name.")],
     out: Out,
-    limit: Annotated[int, typer.Option(help="At most so many rows; 0 is all.", min=0)] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number of rows (0: no limit).", min=0)] = 20,
     where: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=VALUE", help="Only such rows; addresses by leading hex digits.")
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Only rows with this value; an address may be a hex prefix."),
     ] = None,
     columns: Annotated[str | None, typer.Option(help="Columns to print, separated by commas.")] = None,
     as_json: AsJson = False,
@@ -183,13 +186,11 @@ def show(
 
 @app.command()
 def why(
-    address: Annotated[
-        str, typer.Argument(help="The message: its address in hex digits or as wm:/Qm..., or the beginning of either.")
-    ],
+    address: Annotated[str, typer.Argument(help="Message address in hex or as wm:/Qm..., or a prefix of either.")],
     out: Out,
     as_json: AsJson = False,
 ) -> None:
-    """Tell the story of one message: every hop, and where and why it stopped."""
+    """Trace one message: every hop, and where and why it stopped."""
     from dovetail.audit.message_trace import story_text, tell_story
     from dovetail.cli.output import escape, print_json
     from dovetail.model.address import parse_prefix
@@ -208,7 +209,7 @@ def why(
 
 @app.command()
 def explain(as_json: AsJson = False) -> None:
-    """Print the graph of the steps: what each table is made from."""
+    """Print the step graph: which tables each table is computed from."""
     from dovetail.audit.schemas import BY_NAME
     from dovetail.audit.steps import graph
     from dovetail.cli.output import print_rows
@@ -256,7 +257,7 @@ def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str |
 
 
 def _run_with_progress(job: Any) -> Any:
-    """Run an audit or a compaction; on a terminal its steps are shown."""
+    """Run an audit or a compaction, with progress on a terminal."""
     import dataclasses
 
     if not sys.stderr.isatty():

@@ -15,7 +15,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 @app.command()
 def check(file: File, as_json: AsJson = False) -> None:
-    """Check a file with the overrides of the environment, and list everything that is wrong with it."""
+    """Check a file together with environment overrides, and list every error."""
     from dovetail.cli.output import print_json, say
     from dovetail.model.errors import ConfigError
     from dovetail.site.config import ConfigProblems, load_config
@@ -38,11 +38,11 @@ def check(file: File, as_json: AsJson = False) -> None:
 @app.command()
 def show(
     file: Annotated[
-        Path | None, typer.Argument(help="The configuration file; none: the defaults.", metavar="FILE")
+        Path | None, typer.Argument(help="The configuration file; without it, the defaults.", metavar="FILE")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print every effective value and where it came from: the file, a variable, or the default."""
+    """Print every effective value and its source: file, environment variable or default."""
     from dovetail.cli.output import print_rows
     from dovetail.site.config import load_config
     from dovetail.site.config.schema import toml_value
@@ -60,7 +60,7 @@ def show(
 
 @app.command()
 def example() -> None:
-    """Print a whole file: every key with its default, what it means and what is allowed."""
+    """Print a complete example file: every key with its default, meaning and allowed values."""
     from dovetail.cli.output import print_text
     from dovetail.site.config import Config
     from dovetail.site.config.schema import example_text

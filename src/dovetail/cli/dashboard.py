@@ -14,7 +14,7 @@ app = typer.Typer()
 def dashboard(
     journals: Annotated[
         list[Path] | None,
-        typer.Option("--journals", help="A journal or a folder of them; may be repeated.", metavar="DIR|FILE"),
+        typer.Option("--journals", help="A journal or a folder of them; repeatable.", metavar="DIR|FILE"),
     ] = None,
     lake: Annotated[
         Path | None, typer.Option("--lake", help="A lake, for servers whose journal is not here.", metavar="DIR")
@@ -24,7 +24,7 @@ def dashboard(
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metrics", help="A server's Prometheus endpoint; may be repeated.", metavar="NAME=URL"),
+        typer.Option("--metrics", help="A server's Prometheus endpoint; repeatable.", metavar="NAME=URL"),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any.", min=0, max=65_535)] = 8600,
@@ -34,7 +34,7 @@ def dashboard(
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="A further name this server is reached by; may be repeated.", metavar="NAME"),
+        typer.Option("--allow-host", help="A further name this server is reached by; repeatable.", metavar="NAME"),
     ] = None,
 ) -> None:
     """Serve a read-only web page: what the servers do now, every message, the latest audit."""

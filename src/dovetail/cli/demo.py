@@ -19,9 +19,13 @@ app = typer.Typer()
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where journals, lake and tables go.", metavar="DIR")] = Path("demo-out"),
-    seed: Annotated[int, typer.Option(help="Who talks to whom, and what is lost.", min=0)] = 1,
-    scale: Annotated[float, typer.Option(help="How much traffic; less than 1 is a shorter demo.", min=0.1, max=50)] = 1,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep private keys, owners' homes and logs too.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed for traffic and faults.", min=0)] = 1,
+    scale: Annotated[
+        float, typer.Option(help="Traffic volume; values below 1 make the demo shorter.", min=0.1, max=50)
+    ] = 1,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also keep private keys, owners' home directories and logs.")
+    ] = False,
     serve: Annotated[
         bool, typer.Option("--serve/--no-serve", help="Show the report on loopback until Ctrl-C.")
     ] = False,
@@ -72,7 +76,7 @@ def _serve(report: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No word of every client that connects; and SIGTERM cleans up as Ctrl-C does."""
+    """Silence per-connection logging, and let SIGTERM clean up as Ctrl-C does."""
     import logging
     import signal
 

@@ -12,18 +12,20 @@ import typer
 if TYPE_CHECKING:
     from dovetail.site.doctor import Finding
 
-app = typer.Typer(help="Check this machine and say what to do.")
+app = typer.Typer(help="Check this machine and suggest fixes.")
 
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
 @app.command()
 def doctor(
-    config: Annotated[Path | None, typer.Option(help="Also check what this file names.", metavar="FILE")] = None,
-    spark: Annotated[bool, typer.Option("--spark", help="Really start Spark and compute something.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="Also check everything this configuration file refers to.", metavar="FILE")
+    ] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Start Spark and run a small job.")] = False,
     listen: Annotated[
         list[str] | None,
-        typer.Option(help="Check that this address is free; may be repeated.", metavar="[tcp:|udp:]HOST:PORT"),
+        typer.Option(help="Check that this address is free; repeatable.", metavar="[tcp:|udp:]HOST:PORT"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:

@@ -31,7 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 @app.command("list")
 def list_journals(paths: Journals, as_json: AsJson = False) -> None:
-    """Whose journals these are, how long, and how far they are signed."""
+    """List journals: server, number of hops, and how far they are signed."""
     from dovetail.cli.output import print_rows
     from dovetail.journal.reader import JournalReader
     from dovetail.model.times import time_text
@@ -59,7 +59,7 @@ def list_journals(paths: Journals, as_json: AsJson = False) -> None:
 
 @app.command("keys")
 def print_keys(paths: Journals) -> None:
-    """The public keys of the journals' servers, one verifier a line: what `--trust` wants. Hand them to auditors."""
+    """Print the servers' public keys, one per line, in the form that `--trust` takes."""
     from dovetail.cli.output import escape, print_text
     from dovetail.journal.reader import read_identity
 
@@ -70,17 +70,19 @@ def print_keys(paths: Journals) -> None:
 @app.command()
 def tail(
     path: OneJournal,
-    count: Annotated[int, typer.Option("--count", "-n", help="How many of the last hops.", min=0)] = 20,
-    first: Annotated[int | None, typer.Option("--from", help="Begin at this seq instead.", min=0)] = None,
-    since: Annotated[str | None, typer.Option(help="Begin at this time instead (ISO 8601).", metavar="TIME")] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="Number of hops to print, counted from the end.", min=0)
+    ] = 20,
+    first: Annotated[int | None, typer.Option("--from", help="Start at this sequence number instead.", min=0)] = None,
+    since: Annotated[str | None, typer.Option(help="Start at this time instead (ISO 8601).", metavar="TIME")] = None,
     until: Annotated[str | None, typer.Option(help="End before this time (ISO 8601).", metavar="TIME")] = None,
     message: Annotated[
-        str | None, typer.Option(help="Only hops of this message (address or its beginning).", metavar="ADDRESS")
+        str | None, typer.Option(help="Only hops of this message (an address or a prefix).", metavar="ADDRESS")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with hops as they are written.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing hops as they are written.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print hops: the last ones, or from a place or time on; also while the journal is being written."""
+    """Print hops: the latest, or from a position or time on. Works on a live journal."""
     from dovetail.cli.output import escape, print_json, print_text
     from dovetail.journal.reader import JournalReader
     from dovetail.model.errors import UsageError
@@ -115,7 +117,9 @@ def verify(
     since: Annotated[
         Path | None,
         typer.Option(
-            help="A checkpoint kept elsewhere: the journal must have grown from it.", metavar="FILE", show_default=False
+            help="A checkpoint kept elsewhere; the journal must be consistent with it.",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -162,7 +166,7 @@ def verify(
 
 @app.command()
 def checkpoint(path: OneJournal, key: KeyFile = None) -> None:
-    """Print the latest signed checkpoint, to be kept elsewhere; with --key, sign one over all hops first."""
+    """Print the latest signed checkpoint, for safekeeping; with --key, sign one over all hops first."""
     from dovetail.cli.output import print_text
     from dovetail.journal.reader import JournalReader
     from dovetail.model.errors import JournalError
@@ -181,10 +185,10 @@ def seal(
     paths: Journals,
     lake: Annotated[Path, typer.Option(help="The lake's directory.", metavar="DIR")] = Path("lake"),
     key: KeyFile = None,
-    target_mb: Annotated[int, typer.Option(help="Aim at files of this size, in MiB.", min=1, max=1024)] = 128,
+    target_mb: Annotated[int, typer.Option(help="Target file size in MiB.", min=1, max=1024)] = 128,
     as_json: AsJson = False,
 ) -> None:
-    """Write what is signed and not sealed yet to Parquet in the lake. Sealing again adds only what is new."""
+    """Write signed hops that are not sealed yet to Parquet in the lake. Sealing again adds only new hops."""
     from dovetail.cli.output import print_rows
     from dovetail.cli.progress import Bar
     from dovetail.lake.seal import seal_journal
@@ -212,10 +216,12 @@ def purge(
     path: OneJournal,
     key: Annotated[Path, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE")],
     before: Annotated[
-        str | None, typer.Option(help="Purge what expired before this time, now at the latest.", metavar="TIME")
+        str | None,
+        typer.Option(help="Purge messages that expired before this time (not in the future).", metavar="TIME"),
     ] = None,
     lake: Annotated[
-        Path | None, typer.Option(help="Purge only what is sealed in this lake.", metavar="DIR", show_default=False)
+        Path | None,
+        typer.Option(help="Purge only messages that are sealed in this lake.", metavar="DIR", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

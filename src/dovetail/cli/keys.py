@@ -11,7 +11,7 @@ import typer
 app = typer.Typer(help="A private CA, certificates and signing keys.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Option("--dir", help="The keys directory.", metavar="DIR")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 KEYS = Path("keys")
 
@@ -38,7 +38,7 @@ class RevocationReason(enum.StrEnum):
 def ca(
     name: Annotated[str, typer.Argument(help="The CA's common name.", metavar="NAME")] = "Dovetail CA",
     directory: Directory = KEYS,
-    days: Annotated[int, typer.Option(help="How long it is valid.", min=1)] = 3650,
+    days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 3650,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,15 +53,11 @@ def ca(
 def issue(
     name: Annotated[str, typer.Argument(help="The common name, or a signing key's name.", metavar="NAME")],
     kind: Annotated[Kind, typer.Option(help="A TLS certificate, or an Ed25519 signing key.")] = Kind.SERVER,
-    dns: Annotated[
-        list[str] | None, typer.Option(help="A host name to certify; may be repeated.", metavar="NAME")
-    ] = None,
-    ip: Annotated[
-        list[str] | None, typer.Option(help="An IP address to certify; may be repeated.", metavar="IP")
-    ] = None,
-    uri: Annotated[list[str] | None, typer.Option(help="A URI to certify; may be repeated.", metavar="URI")] = None,
+    dns: Annotated[list[str] | None, typer.Option(help="A host name to certify; repeatable.", metavar="NAME")] = None,
+    ip: Annotated[list[str] | None, typer.Option(help="An IP address to certify; repeatable.", metavar="IP")] = None,
+    uri: Annotated[list[str] | None, typer.Option(help="A URI to certify; repeatable.", metavar="URI")] = None,
     directory: Directory = KEYS,
-    days: Annotated[int | None, typer.Option(help="How long a certificate is valid; 365 if not given.", min=1)] = None,
+    days: Annotated[int | None, typer.Option(help="Validity of a certificate in days; 365 by default.", min=1)] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +84,7 @@ def revoke(
     certificate: Annotated[Path, typer.Argument(help="The certificate's file.", metavar="FILE")],
     reason: Annotated[RevocationReason, typer.Option(help="Why.")] = RevocationReason.UNSPECIFIED,
     directory: Directory = KEYS,
-    days: Annotated[int, typer.Option(help="Until when the next list is promised.", min=1)] = 30,
+    days: Annotated[int, typer.Option(help="Days until the next revocation list is due.", min=1)] = 30,
     as_json: AsJson = False,
 ) -> None:
     """Put a certificate on the revocation list."""
@@ -105,10 +101,10 @@ def revoke(
 @app.command()
 def crl(
     directory: Directory = KEYS,
-    days: Annotated[int, typer.Option(help="Until when the next list is promised.", min=1)] = 30,
+    days: Annotated[int, typer.Option(help="Days until the next revocation list is due.", min=1)] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the revocation list anew, before the promised date of the old one is over."""
+    """Sign a new revocation list before the current one is due."""
     from dovetail.keys import load_authority
 
     _print_made([load_authority(directory).write_revocation_list(days=days)], as_json=as_json)
@@ -119,7 +115,7 @@ def show(
     path: Annotated[Path, typer.Argument(help="A key file, or a directory of them.", metavar="PATH")] = KEYS,
     as_json: AsJson = False,
 ) -> None:
-    """Say what key files hold: subject, names, validity, fingerprint, public key. Never anything secret."""
+    """Describe key files: subject, names, validity, fingerprint, public key. Prints no secrets."""
     from dovetail.cli.output import print_record, print_text
     from dovetail.keys import describe
 

@@ -43,7 +43,7 @@ NOUNS = (
     Noun("config", "Check, show and write configuration files."),
     Noun("dashboard", "Serve a live, read-only web page over journals, lake and audit.", verbless=True),
     Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
-    Noun("doctor", "Check this machine and say what to do.", verbless=True),
+    Noun("doctor", "Check this machine and suggest fixes.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
     Noun("pcp", "The broker and its clients."),
@@ -51,7 +51,7 @@ NOUNS = (
     Noun("report", "One page that shows what an audit found; works offline.", verbless=True),
     Noun("sim", "Simulated worlds: same seed, same journals, byte for byte."),
     Noun("swarm", "Peers that keep one DAG of messages complete."),
-    Noun("up", "Run what a configuration names, looked after.", verbless=True),
+    Noun("up", "Run and supervise the servers defined in a configuration file.", verbless=True),
     Noun("won", "Nodes and owners: signed messages in delivery chains."),
 )
 
@@ -117,17 +117,17 @@ def start(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="The least urgent level that is logged; `info` if nothing else says so."),
+        typer.Option(help="Minimum log level; `info` by default."),
     ] = None,
     log_format: Annotated[
         Literal["text", "json"] | None,
-        typer.Option(help="Logs for people, or one JSON object per line; `text` if nothing else says so."),
+        typer.Option(help="Log format: text or one JSON object per line; `text` by default."),
     ] = None,
     version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Message delivery you can prove: deliver, keep a tamper-evident journal of every hop, audit it."""
+    """Message delivery you can prove: deliver messages, journal every hop, audit the journals."""
     from dovetail.cli import logs
 
     logs.configure(level=log_level or "info", form=log_format or "text")
@@ -146,7 +146,7 @@ def print_version(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line and returns its exit code."""
+    """Run one command line and return its exit code."""
     command = typer.main.get_group(root)
     context: Context | None = None
     try:
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def report(error: Exception) -> int:
-    """Says in one line what went wrong and returns the exit code for it."""
+    """Report an error in one line and return its exit code."""
     from dovetail.cli.output import say
     from dovetail.model.errors import DovetailError, UsageError
 

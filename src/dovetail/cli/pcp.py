@@ -22,8 +22,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with a section [pcp].", show_default=False)
 ]
-Url = Annotated[str, typer.Option("--url", help="Of the broker: wss://host:8142/pcp, or /pcp2 for version 2.")]
-Identity = Annotated[str, typer.Option("--as", metavar="URI", help="Who to be: pcp://<certificate's name>/<type>.")]
+Url = Annotated[str, typer.Option("--url", help="Broker URL: wss://host:8142/pcp, or /pcp2 for version 2.")]
+Identity = Annotated[str, typer.Option("--as", metavar="URI", help="Own URI: pcp://<certificate's name>/<type>.")]
 CertificateFile = Annotated[
     str | None, typer.Option("--certificate", help="PEM file of the client's certificate.", show_default=False)
 ]
@@ -51,14 +51,16 @@ def serve(
     revocations: Annotated[
         str | None, typer.Option(help="Revocation list of the CA; watched.", show_default=False)
     ] = None,
-    journal: Annotated[str | None, typer.Option(help="Journal to keep.", show_default=False)] = None,
+    journal: Annotated[str | None, typer.Option(help="Path of the journal.", show_default=False)] = None,
     durability: Annotated[str | None, typer.Option(help="relaxed or full.", show_default=False)] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics and /healthz.", show_default=False)] = None,
     insecure_plain: Annotated[bool, typer.Option("--insecure-plain", help="No TLS; loopback only.")] = False,
-    allow_all: Annotated[bool, typer.Option("--allow-all", help="One rule: everybody may send anything.")] = False,
+    allow_all: Annotated[
+        bool, typer.Option("--allow-all", help="Replace the rules: any client may send anything.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; what is queued is written before it ends. SIGHUP reads the rules again."""
+    """Run a broker until SIGTERM or SIGINT; queued frames are written first. SIGHUP reloads the rules."""
     from dovetail.pcp.settings import ALLOW_ALL
     from dovetail.runtime.pcp_serve import run_broker
 
@@ -86,22 +88,20 @@ def serve(
 @app.command()
 def send(
     message_type: Annotated[str, typer.Argument(metavar="TYPE", help="Message type.")],
-    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help="Whom to send to.")],
+    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help="Recipients.")],
     url: Url,
     identity: Identity,
-    data: Annotated[
-        str | None, typer.Option(help="JSON text, or @FILE for bytes as they are.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="JSON text, or @FILE for raw bytes.", show_default=False)] = None,
     ttl: Annotated[float, typer.Option(help="Lifetime in seconds.", min=0.001)] = 30.0,
-    report: Annotated[bool, typer.Option("--report", help="Ask whom it is sent to, and print that.")] = False,
-    await_reply: Annotated[bool, typer.Option("--reply", help="Await the reply, and print it.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Request a destination report and print it.")] = False,
+    await_reply: Annotated[bool, typer.Option("--reply", help="Wait for the reply and print it.")] = False,
     certificate: CertificateFile = None,
     key: KeyFile = None,
     authority: AuthorityFile = None,
     version: Version = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message; prints its id, whom it goes to, or the reply."""
+    """Send one message; print its id, its destination report or the reply."""
     from dovetail.cli.output import print_record
 
     content = _read_data(data)
@@ -127,13 +127,13 @@ def send(
 def listen(
     url: Url,
     identity: Identity,
-    count: Annotated[int, typer.Option(help="End after so many messages; 0 never ends.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Exit after this many messages (0: never).", min=0)] = 0,
     certificate: CertificateFile = None,
     key: KeyFile = None,
     authority: AuthorityFile = None,
     version: Version = 1,
 ) -> None:
-    """Print messages as they come, one JSON object per line."""
+    """Print messages as they arrive, one JSON object per line."""
     from dovetail.cli.output import print_json
 
     async def work(client: PcpClient) -> None:
@@ -153,14 +153,17 @@ def inventory(
     patterns: Annotated[list[str], typer.Argument(metavar="PATTERN...", help="pcp://*/agent, pcp://host/*, ...")],
     url: Url,
     identity: Identity,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with who comes (1) and goes (-1).")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="Keep watching; print +1 when a client connects and -1 when it disconnects."),
+    ] = False,
     certificate: CertificateFile = None,
     key: KeyFile = None,
     authority: AuthorityFile = None,
     version: Version = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Who is connected."""
+    """List connected clients."""
     from dovetail.cli.output import print_json, print_rows
 
     async def work(client: PcpClient) -> None:
@@ -178,15 +181,15 @@ def inventory(
 @app.command()
 def trace(
     message_type: Annotated[str, typer.Argument(metavar="TYPE", help="Message type.")],
-    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help="Whom it would be sent to.")],
+    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help="Recipients to check.")],
     config: Annotated[Path, typer.Option("--config", help="The broker's configuration: its rules.")],
     sender: Annotated[str, typer.Option(help="URI of the sender.")],
     clients: Annotated[
-        list[str] | None, typer.Option("--client", help="A client taken as connected; may be repeated.")
+        list[str] | None, typer.Option("--client", help="A client assumed to be connected; repeatable.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="Ask this broker who is connected.", show_default=False)] = None,
     identity: Annotated[
-        str | None, typer.Option("--as", metavar="URI", help="Who to be when asking.", show_default=False)
+        str | None, typer.Option("--as", metavar="URI", help="Own URI for the query.", show_default=False)
     ] = None,
     certificate: CertificateFile = None,
     key: KeyFile = None,
@@ -194,7 +197,7 @@ def trace(
     version: Version = 1,
     as_json: AsJson = False,
 ) -> None:
-    """To whom would this go, and may it: each client with the rule that decides. Nothing is delivered."""
+    """Show which clients would receive a message and the rule that decides; nothing is delivered."""
     from dovetail.cli.output import print_rows, say
     from dovetail.pcp.authorization import Authorization
     from dovetail.pcp.inventory import Registry
@@ -240,9 +243,13 @@ def trace(
 
 @app.command()
 def decode(
-    hex_frames: Annotated[list[str] | None, typer.Argument(metavar="HEX...", help="Whole frames; none: stdin.")] = None,
-    layer: Annotated[str, typer.Option(help="v1, v2, or auto: told by the first byte.")] = "auto",
-    now: Annotated[int | None, typer.Option(help="Milliseconds since 1970: says whether it is expired then.")] = None,
+    hex_frames: Annotated[
+        list[str] | None, typer.Argument(metavar="HEX...", help="Frames in hex; read from stdin if omitted.")
+    ] = None,
+    layer: Annotated[str, typer.Option(help="v1, v2 or auto (by the first byte).")] = "auto",
+    now: Annotated[
+        int | None, typer.Option(help="Unix milliseconds; tells whether the message is expired at that time.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain captured frames: their fields, or the class and detail of the error."""

@@ -42,6 +42,6 @@ class Bar:
             self._progress.stop()
 
     def update(self, done: int, total: int) -> None:
-        """So much of so much is done."""
+        """Report progress."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total)

@@ -31,24 +31,24 @@ app = typer.Typer(help="Prove one delivery with one file; check it offline.", no
 
 Trust = Annotated[
     list[Path],
-    typer.Option("--trust", help="Keys you trust: a file with one per line, or a directory of .vkey files."),
+    typer.Option("--trust", help="Trusted keys: a file with one key per line, or a directory of .vkey files."),
 ]
 Journals = Annotated[
-    list[Path] | None, typer.Option("--journal", help="A journal; may be repeated.", metavar="FILE", show_default=False)
+    list[Path] | None, typer.Option("--journal", help="A journal; repeatable.", metavar="FILE", show_default=False)
 ]
 Lake = Annotated[Path | None, typer.Option("--lake", help="A lake of sealed journals.", metavar="DIR")]
 Date = Annotated[str | None, typer.Option("--date", help="Search the lake only on this UTC day.", metavar="YYYY-MM-DD")]
 Cosigned = Annotated[
     list[Path] | None,
-    typer.Option("--checkpoint", help="Prove against this cosigned checkpoint; may be repeated.", metavar="FILE"),
+    typer.Option("--checkpoint", help="Prove against this cosigned checkpoint; repeatable.", metavar="FILE"),
 ]
 Witnesses = Annotated[
     list[Path] | None, typer.Option("--witness", help="Keys of the witnesses that cosigned.", metavar="KEYS")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per file.")]
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="Where to write it; stdout without it.", metavar="FILE")]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="Output file; stdout by default.", metavar="FILE")]
 Search = Annotated[
-    int, typer.Option("--search", help="How many hops behind the message to search for more (won).", min=0)
+    int, typer.Option("--search", help="How many hops after the message to search for related ones (won).", min=0)
 ]
 Since = Annotated[
     list[Path] | None,
@@ -60,20 +60,24 @@ DEFAULT_SEARCH = 100_000
 @app.command()
 def build(
     address: Annotated[
-        str, typer.Argument(help="The message: hex or wm:/..., or a beginning of it.", metavar="ADDRESS")
+        str, typer.Argument(help="Message address in hex or as wm:/..., or a prefix of either.", metavar="ADDRESS")
     ],
     journal: Journals = None,
     lake: Lake = None,
     date: Date = None,
     out: Out = None,
-    redact: Annotated[bool, typer.Option("--redact", help="Leave out the message's bytes: only its address.")] = False,
+    redact: Annotated[
+        bool, typer.Option("--redact", help="Leave out the message's bytes and keep only its address.")
+    ] = False,
     counterpart: Annotated[
         list[str] | None,
-        typer.Option("--counterpart", help="Only hops from or to this one; may be repeated.", metavar="URI"),
+        typer.Option("--counterpart", help="Only hops from or to this counterpart; repeatable.", metavar="URI"),
     ] = None,
     related: Annotated[
         list[str] | None,
-        typer.Option("--related", help="A response to show (won); found by itself where left out.", metavar="ADDRESS"),
+        typer.Option(
+            "--related", help="A response to include (won); found automatically if omitted.", metavar="ADDRESS"
+        ),
     ] = None,
     search: Search = DEFAULT_SEARCH,
     since: Since = None,
@@ -104,20 +108,22 @@ def build(
 
 @app.command()
 def complete(
-    since: Annotated[str | None, typer.Option("--from", help="From this time on.", metavar="TIME")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Up to and without this time.", metavar="TIME")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Start of the time range.", metavar="TIME")] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="End of the time range (exclusive).", metavar="TIME")
+    ] = None,
     conversation: Annotated[
         str | None,
-        typer.Option("--conversation", help="All of the conversation that this message is in.", metavar="ADDRESS"),
+        typer.Option("--conversation", help="The whole conversation that contains this message.", metavar="ADDRESS"),
     ] = None,
     journal: Journals = None,
     lake: Lake = None,
     server: Annotated[
-        str | None, typer.Option("--server", help="Which server, where there are several.", metavar="URI")
+        str | None, typer.Option("--server", help="The server, where there are several.", metavar="URI")
     ] = None,
     trust: Annotated[
         list[Path] | None,
-        typer.Option("--trust", help="Keys of servers whose journals are not here.", metavar="KEYS"),
+        typer.Option("--trust", help="Keys of servers whose journals are elsewhere.", metavar="KEYS"),
     ] = None,
     search: Search = DEFAULT_SEARCH,
     older: Since = None,
@@ -125,7 +131,7 @@ def complete(
     witness: Witnesses = None,
     out: Out = None,
 ) -> None:
-    """State that these are all: the hops of one server in a stretch of time, or the messages of one conversation.
+    """Prove completeness: all hops of one server in a time range, or all messages of one conversation.
 
     Give either --from and --until (TIME: 2026-11-15T20:00:00Z), or --conversation with any message of it (won) or with
     the request (pcp), whose replies --until this time are shown.
@@ -193,7 +199,7 @@ def _complete_stretch(
     notes: Sequence[SignedCheckpoint],
     witnesses: Sequence[Verifier],
 ) -> bytes:
-    """All hops of the one server in a stretch of time."""
+    """All hops of the one server in a time range."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt.completeness import build_completeness
 
@@ -213,16 +219,16 @@ def verify(
     against: Annotated[
         list[Path] | None,
         typer.Option(
-            "--against", help="A receipt or checkpoint of another time to be consistent with.", metavar="FILE"
+            "--against", help="An earlier or later receipt or checkpoint that must be consistent.", metavar="FILE"
         ),
     ] = None,
-    witnesses: Annotated[int, typer.Option(help="How many trusted witnesses must have cosigned.", min=0)] = 0,
+    witnesses: Annotated[int, typer.Option(help="Minimum number of trusted witnesses.", min=0)] = 0,
     max_age: Annotated[
-        int | None, typer.Option(help="How long ago, in seconds, a trusted witness may have seen it.", min=1)
+        int | None, typer.Option(help="Maximum age in seconds of a trusted witness's cosignature.", min=1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check receipts with nothing but the trusted keys; say what they prove and what they do not."""
+    """Check receipts using only the trusted keys; print what they prove and what they do not."""
     from dovetail.cli.receipt_text import print_broken, print_proof
     from dovetail.model.errors import ReceiptError
     from dovetail.receipt.proof import Policy
@@ -250,7 +256,7 @@ def show(
     file: Annotated[Path, typer.Argument(help="A receipt file.", metavar="FILE")],
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in a receipt, for people. Proofs and signatures are checked, but nobody is trusted.
+    """Print the contents of a receipt. Proofs and signatures are checked, but no key is trusted.
 
     Signatures inside messages are checked as far as the file carries the keys.
     """
@@ -281,7 +287,7 @@ def ask(
     ] = None,
     out: Out = None,
 ) -> None:
-    """Ask a witness: write a request to cosign the journal's latest checkpoint."""
+    """Write a request for a witness to cosign the journal's latest checkpoint."""
     from dovetail.journal.source import JournalSource
     from dovetail.model.errors import ReceiptError
     from dovetail.receipt.witness import CosignRequest, encode_request
@@ -304,10 +310,12 @@ def cosign(
     request: Annotated[Path, typer.Argument(help="A request made by `receipt ask`.", metavar="REQUEST")],
     key: Annotated[Path, typer.Option("--key", help="The witness's signing key.", metavar="SKEY")],
     trust: Trust,
-    seen: Annotated[Path, typer.Option("--seen", help="Where the witness remembers checkpoints.", metavar="DIR")],
+    seen: Annotated[
+        Path, typer.Option("--seen", help="Directory where the witness stores checkpoints.", metavar="DIR")
+    ],
     out: Out = None,
 ) -> None:
-    """Be a witness: cosign a checkpoint after checking that the journal only grew since the last one."""
+    """Act as a witness: cosign a checkpoint after checking that the journal has only grown."""
     from dovetail.keys import load_signing_key
     from dovetail.receipt.witness import MAX_REQUEST_BYTES, Witness, decode_request
     from dovetail.receipt.witness_memory import remember, remembered_checkpoints
@@ -334,7 +342,7 @@ def accuse(
     lake: Lake = None,
     out: Out = None,
 ) -> None:
-    """Make evidence of two checkpoints that one server signed and that cannot both be true.
+    """Build evidence from two checkpoints that one server signed and that contradict each other.
 
     For checkpoints of two sizes, a journal or lake with the hops of the larger one is needed.
     """
@@ -371,7 +379,7 @@ def fork(
     date: Date = None,
     out: Out = None,
 ) -> None:
-    """Make evidence of two signed messages (won) that contradict each other, as the audit's table forks has them."""
+    """Build evidence from two signed messages (won) that contradict each other, as listed in the table forks."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt.build_evidence import build_fork
 

@@ -17,7 +17,7 @@ def report(
         Path | None, typer.Option("-o", "--out", help="Write the page to this file.", metavar="FILE.html")
     ] = None,
     max_findings: Annotated[
-        int, typer.Option(min=0, max=1_000_000, help="How many findings, the worst first, the page holds.")
+        int, typer.Option(min=0, max=1_000_000, help="Maximum number of findings on the page, worst first.")
     ] = 100_000,
     lake: Annotated[
         Path | None,
@@ -25,7 +25,7 @@ def report(
     ] = None,
     journal: Annotated[
         list[Path] | None,
-        typer.Option("--journal", help="Build receipts from this journal; may be repeated.", metavar="FILE"),
+        typer.Option("--journal", help="Build receipts from this journal; repeatable.", metavar="FILE"),
     ] = None,
     with_receipts: Annotated[
         bool, typer.Option("--receipts/--no-receipts", help="Offer the receipts of messages for download.")

@@ -25,9 +25,9 @@ def sim() -> None:
 
 @app.command()
 def run(
-    scenario: Annotated[str, typer.Option(help="Who plays: pingpong, pcp, won or swarm.")] = "pingpong",
-    seed: Annotated[int, typer.Option(help="Where all chance comes from.", min=0)] = 1,
-    seeds: Annotated[int, typer.Option(help="Run so many seeds, from --seed upwards.", min=1)] = 1,
+    scenario: Annotated[str, typer.Option(help="Scenario: pcp, won or swarm.")] = "pingpong",
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 1,
+    seeds: Annotated[int, typer.Option(help="Number of seeds to run, starting at --seed.", min=1)] = 1,
     faults: Annotated[
         str,
         typer.Option(
@@ -35,13 +35,13 @@ def run(
             "Kinds: crash, append_crash, partition, pause, clock, disk, weather.",
         ),
     ] = "none",
-    places: Annotated[int, typer.Option(help="How many places.", min=1)] = 3,
+    places: Annotated[int, typer.Option(help="Number of simulated processes.", min=1)] = 3,
     duration: Annotated[float, typer.Option(help="Seconds of virtual time with traffic.", min=0.001)] = 10.0,
-    loss: Annotated[float, typer.Option(help="Share of datagrams lost.", min=0, max=1)] = 0.0,
+    loss: Annotated[float, typer.Option(help="Fraction of datagrams lost.", min=0, max=1)] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Keep journals, report and faults here.", metavar="DIR")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per seed.")] = False,
 ) -> None:
-    """Run a world from a seed, check its journals, print the digest; exit 1 if anything is found."""
+    """Run a simulated world, check its journals and print their digest; exit 1 on any finding."""
     import msgspec
 
     from dovetail.model.errors import UsageError

@@ -25,18 +25,20 @@ def swarm_noun() -> None:
     """Peers that keep one DAG of messages complete over UDP."""
 
 
-Directory = Annotated[str, typer.Option("--dir", help="The peer's directory: key, journal, control socket.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
+Directory = Annotated[
+    str, typer.Option("--dir", help="The peer's directory, with its key, journal and control socket.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print Print JSON instead of text.")]
 
 
 @app.command()
 def serve(
-    settings: Annotated[str, typer.Option(help="The agreement of the swarm, a TOML file that all peers share.")],
+    settings: Annotated[str, typer.Option(help="The swarm's settings, a TOML file shared by all peers.")],
     directory: Directory,
     listen: Annotated[
         list[str] | None, typer.Option(help="Address and port to bind; once for IPv4, once for IPv6.")
     ] = None,
-    peer: Annotated[list[str] | None, typer.Option(help="Endpoint of a peer to begin with; may be repeated.")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="Endpoint of a bootstrap peer; repeatable.")] = None,
     durability: Annotated[str, typer.Option(help="full: journaled before relayed; relaxed: soon after.")] = "full",
     metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for the proof of work.")] = None,
@@ -102,11 +104,11 @@ async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> No
 @app.command()
 def publish(
     directory: Directory,
-    text: Annotated[str | None, typer.Argument(help="The payload; without it, standard input.")] = None,
-    ttl: Annotated[int, typer.Option(min=0, max=65535, help="Lifetime in epochs; 0 is pushed only.")] = 60,
+    text: Annotated[str | None, typer.Argument(help="The payload; read from stdin if omitted.")] = None,
+    ttl: Annotated[int, typer.Option(min=0, max=65535, help="Lifetime in epochs; 0: pushed once, not kept.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Publish one message through a running peer; prints its address. Ctrl-C cancels the work."""
+    """Publish one message through a running peer and print its address. Ctrl-C cancels the proof of work."""
     import json
     import sys
     from pathlib import Path
@@ -132,11 +134,13 @@ def publish(
 @app.command()
 def tail(
     directory: Directory,
-    since: Annotated[int | None, typer.Option(help="Begin with what there is from this unix millisecond on.")] = None,
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many items.")] = None,
+    since: Annotated[
+        int | None, typer.Option(help="Start with messages from this time on (Unix milliseconds).")
+    ] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after this many items.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow the flow: messages as they come, each once, and the gaps."""
+    """Print messages as they arrive, each once, and gaps."""
     import itertools
     import json
     import sys
@@ -163,7 +167,7 @@ def _describe(item: dict[str, object]) -> str:
 
 @app.command()
 def status(directory: Directory, as_json: AsJson = False) -> None:
-    """Peers, messages, tips, missing, refused by reason, bytes of a running peer."""
+    """Print the state of a running peer: peers, messages, tips, missing, refusals, bytes."""
     import json
     import sys
     from pathlib import Path
@@ -188,7 +192,7 @@ def decode(
     hexes: Annotated[
         list[str] | None, typer.Argument(metavar="[HEX]...", help="Bytes in hex; or one per line on stdin.")
     ] = None,
-    layer: Annotated[str, typer.Option(help="Which layer the bytes begin with: uep12, uep10, uep7 or uep6.")] = "uep12",
+    layer: Annotated[str, typer.Option(help="Outermost layer of the bytes: uep12, uep10, uep7 or uep6.")] = "uep12",
     now: Annotated[int | None, typer.Option(help="Unix milliseconds; judge acceptance at this time.")] = None,
     swarm: Annotated[str | None, typer.Option(help="Swarm address, 40 hex digits (uep10).")] = None,
     secret: Annotated[str | None, typer.Option(help="Secret of a private swarm, 40 hex digits (uep10).")] = None,

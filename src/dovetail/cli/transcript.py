@@ -1,4 +1,4 @@
-"""What a supervisor tells on its output: its own lines, and those of processes with their names in front."""
+"""Output of a supervisor: its own lines, and those of its processes prefixed with their names."""
 
 from __future__ import annotations
 

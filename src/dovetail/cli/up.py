@@ -1,4 +1,4 @@
-"""`dovetail up`: run what a configuration names, in processes that are looked after."""
+"""`dovetail up`: run and supervise the servers defined in a configuration file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dovetail.site.servers import Site
     from dovetail.site.supervisor import Plan, Supervisor
 
-app = typer.Typer(help="Run what a configuration names until stopped.")
+app = typer.Typer(help="Run and supervise the servers defined in a configuration file.")
 
 
 @app.command()
@@ -22,13 +22,15 @@ def up(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="The configuration file.", metavar="CONFIG")],
     role: Annotated[
-        list[str] | None, typer.Option(help="Run only what has this role; may be repeated.", metavar="NAME")
+        list[str] | None, typer.Option(help="Run only processes with this role; repeatable.", metavar="NAME")
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="Run this one process here, without supervision: `pcp/broker`, `seal`.", metavar="PROCESS"),
+        typer.Option(
+            help="Run only this process, unsupervised, for example `pcp/broker` or `seal`.", metavar="PROCESS"
+        ),
     ] = None,
-    as_list: Annotated[bool, typer.Option("--list", help="Start nothing; list the processes.")] = False,
+    as_list: Annotated[bool, typer.Option("--list", help="List the processes without starting them.")] = False,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --list: one JSON object per line.")] = False,
 ) -> None:
@@ -96,7 +98,7 @@ def _print_list(site: Site, *, as_json: bool) -> None:
 
 def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised: bool) -> None:
     from dovetail.cli.output import say
-    from dovetail.model.errors import PlaceTaken
+    from dovetail.model.errors import ResourceBusy
     from dovetail.site.server_process import end_with_parent, run_member
     from dovetail.site.servers import AUDIT, DASHBOARD
     from dovetail.site.supervisor import EXIT_TAKEN
@@ -111,7 +113,7 @@ def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised
             _show(site)
         else:
             run_member(site, member, _print_ready, read_site)
-    except PlaceTaken as error:
+    except ResourceBusy as error:
         say(f"dovetail: {error}")
         raise typer.Exit(EXIT_TAKEN) from None
 
@@ -158,7 +160,7 @@ def _show(site: Site) -> None:
     from dovetail.dashboard.guard import Access, read_token
     from dovetail.dashboard.hub import Sources
     from dovetail.dashboard.server import serve
-    from dovetail.model.errors import ConfigError, PlaceTaken, UsageError
+    from dovetail.model.errors import ConfigError, ResourceBusy, UsageError
     from dovetail.site.config import parse_listen
 
     config = site.config
@@ -183,7 +185,7 @@ def _show(site: Site) -> None:
             lambda text: _print_ready({"page": text}),
         )
     except ConfigError as error:
-        raise PlaceTaken(str(error)) from error
+        raise ResourceBusy(str(error)) from error
 
 
 def _interrupt_on_sigterm() -> None:

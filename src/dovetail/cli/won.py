@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-_FILES = Annotated[list[Path] | None, typer.Argument(help="Datasets (TriG or N-Quads); standard input if none or '-'.")]
+_FILES = Annotated[list[Path] | None, typer.Argument(help="Datasets (TriG or N-Quads); stdin if omitted or '-'.")]
 _JSON = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
@@ -56,7 +56,7 @@ def decode(
     as_json: _JSON = False,
     max_bytes: Annotated[int, typer.Option(help="Refuse datasets larger than this.", min=1)] = 1 << 20,
 ) -> None:
-    """Explain datasets as they were captured: one record per message, or the reason why it would be refused."""
+    """Explain captured datasets: one record per message, or the reason for refusing it."""
     from dovetail.model.errors import RemoteProtocolError
     from dovetail.won.fabric import explain_message
     from dovetail.won.message import decode_bundle
@@ -84,7 +84,7 @@ def chains(
         bool, typer.Option("--summary", help="With --json: a last object with counts and findings.")
     ] = False,
 ) -> None:
-    """Rebuild the delivery chains in dataset dumps of any origin, and say what is wrong with them."""
+    """Rebuild delivery chains from dataset dumps and report what is wrong with them."""
     from collections import Counter
 
     from dovetail.won.dump import read_dumps
@@ -136,7 +136,7 @@ def chains(
 
 _HOME = Annotated[Path, typer.Option("--home", help="The owner's directory: key, journal, keys of others.")]
 _TIMEOUT = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the responses.", min=0.1)]
-_SOCKET = Annotated[str, typer.Option("--socket", help="The name of the own socket.")]
+_SOCKET = Annotated[str, typer.Option("--socket", help="Name of the sender's socket.")]
 _TARGET = Annotated[str, typer.Argument(help="The other atom's socket: NODE/atom/ID#name.")]
 _DEFAULT_HOME = Path("won-owner")
 
@@ -147,12 +147,12 @@ def serve(
     signing_key: Annotated[
         Path, typer.Option(help="The node's Ed25519 key (PEM), as `keys issue --kind signing` makes.")
     ],
-    journal: Annotated[Path, typer.Option(help="The node's journal; made if it is not there.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes any free one.")] = "127.0.0.1:8443",
+    journal: Annotated[Path, typer.Option(help="The node's journal; created if absent.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 picks a free one.")] = "127.0.0.1:8443",
     certificate: Annotated[Path | None, typer.Option(help="The node's TLS certificate (PEM).")] = None,
     certificate_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
     authority: Annotated[
-        Path | None, typer.Option(help="The CA that certifies other nodes; else the system's.")
+        Path | None, typer.Option(help="CA that certifies other nodes; the system's by default.")
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
 ) -> None:
@@ -216,7 +216,7 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
 
 
 def _log_loop_error(_: object, context: dict[str, object]) -> None:
-    """A peer that breaks off its TLS handshake is worth a line at most; anything else is a fault of ours."""
+    """Log an aborted TLS handshake in one line; anything else is a fault of ours."""
     import logging
     import ssl
 
@@ -229,12 +229,12 @@ def _log_loop_error(_: object, context: dict[str, object]) -> None:
 def create(
     node: Annotated[str, typer.Option(help="The node's URI: https://HOST/won/resource.")],
     home: _HOME = _DEFAULT_HOME,
-    name: Annotated[str | None, typer.Option(help="The atom's id below NODE/atom/; random if not given.")] = None,
-    socket: Annotated[list[str] | None, typer.Option(help="A socket's name; may be repeated.")] = None,
+    name: Annotated[str | None, typer.Option(help="The atom's id below NODE/atom/; random by default.")] = None,
+    socket: Annotated[list[str] | None, typer.Option(help="A socket's name; repeatable.")] = None,
     content: Annotated[Path | None, typer.Option(help="A Turtle file that describes the atom (base: its URI).")] = None,
-    authority: Annotated[Path | None, typer.Option(help="The CA that certifies nodes; else the system's.")] = None,
+    authority: Annotated[Path | None, typer.Option(help="CA that certifies nodes; the system's by default.")] = None,
     further: Annotated[
-        Path | None, typer.Option("--further-client-of", help="Another owner's directory: speak for the same atom.")
+        Path | None, typer.Option("--further-client-of", help="Another owner's directory, to act for the same atom.")
     ] = None,
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
@@ -270,7 +270,7 @@ def connect_atoms(
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
 ) -> None:
-    """Ask for, or accept, a connection with another atom."""
+    """Request or accept a connection with another atom."""
     from dovetail.won.vocabulary import MessageType
 
     _speak(MessageType.CONNECT, target, text, home, socket, timeout, as_json=as_json)
@@ -279,11 +279,11 @@ def connect_atoms(
 @app.command()
 def send(
     target: _TARGET,
-    text: Annotated[str, typer.Argument(help="What to say.")],
+    text: Annotated[str, typer.Argument(help="Text of the message.")],
     home: _HOME = _DEFAULT_HOME,
     socket: _SOCKET = "chat",
     forward: Annotated[
-        list[str] | None, typer.Option(help="URI of a message in the own log to refer to; may be repeated.")
+        list[str] | None, typer.Option(help="URI of a message in the owner's log to refer to; repeatable.")
     ] = None,
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
@@ -343,7 +343,7 @@ def _run_action(
     as_json: bool,
     is_created: bool = True,
 ) -> None:
-    """Catch up, say one thing, wait for its responses, print how far it got; exit 1 unless it got there."""
+    """Catch up, send one message, wait for its responses and print its state; exit 1 unless it is complete."""
     import asyncio
 
     from dovetail.model.errors import DovetailError
@@ -391,7 +391,7 @@ def _run_action(
 def show_log(
     target: Annotated[str | None, typer.Argument(help="Only the conversation with this socket.")] = None,
     home: _HOME = _DEFAULT_HOME,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the node for news, nor for keys.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact the node for updates or keys.")] = False,
     timeout: _TIMEOUT = 10.0,
     as_json: _JSON = False,
 ) -> None:

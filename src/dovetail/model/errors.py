@@ -14,7 +14,7 @@
       PipelineError          the audit cannot go on
       ReceiptError           a receipt is not valid
       ConnectError           the other side cannot be reached, or refuses the connection; retriable
-      PlaceTaken             a port or a journal is in use by another program, or by one that is just ending; retriable
+      ResourceBusy           a port or journal is in use by another process; retriable
       UsageError             the command line was misused (exit code 2)
 
 Texts are in lower case, without a full stop, with the value and the limit.
@@ -94,8 +94,9 @@ class ConnectError(DovetailError):
     retriable = True
 
 
-class PlaceTaken(DovetailError):
     """A port or a journal is in use by another program, or by one that is just ending."""
+class ResourceBusy(DovetailError):
+    """A port or journal is in use by another process, which may be about to exit."""
 
     retriable = True
 

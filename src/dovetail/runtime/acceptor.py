@@ -64,7 +64,7 @@ class Acceptor:
         return len(self._handshakes)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on every address of `host`; raises PlaceTaken with what to do."""
+        """Listen on every address of `host`; raises ResourceBusy with what to do."""
         with listening("tcp", host, port):
             found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):

@@ -6,7 +6,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-from dovetail.model.errors import PlaceTaken
+from dovetail.model.errors import ResourceBusy
 
 _ADVICE = {
     errno.EADDRINUSE: "is in use: stop the program that has it, or name another port",
@@ -17,10 +17,10 @@ _ADVICE = {
 
 @contextlib.contextmanager
 def listening(kind: str, host: str, port: int) -> Iterator[None]:
-    """Around the call that binds: its usual failures become a PlaceTaken that says what to do."""
+    """Around the call that binds: its usual failures become a ResourceBusy that says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in _ADVICE:
-            raise PlaceTaken(f"{kind} port {port} of {host} {_ADVICE[error.errno]}") from error
+            raise ResourceBusy(f"{kind} port {port} of {host} {_ADVICE[error.errno]}") from error
         raise

@@ -2,7 +2,7 @@
 
 It runs until SIGTERM or SIGINT, or, below a supervisor, until the supervisor is gone. When it is ready it calls
 `on_ready` once with what it has to say about itself. What keeps it from starting and will not go away by itself is a
-UsageError (exit code 2), so that a supervisor knows not to try again; a taken port or journal is PlaceTaken.
+UsageError (exit code 2), so that a supervisor knows not to try again; a taken port or journal is ResourceBusy.
 
 Each fabric is loaded only where it is run, so that a process that was killed is back the sooner.
 """
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from dovetail.model.errors import ConfigError, JournalError, JournalLocked, KeyFileError, PlaceTaken, UsageError
+from dovetail.model.errors import ConfigError, JournalError, JournalLocked, KeyFileError, ResourceBusy, UsageError
 from dovetail.site.config import parse_listen
 from dovetail.site.config.servers import PcpServerSection, SwarmServerSection, WonServerSection
 from dovetail.site.servers import SEAL, Member, Site
@@ -172,4 +172,4 @@ def _explained() -> Iterator[None]:
     except (ConfigError, KeyFileError) as error:
         raise UsageError(str(error)) from error
     except JournalLocked as error:
-        raise PlaceTaken(f"{error}; end it, or name another journal") from error
+        raise ResourceBusy(f"{error}; end it, or name another journal") from error
