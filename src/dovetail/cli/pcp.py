@@ -55,9 +55,7 @@ def serve(
     durability: Annotated[str | None, typer.Option(help="relaxed or full.", show_default=False)] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics and /healthz.", show_default=False)] = None,
     insecure_plain: Annotated[bool, typer.Option("--insecure-plain", help="No TLS; loopback only.")] = False,
-    allow_all: Annotated[
-        bool, typer.Option("--allow-all", help="Replace the rules: any client may send anything.")
-    ] = False,
+    allow_all: Annotated[bool, typer.Option("--allow-all", help="Allow any client to send anything.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; queued frames are written first. SIGHUP reloads the rules."""
@@ -243,13 +241,9 @@ def trace(
 
 @app.command()
 def decode(
-    hex_frames: Annotated[
-        list[str] | None, typer.Argument(metavar="HEX...", help="Frames in hex; read from stdin if omitted.")
-    ] = None,
+    hex_frames: Annotated[list[str] | None, typer.Argument(metavar="HEX...", help="Frames in hex; or stdin.")] = None,
     layer: Annotated[str, typer.Option(help="v1, v2 or auto (by the first byte).")] = "auto",
-    now: Annotated[
-        int | None, typer.Option(help="Unix milliseconds; tells whether the message is expired at that time.")
-    ] = None,
+    now: Annotated[int | None, typer.Option(help="Unix milliseconds; expiry is judged at this time.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain captured frames: their fields, or the class and detail of the error."""
