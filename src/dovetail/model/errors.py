@@ -93,8 +93,6 @@ class ConnectError(DovetailError):
 
     retriable = True
 
-    """A port or a journal is in use by another program, or by one that is just ending."""
-
 
 class ResourceBusy(DovetailError):
     """A port or journal is in use by another process, which may be about to exit."""
