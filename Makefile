@@ -4,7 +4,7 @@ VENV   := .venv
 PYTEST := $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit soak docs lock setup clean
+.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit soak docs site lock setup clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ docs: setup ## write docs/reference and the dashboards anew from the code
 	@$(VENV)/bin/python -m dovetail.audit.reference docs
 	@$(VENV)/bin/python tools/import_graph.py --write
 	@$(VENV)/bin/python tools/dashboards.py
+
+site: ## build the documentation site in build/site; a warning or a dead link is an error
+	@python=$$(tools/find-python.sh) && "$$python" tools/setup.py --only site
+	@.venv-site/bin/sphinx-build -q -W --keep-going -j auto -c docs -d build/site-cache -b html . build/site
+	@echo "build/site/index.html"
 
 lock: ## resolve requirements/*.lock anew (UPGRADE=1 for newer versions)
 	@tools/lock.sh

@@ -24,3 +24,4 @@ compile requirements/build.lock ${UPGRADE:+--upgrade} --allow-unsafe requirement
 compile requirements/all.lock ${UPGRADE:+--upgrade} --all-extras --constraints requirements/build.lock pyproject.toml
 compile requirements/java.lock ${UPGRADE:+--upgrade} requirements/java.in
 compile requirements/kit.lock ${UPGRADE:+--upgrade} requirements/kit.in
+compile requirements/site.lock ${UPGRADE:+--upgrade} --constraints requirements/all.lock pyproject.toml requirements/site.in

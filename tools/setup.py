@@ -1,4 +1,5 @@
-"""Make `.venv` ready: the locked packages, the project itself, and a Java for Spark.
+"""Make `.venv` ready: the locked packages, the project itself, and a Java for Spark. Or, with `--only NAME`, make
+`.venv-NAME` ready: an environment with the packages of requirements/NAME.lock alone, for a tool.
 
 Runs on a bare Python 3.11, before anything is installed. What was done is kept in `.venv/ready.json`, keyed on the
 hashes of the lock files, so that a second run only compares them.
@@ -35,13 +36,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make the environment")
     parser.add_argument("--no-java", action="store_true", help="do not look for Java")
+    parser.add_argument("--only", metavar="NAME", help="make .venv-NAME from requirements/NAME.lock instead")
     options = parser.parse_args()
     started = time.monotonic()
     with one_at_a_time():
-        environment = Environment(options.venv)
-        worked = environment.prepare_packages()
-        if not options.no_java:
-            worked |= environment.prepare_java()
+        if options.only is not None:
+            worked = Environment(ROOT / f".venv-{options.only}").prepare_tool(LOCKS / f"{options.only}.lock")
+        else:
+            environment = Environment(options.venv)
+            worked = environment.prepare_packages()
+            if not options.no_java:
+                worked |= environment.prepare_java()
     if worked:
         say(f"ready after {time.monotonic() - started:.0f} s")
     return 0
@@ -71,11 +76,7 @@ class Environment:
 
     def prepare_packages(self) -> bool:
         """Makes the environment and installs what the locks name; True if there was anything to do."""
-        if not self._is_usable():
-            say(f"making {show(self.path)} with Python {platform.python_version()}")
-            self._record = {}
-            venv.EnvBuilder(with_pip=True, clear=self.path.exists(), symlinks=True).create(self.path)
-            self._save(python=platform.python_version(), packages="", project="", java={})
+        self._make()
         worked = False
         packages = digest(LOCKS / "build.lock", LOCKS / "all.lock")
         if self._record["packages"] != packages:
@@ -94,6 +95,26 @@ class Environment:
             self._save(project=project)
             worked = True
         return worked
+
+    def prepare_tool(self, lock: Path) -> bool:
+        """Makes the environment and installs what one lock names; True if there was anything to do."""
+        self._make()
+        packages = digest(lock)
+        if self._record["packages"] == packages:
+            return False
+        say(f"installing the {count_pins(lock)} packages of {show(lock)} in {show(self.path)}")
+        # the lock is complete: there is nothing for pip to resolve
+        self._pip("--require-hashes", "--no-deps", "-r", str(lock))
+        self._save(packages=packages)
+        return True
+
+    def _make(self) -> None:
+        if self._is_usable():
+            return
+        say(f"making {show(self.path)} with Python {platform.python_version()}")
+        self._record = {}
+        venv.EnvBuilder(with_pip=True, clear=self.path.exists(), symlinks=True).create(self.path)
+        self._save(python=platform.python_version(), packages="", project="", java={})
 
     def _is_usable(self) -> bool:
         """Whether the environment was made to its end, by a Python that is still there and is the one asked for."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.shown import shown
 from dovetail.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -48,3 +49,20 @@ def test_examples_run(page, tmp_path, monkeypatch):
     assert examples
     for command in examples:
         assert run(command) == 0, command
+    if page.endswith("keys.md"):
+        (key,) = shown(ROOT / page)
+        name, mark, public = (tmp_path / "keys" / "pcp_broker.example_server.vkey").read_text().strip().split("+", 2)
+        assert (name, len(mark), len(public)) == (key.split("+")[0], *map(len, key.split("+", 2)[1:]))
+
+
+def test_what_pages_show_as_output_is_compared_by_a_test():
+    """A page with a block of ```text is one of those whose commands a test runs: add the test, then the page here."""
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if shown(page)]
+    compared = {"tutorial/three-fabrics.md", "tutorial/prove-it.md", "how-to/operate.md", "how-to/keys.md"}
+    assert {str(page.relative_to(ROOT / "docs")) for page in pages} == compared
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_what_the_examples_in_python_import_is_there(page):
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        exec("\n".join(re.findall(r"^(?:from dovetail|import dovetail).*$", block, re.MULTILINE)), {})

@@ -1,12 +1,18 @@
-"""The configurations in the page on operating are valid, and run what the page says."""
+"""The configurations in the page on operating are valid, and run what the page says; `up` prints what it shows."""
 
+import os
 import re
+import signal
+import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from docs.shown import assert_printed, shown
 from dovetail.site.config import load_config
 from dovetail.site.servers import Site
+from system.up_site import free_port, running
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 FILES = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -37,3 +43,16 @@ def test_the_roles_of_the_page_run_what_it_says(tmp_path):
     assert [member.name for member in load(FILES[1], tmp_path, "hub").members()] == ["pcp/broker", "seal"]
     names = [member.name for member in load(FILES[1], tmp_path, "edge", "analysis").members()]
     assert names == ["swarm/fleet/peer", "seal", "audit"]
+
+
+@pytest.mark.system
+def test_up_prints_what_the_page_shows():
+    with tempfile.TemporaryDirectory(prefix="up") as name:
+        listen = f"127.0.0.1:{free_port(socket.SOCK_DGRAM)}"
+        (Path(name) / "site.toml").write_text(f'[[swarm]]\nname = "x"\nwork = 1\nlisten = ["{listen}"]\n')
+        with running(Path(name), "site.toml") as up:
+            up.await_line("all 2 processes run")
+            os.kill(up.pid_of("swarm/x/peer"), signal.SIGKILL)
+            up.await_line("all 2 processes run", 2)
+            assert up.stop() == 0
+        assert_printed(shown(PAGE), "\n".join(up.lines))
