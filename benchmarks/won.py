@@ -29,11 +29,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.keys import CertificateKind, Names, create_authority
 from dovetail.model.address import Address
 from dovetail.model.hop import Observation
+from dovetail.model.wire import OpenLink, SendFrames
 from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
 from dovetail.runtime.won_server import NodeOptions, NodeServer
 from dovetail.won.archive import RecentArchive
 from dovetail.won.chain import ChainState
-from dovetail.won.events import KeyWanted, OpenLink, SendFrame
+from dovetail.won.events import KeyWanted
 from dovetail.won.links import LinkKind
 from dovetail.won.node import Node
 from dovetail.won.owner import Owner
@@ -123,7 +124,7 @@ class Trio:
 
     def _carry(self, core: Node | Owner, item: object) -> None:
         if isinstance(item, OpenLink):
-            target, name = self.by_uri[item.node], f"in {len(self.peers)}"
+            target, name = self.by_uri[item.destination], f"in {len(self.peers)}"
             here, there = self.cores.index(core), self.cores.index(target)
             self.peers[here, item.link] = (there, name)
             self.peers[there, name] = (here, item.link)
@@ -131,9 +132,9 @@ class Trio:
             kind = LinkKind.OWNER if isinstance(core, Owner) else LinkKind.NODE
             target.receive_accepted(name, kind, self.now)
             core.receive_opened(item.link, self.now)
-        elif isinstance(item, SendFrame):
+        elif isinstance(item, SendFrames):
             number, name = self.peers[self.cores.index(core), item.link]
-            self.cores[number].receive_frame(item.data, name, self.now)
+            self.cores[number].receive_frame(item.frames[0], name, self.now)
 
 
 def measure_core(trio: Trio, chains: int) -> float:

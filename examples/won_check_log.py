@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 
 from dovetail.model.hop import Observation
-from dovetail.won.events import KeyWanted, OpenLink, SendFrame
+from dovetail.model.wire import OpenLink, SendFrames
+from dovetail.won.events import KeyWanted
 from dovetail.won.integrity import check_conversation
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_message
@@ -50,14 +51,14 @@ def run() -> None:
                 is_busy = True
                 if isinstance(item, OpenLink):
                     there = f"from {name} {len(peers)}"
-                    peers[name, item.link] = (item.node, there)
-                    peers[item.node, there] = (name, item.link)
+                    peers[name, item.link] = (item.destination, there)
+                    peers[item.destination, there] = (name, item.link)
                     kind = LinkKind.OWNER if isinstance(core, Owner) else LinkKind.NODE
-                    cores[item.node].receive_accepted(there, kind, NOW)
+                    cores[item.destination].receive_accepted(there, kind, NOW)
                     core.receive_opened(item.link, NOW)
-                elif isinstance(item, SendFrame):
+                elif isinstance(item, SendFrames):
                     target, link = peers[name, item.link]
-                    cores[target].receive_frame(item.data, link, NOW)
+                    cores[target].receive_frame(item.frames[0], link, NOW)
 
 
 def main() -> None:

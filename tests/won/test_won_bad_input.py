@@ -6,11 +6,11 @@ import pytest
 
 from counting import count_calls
 from dovetail.model.hop import Reason, Stage
+from dovetail.model.wire import SendFrames
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import rename
 from dovetail.won.chain import ChainState
-from dovetail.won.events import SendFrame
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
 from dovetail.won.settings import WonSettings
@@ -56,9 +56,9 @@ class Link:
         self.party.observations += [e for e in self.party.core.events() if hasattr(e, "stage")]
         answers = []
         for item in self.party.core.to_send():
-            if isinstance(item, SendFrame) and item.link == self.name:
-                answers += decode_bundle(item.data).messages
-            elif isinstance(item, SendFrame):
+            if isinstance(item, SendFrames) and item.link == self.name:
+                answers += decode_bundle(item.frames[0]).messages
+            elif isinstance(item, SendFrames):
                 self.pair.world._carry(self.party, item)
         self.pair.run()
         return answers

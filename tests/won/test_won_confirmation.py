@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.model.wire import SendFrames
 from dovetail.won import compose as c
 from dovetail.won.confirmation import AtomConfirmations
-from dovetail.won.events import SendFrame
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
 from dovetail.won.trig import encode_bundle
@@ -43,11 +43,11 @@ class Script:
     def drain(self, side):
         core = self.cores[side]
         core.events()
-        return [item for item in core.to_send() if isinstance(item, SendFrame)]
+        return [item for item in core.to_send() if isinstance(item, SendFrames)]
 
     def note(self, side, name, frames):
         for item in frames:
-            for message in decode_bundle(item.data).messages:
+            for message in decode_bundle(item.frames[0]).messages:
                 if message.signer == SIDES[side][0] and message.responding_to == self.messages[name].uri:
                     self.names.setdefault(message.uri, f"s{name[1:]}{side}")
                     self.previous[message.uri] = message.previous

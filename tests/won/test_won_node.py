@@ -116,7 +116,7 @@ def test_stored_before_sent_every_frame_follows_its_observation(pair):
     events = pair.a.core.events()
     journaled = {e.message for e in events if hasattr(e, "stage")}
     for item in pair.a.core.to_send():
-        assert {m.address for m in decode_bundle(item.data).messages} <= journaled
+        assert {m.address for m in decode_bundle(item.frames[0]).messages} <= journaled
 
 
 def test_two_atoms_on_one_node_nothing_is_shortened():
@@ -166,7 +166,7 @@ def test_second_delivery_to_the_other_node_gets_the_same_s2(pair):
     stored = len(pair.b.observations)
     pair.b.core.receive_frame(frame, link, pair.world.now)
     (item,) = pair.b.core.to_send()
-    (answer,) = decode_bundle(item.data).messages
+    (answer,) = decode_bundle(item.frames[0]).messages
     assert answer.uri == pair.alice.core.conversations.deliveries[message.uri].chain.second
     assert pair.b.core.events() == []
     assert len(pair.b.observations) == stored

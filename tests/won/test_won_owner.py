@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dovetail.model.errors import LocalProtocolError
+from dovetail.model.wire import CloseLink, OpenLink
 from dovetail.won.chain import ChainState
 from dovetail.won.conversation_text import read_conversation
-from dovetail.won.events import CloseLink, MessageReceived, OpenLink, RegistrationConfirmed
+from dovetail.won.events import MessageReceived, RegistrationConfirmed
 from dovetail.won.message import decode_message
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NODE_A
@@ -143,7 +144,7 @@ def test_first_thing_an_owner_does_is_to_open_a_link_to_its_node():
     world = World()
     owner = world.owner(ALICE, 3)
     owner.core.start(world.now)
-    assert owner.core.to_send() == [OpenLink("owner 1", NODE_A)]
+    assert owner.core.to_send() == [OpenLink("owner 1", NODE_A, "owner")]
 
 
 def test_transcript_shows_how_far_each_message_got():

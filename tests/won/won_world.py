@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from dovetail.model.hop import Hop, Observation
-from dovetail.won.events import CloseLink, KeyWanted, OpenLink, SendFrame
+from dovetail.model.wire import CloseLink, OpenLink, SendFrames
+from dovetail.won.events import KeyWanted
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_message
 from dovetail.won.node import Node
@@ -133,8 +134,8 @@ class World:
 
     def _carry(self, party: Party, item) -> None:
         if isinstance(item, OpenLink):
-            target = self.nodes.get(item.node)
-            if target is None or item.node in self.unreachable:
+            target = self.nodes.get(item.destination)
+            if target is None or item.destination in self.unreachable:
                 party.core.receive_closed(item.link, self.now)
                 return
             self._accepted += 1
@@ -144,10 +145,10 @@ class World:
             target.peers[name] = (party, item.link)
             target.core.receive_accepted(name, kind, self.now)
             party.core.receive_opened(item.link, self.now)
-        elif isinstance(item, SendFrame) and item.link in party.peers:
+        elif isinstance(item, SendFrames) and item.link in party.peers:
             other, link = party.peers[item.link]
-            other.frames_in.append(item.data)
-            other.core.receive_frame(item.data, link, self.now)
+            other.frames_in.append(item.frames[0])
+            other.core.receive_frame(item.frames[0], link, self.now)
         elif isinstance(item, CloseLink) and item.link in party.peers:
             other, link = party.peers.pop(item.link)
             del other.peers[link]

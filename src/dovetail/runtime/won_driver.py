@@ -12,16 +12,16 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from dovetail.journal.journal import Journal
 from dovetail.model.errors import ConnectError, JournalError
 from dovetail.model.hop import Observation, Reason
-from dovetail.model.wire import CLOSE_NORMAL
+from dovetail.model.wire import CLOSE_NORMAL, CloseLink, OpenLink, Outgoing, SendFrames
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import fetch
 from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Limits, Link, LinkHandler, dial
-from dovetail.won.events import CloseLink, Event, KeyWanted, OpenLink, Outgoing, SendFrame
+from dovetail.won.events import Event, KeyWanted
 
 RETRY_JOURNAL_S = 0.2
 MAX_WAITING_TURNS = 20_000
@@ -213,10 +213,11 @@ class Driver(LinkHandler[str]):
     def _send(self, outgoing: Iterable[Outgoing]) -> None:
         for item in outgoing:
             match item:
-                case SendFrame():
+                case SendFrames():
                     link = self._links.get(item.link)
                     if link is not None:
-                        link.send(item.data, is_text=True)
+                        for data in item.frames:
+                            link.send(data, is_text=True)
                 case OpenLink():
                     self._spawn(self._open(item))
                 case CloseLink():
@@ -226,10 +227,10 @@ class Driver(LinkHandler[str]):
                     elif item.link in self._opening:
                         self._unwanted.add(item.link)
                 case _:
-                    assert_never(item)
+                    raise AssertionError(f"a won core sends no {type(item).__name__}")
 
     async def _open(self, item: OpenLink) -> None:
-        url = link_url(item.node, self._label)
+        url = link_url(item.destination, self._label)
         self._opening.add(item.link)
         try:
             await dial(self, url, item.link, tls=self._context, limits=LIMITS)

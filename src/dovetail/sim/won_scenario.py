@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from dovetail.model import wire
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.sim.core import Boot, CloseStream, CoreFactory, Frame, OpenStream, Outgoing
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
@@ -124,15 +125,17 @@ class OwnerPlace:
         return [translate(item, self._places, LinkKind.OWNER) for item in self.owner.to_send()]
 
 
-def translate(item: e.Outgoing, places: Mapping[str, str], kind: LinkKind) -> Outgoing:
+def translate(item: wire.Outgoing, places: Mapping[str, str], kind: LinkKind) -> Outgoing:
     """What a core wants sent, in the world's words; `places` are the nodes' places by URI."""
     match item:
-        case e.OpenLink():
-            return OpenStream(item.link, places.get(item.node, "nowhere"), kind.value)
-        case e.SendFrame():
-            return Frame(item.link, item.data)
-        case e.CloseLink():
+        case wire.OpenLink():
+            return OpenStream(item.link, places.get(item.destination, "nowhere"), kind.value)
+        case wire.SendFrames(link, (data,)):
+            return Frame(link, data)
+        case wire.CloseLink():
             return CloseStream(item.link, item.code)
+        case _:
+            raise AssertionError(f"a won core sends no {type(item).__name__}")
 
 
 class WonPlay:

@@ -1,4 +1,4 @@
-"""What happened in a won core, and what it wants sent. Observations are journaled before anything is sent."""
+"""What happened in a won core, besides the observations for the journal."""
 
 from __future__ import annotations
 
@@ -8,30 +8,6 @@ from dovetail.model.hop import Observation, Reason
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState
-
-
-class OpenLink(msgspec.Struct, frozen=True, gc=False):
-    """Open a WebSocket to a node; `link` is the core's own name for it."""
-
-    link: str
-    node: str
-
-
-class SendFrame(msgspec.Struct, frozen=True, gc=False):
-    """One dataset for the other end of a link."""
-
-    link: str
-    data: bytes
-
-
-class CloseLink(msgspec.Struct, frozen=True, gc=False):
-    """End a link."""
-
-    link: str
-    code: int = 1000
-
-
-Outgoing = OpenLink | SendFrame | CloseLink
 
 
 class KeyWanted(msgspec.Struct, frozen=True, gc=False):

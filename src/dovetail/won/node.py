@@ -23,11 +23,12 @@ from typing import Protocol
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
+from dovetail.model.wire import CloseLink, Frame, LinkId, Outgoing
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive, MemoryArchive
 from dovetail.won.chain import ChainState, is_by_senders_node
 from dovetail.won.connection import Connection
-from dovetail.won.events import AtomChanged, CloseLink, ConnectionChanged, Event, KeyWanted, Outgoing
+from dovetail.won.events import AtomChanged, ConnectionChanged, Event, KeyWanted
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.ledger import Ledger
 from dovetail.won.links import Link, LinkKind
@@ -106,17 +107,22 @@ class Node:
                 self._take_delivery(decode_message(pair[0]), decode_message(pair[1]), None, now)
         self._outboxes.restore(recovery.forwarded, now)
 
-    def receive_accepted(self, link: str, kind: LinkKind, now: int) -> None:
+    def receive_accepted(self, link: LinkId, kind: LinkKind, now: int) -> None:
         """Somebody opened a link to us."""
         del now
         self._links[link] = Link(link, kind)
 
-    def receive_opened(self, link: str, now: int) -> None:
+    def receive_opened(self, link: LinkId, now: int) -> None:
         """A link that we asked for is open."""
         self._links[link] = Link(link, LinkKind.NODE, self._outboxes.node_of(link))
         self._outboxes.opened(link, now)
 
-    def receive_frame(self, data: bytes, link: str, now: int) -> None:
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Frames came over links, in this order."""
+        for data, link, _ in frames:
+            self.receive_frame(data, link, now)
+
+    def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
         """A frame came over a link."""
         source = self._links.get(link)
         if source is None:
@@ -130,7 +136,7 @@ class Node:
         if not source.waiting:
             self._drain(source, now)
 
-    def receive_closed(self, link: str, now: int) -> None:
+    def receive_closed(self, link: LinkId, now: int) -> None:
         """A link ended, broke or could not be opened."""
         gone = self._links.pop(link, None)
         self._waiting.pop(link, None)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Stage
-from dovetail.won.events import DestinationChanged, OpenLink
+from dovetail.model.wire import LinkId, OpenLink
+from dovetail.won.events import DestinationChanged
 from dovetail.won.ledger import Ledger
+from dovetail.won.links import LinkKind
 from dovetail.won.outbox import Outbox
 from dovetail.won.output_buffer import OutputBuffer
 from dovetail.won.settings import WonSettings
@@ -24,7 +26,7 @@ class NodeOutboxes:
         self._draw = draw
         self._boxes: dict[str, Outbox] = {}
         self._busy: dict[str, Outbox] = {}
-        self._by_link: dict[str, Outbox] = {}
+        self._by_link: dict[LinkId, Outbox] = {}
         self._forwarded: set[Address] = set()
         self._opened = 0
 
@@ -72,7 +74,7 @@ class NodeOutboxes:
             for box in self._boxes.values()
         ]
 
-    def opened(self, link: str, now: int) -> None:
+    def opened(self, link: LinkId, now: int) -> None:
         """A link is open."""
         box = self._by_link.get(link)
         if box is not None:
@@ -81,7 +83,7 @@ class NodeOutboxes:
             box.opened()
             self._flush(box, now)
 
-    def closed(self, link: str, now: int) -> None:
+    def closed(self, link: LinkId, now: int) -> None:
         """A link ended or could not be opened."""
         box = self._by_link.pop(link, None)
         if box is not None:
@@ -89,7 +91,7 @@ class NodeOutboxes:
                 self._output.emit(DestinationChanged(box.node, False))
             box.lost(now, self._draw())
 
-    def node_of(self, link: str) -> str | None:
+    def node_of(self, link: LinkId) -> str | None:
         """The destination of a link that was opened from here."""
         box = self._by_link.get(link)
         return box.node if box else None
@@ -117,7 +119,7 @@ class NodeOutboxes:
             self._opened += 1
             box.link = f"to {box.node} {self._opened}"
             self._by_link[box.link] = box
-            self._output.send(OpenLink(box.link, box.node))
+            self._output.send(OpenLink(box.link, box.node, LinkKind.NODE.value))
         for uri in box.take(now):
             self._send(box, uri, now, fresh or {})
 

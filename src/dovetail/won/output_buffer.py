@@ -7,7 +7,8 @@ from collections import Counter
 from dovetail.model.address import Address, address_of
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Observation, Reason, Stage
-from dovetail.won.events import Event, MessageRejected, Outgoing, SendFrame
+from dovetail.model.wire import Outgoing, SendFrames
+from dovetail.won.events import Event, MessageRejected
 from dovetail.won.message import Message
 
 
@@ -40,7 +41,7 @@ class OutputBuffer:
 
     def send_frame(self, link: str, data: bytes) -> None:
         """Add a frame to be sent."""
-        self._outgoing.append(SendFrame(link, data))
+        self._outgoing.append(SendFrames(link, (data,)))
 
     def observe(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
         """Observe a message with its bytes."""

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 
 from dovetail.model.errors import DovetailError, LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Hop, Stage
+from dovetail.model.wire import CloseLink, Frame, LinkId, OpenLink, Outgoing
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad
 from dovetail.won.conversation import Conversations, is_unlogged_failure
 from dovetail.won.events import (
     ChainAdvanced,
-    CloseLink,
     Event,
     KeyWanted,
     MessageReceived,
-    OpenLink,
-    Outgoing,
     RegistrationConfirmed,
 )
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
@@ -163,7 +161,7 @@ class Owner:
                 self._settle(part)
         self._position = self.conversations.entries + refused
 
-    def receive_opened(self, link: str, now: int) -> None:
+    def receive_opened(self, link: LinkId, now: int) -> None:
         """The link to the node is open: register, send again what has no response."""
         if self._link is None or self._link.name != link:
             return
@@ -173,7 +171,12 @@ class Owner:
         for message in self._outbox.values():
             self._output.send_frame(link, encode_bundle((message,)))
 
-    def receive_frame(self, data: bytes, link: str, now: int) -> None:
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Frames came from the node, in this order."""
+        for data, link, _ in frames:
+            self.receive_frame(data, link, now)
+
+    def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
         """A frame came from the node."""
         if self._link is None or self._link.name != link:
             return
@@ -186,7 +189,7 @@ class Owner:
         if not self._link.waiting:
             self._drain(self._link, now)
 
-    def receive_closed(self, link: str, now: int) -> None:
+    def receive_closed(self, link: LinkId, now: int) -> None:
         """The link ended, broke or could not be opened."""
         if self._link is None or self._link.name != link:
             return
@@ -263,7 +266,7 @@ class Owner:
         if self._link is None:
             self._links_opened += 1
             self._link = Link(f"owner {self._links_opened}", LinkKind.OWNER, self.node)
-            self._output.send(OpenLink(self._link.name, self.node))
+            self._output.send(OpenLink(self._link.name, self.node, LinkKind.OWNER.value))
 
     def _register(self, now: int) -> None:
         """Ask for everything after what we have. Not journaled: it is no part of any conversation."""
