@@ -29,6 +29,11 @@ def refer(*messages: bytes) -> tuple[Reference, ...]:
     return tuple(Reference(message_address(message)[:8], 0) for message in messages)
 
 
+def sent_by(peer: Peer) -> list[tuple[str, bytes]]:
+    """All that a peer sends, a datagram at a time."""
+    return [(each.endpoint, data) for each in peer.to_send() for data in each.datagrams]
+
+
 class Bench:
     """A peer, a clock, and neighbours played by the test."""
 
@@ -53,7 +58,7 @@ class Bench:
         """Messages sent since, without their layers."""
         self.events += self.peer.events()
         found = []
-        for destination, data in self.peer.to_send():
+        for destination, data in sent_by(self.peer):
             if data[0] == 0x66:
                 packet = self.assemblers.setdefault(destination, Assembler()).add(data, None, self.now)
                 if packet is None:

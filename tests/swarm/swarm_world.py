@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from dovetail.model.address import Address
+from dovetail.model.wire import Datagrams
 from dovetail.sim import SECOND_US, Boot, Link, World
 from dovetail.swarm.events import MessageAccepted
 from dovetail.swarm.peer import Peer
@@ -33,8 +34,11 @@ class UnluckyPeer(Peer):
 
     is_lost: Callable[[Endpoint, bytes], bool]
 
-    def to_send(self) -> list[tuple[Endpoint, bytes]]:
-        return [(endpoint, data) for endpoint, data in super().to_send() if not self.is_lost(endpoint, data)]
+    def to_send(self) -> list[Datagrams]:
+        return [
+            Datagrams(each.endpoint, [data for data in each.datagrams if not self.is_lost(each.endpoint, data)])
+            for each in super().to_send()
+        ]
 
 
 class SwarmWorld:

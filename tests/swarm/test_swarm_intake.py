@@ -70,6 +70,17 @@ def test_datagrams_that_come_together_are_taken_in_as_if_each_had_come_alone(see
     assert Counter(map(repr, together.events)) == Counter(map(repr, alone.events))
 
 
+def test_datagrams_of_several_senders_are_taken_in_in_their_order():
+    mixed, alone = linked(), linked()
+    datagrams = mixed_datagrams(mixed, random.Random(3))
+    frames = [(data, (ALICE, BOB)[number % 5 == 2], False) for number, data in enumerate(datagrams)]
+    mixed.peer.receive_frames(frames, START)
+    sent_mixed = mixed.drain()
+    sent_alone = [sent for data, sender, _ in frames for sent in alone.feed_raw(data, sender)]
+    assert mixed.peer.status() == alone.peer.status()
+    assert Counter(sent_mixed) == Counter(sent_alone)
+
+
 def test_each_is_observed_and_told_before_it_is_relayed_and_in_the_order_of_arrival():
     bench = linked()
     messages = [bench.content(b"%d" % number) for number in range(20)]

@@ -40,7 +40,7 @@ from dovetail.swarm.queries import (
 from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import LATE_REPEAT_PEERS, REPEAT_PEERS
 from dovetail.swarm.settings import SwarmSettings
-from swarm.peers import SECOND, SETTINGS, START, Bench, exchanged, refer, solved, uep12
+from swarm.peers import SECOND, SETTINGS, START, Bench, exchanged, refer, sent_by, solved, uep12
 
 ALICE, BOB, CAROL = "192.0.2.1:9", "192.0.2.2:9", "192.0.2.3:9"
 
@@ -695,11 +695,11 @@ def test_a_peer_that_masks_its_datagrams_is_answered_masked():
     message = bench.content(b"masked")
     packet = encode_packet(encode_pull_range(b"tick", 0, 9), bench.signer, bench.now // 1000, 0)
     bench.peer.receive_datagram(encode_obfuscated(packet, 40, 77), ALICE, bench.now)
-    ((to, data),) = bench.peer.to_send()
+    ((to, data),) = sent_by(bench.peer)
     assert to == ALICE
     assert is_obfuscated(data)
     bench.peer.receive_datagram(encode_packet(message, bench.signer, bench.now // 1000, 0), BOB, bench.now)
-    assert {to: is_obfuscated(data) for to, data in bench.peer.to_send()} == {ALICE: True}
+    assert {to: is_obfuscated(data) for to, data in sent_by(bench.peer)} == {ALICE: True}
 
 
 # -- restart
@@ -799,7 +799,7 @@ def test_two_peers_find_each_other_and_exchange_what_they_have():
         for name, peer in ends.items():
             peer.handle_timer(now)
             peer.events()
-            for to, data in peer.to_send():
+            for to, data in sent_by(peer):
                 ends[to].receive_datagram(data, name, now)
     assert ends["b"].addresses() == ends["a"].addresses() == {message_address(message)}
     assert [len(peer.status().forward) for peer in ends.values()] == [1, 1]

@@ -119,7 +119,8 @@ class SwarmUdp:
 
     def turn(self) -> None:
         """Drain the core after it was fed: journal, tell, send, re-arm."""
-        events, datagrams = self.peer.events(), self.peer.to_send()
+        events = self.peer.events()
+        datagrams = [(Endpoint(each.endpoint), data) for each in self.peer.to_send() for data in each.datagrams]
         if events or datagrams:
             self.gate.put(Turn(events, datagrams, self._loop.time()))
         if self.gate.is_crowded:

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from dovetail.model.hop import Hop, Observation
+from dovetail.model.wire import Datagrams
 
 CLOSED_NORMALLY = 1000
 """Default code of `CloseStream`, as in WebSocket (RFC 6455, 7.4.1)."""
@@ -58,7 +59,7 @@ class CloseStream(msgspec.Struct, frozen=True, gc=False):
     abort: bool = False
 
 
-Outgoing = Datagram | tuple[str, bytes] | OpenStream | Frame | CloseStream
+Outgoing = Datagram | tuple[str, bytes] | Datagrams | OpenStream | Frame | CloseStream
 
 
 class Core(Protocol):

@@ -22,6 +22,7 @@ import msgspec
 
 from dovetail.model.errors import JournalFull, LocalProtocolError
 from dovetail.model.hop import Hop, Observation
+from dovetail.model.wire import Datagrams
 from dovetail.sim.clock import Clock
 from dovetail.sim.core import (
     Boot,
@@ -289,6 +290,9 @@ class Place:
         for item in outgoing:
             if isinstance(item, tuple):
                 send_datagram(name, item[0], item[1])
+            elif isinstance(item, Datagrams):
+                for data in item.datagrams:
+                    send_datagram(name, item.endpoint, data)
             else:
                 self._exchange.send(self, item)
 

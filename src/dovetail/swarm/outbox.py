@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from dovetail.model.wire import Datagrams
 from dovetail.swarm.contacts import Contact, RandomSource
 from dovetail.swarm.fragments import FRAGMENT_BYTES, encode_fragments
 from dovetail.swarm.obfuscation import HEADER_BYTES as MASK_BYTES
@@ -34,7 +35,7 @@ class Outbox:
         self._signer = signer
         self._random = random_source
         self._masks_all = masks_all
-        self._datagrams: list[tuple[Endpoint, bytes]] = []
+        self._datagrams: defaultdict[Endpoint, list[bytes]] = defaultdict(list)
         self.bytes_sent: Counter[Purpose] = Counter()
         self.datagrams_sent = 0
         self._subbands = self._draw_subbands()
@@ -53,21 +54,23 @@ class Outbox:
             pieces = [piece for packet in pieces for piece in _split(packet)]
         plain = [] if self._masks_all else [contact.endpoint for contact in receivers if not contact.is_masked]
         self.bytes_sent[purpose] += sum(map(len, pieces)) * len(receivers)
+        for endpoint in plain:
+            self._datagrams[endpoint] += pieces
         if len(plain) == len(receivers):
-            self._datagrams += [(endpoint, piece) for piece in pieces for endpoint in plain]
             return
         masked = [contact.endpoint for contact in receivers if self._masks_all or contact.is_masked]
         self.bytes_sent[purpose] += MASK_BYTES * len(masked) * len(pieces)
         for piece in pieces:
-            self._datagrams += [(endpoint, piece) for endpoint in plain]
             draws = [divmod(self._draw(MASK_BITS), 256) for _ in masked]
-            self._datagrams += zip(masked, encode_obfuscated_each(piece, draws), strict=True)
+            for endpoint, data in zip(masked, encode_obfuscated_each(piece, draws), strict=True):
+                self._datagrams[endpoint].append(data)
 
-    def drain(self) -> list[tuple[Endpoint, bytes]]:
-        """All datagrams since the last call."""
-        datagrams, self._datagrams = self._datagrams, []
-        self.datagrams_sent += len(datagrams)
-        return datagrams
+    def drain(self) -> list[Datagrams]:
+        """All datagrams since the last call, by receiver; each receiver's are in order."""
+        drained = [Datagrams(endpoint, datagrams) for endpoint, datagrams in self._datagrams.items()]
+        self._datagrams.clear()
+        self.datagrams_sent += sum([len(each.datagrams) for each in drained])
+        return drained
 
     def _draw_subbands(self) -> Iterator[int]:
         while True:

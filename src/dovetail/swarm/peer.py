@@ -17,6 +17,7 @@ from typing import Final
 from dovetail.model.address import Address, address_of
 from dovetail.model.errors import LocalProtocolError
 from dovetail.model.hop import Hop, Observation, Stage
+from dovetail.model.wire import Datagrams, Frame
 from dovetail.swarm.acceptance import Entry
 from dovetail.swarm.contacts import Contact, Contacts, RandomSource
 from dovetail.swarm.content import (
@@ -115,6 +116,19 @@ class Peer:
 
     # -- input and output
 
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Datagrams came, in this order, each with the endpoint it came from."""
+        run: list[bytes] = []
+        sender = ""
+        for data, endpoint, _ in frames:
+            if endpoint != sender:
+                if run:
+                    self.receive_datagrams(run, sender, now)
+                run, sender = [], endpoint
+            run.append(data)
+        if run:
+            self.receive_datagrams(run, sender, now)
+
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
         """One datagram from an endpoint."""
         self.receive_datagrams((data,), sender, now)
@@ -160,7 +174,7 @@ class Peer:
         self._events.clear()
         return events
 
-    def to_send(self) -> list[tuple[Endpoint, bytes]]:
+    def to_send(self) -> list[Datagrams]:
         """Datagrams to send now."""
         return self._outbox.drain()
 
