@@ -8,6 +8,7 @@ import pytest
 
 from dovetail.keys import CertificateKind, Names, create_authority
 from dovetail.site.config import Config, ListenTcp, ListenUdp, Section, load_config
+from dovetail.site.config.servers import SwarmServerSection
 from dovetail.site.doctor import Status, check_site
 from dovetail.site.doctor.site import (
     GOOD_FREE_BYTES,
@@ -16,6 +17,7 @@ from dovetail.site.doctor.site import (
     check_file_system,
     check_keys,
     check_port,
+    check_swarms,
     file_system_of,
     judge_room,
     listen_addresses,
@@ -105,6 +107,13 @@ def test_private_keys_that_others_may_read_fail(tmp_path):
     (tmp_path / "ca.key").chmod(0o640)
     ((status, detail),) = problems(check_keys(tmp_path))
     assert (status, detail) == (Status.FAIL, f"{tmp_path / 'ca.key'} has mode 0640")
+
+
+def test_an_epoch_below_a_minute_is_warned_of():
+    peers = (SwarmServerSection(name="quick", epoch_ms=5_000), SwarmServerSection(name="calm"))
+    (finding,) = check_swarms(peers)
+    assert (finding.check, finding.status) == ("swarm/quick/peer", Status.WARN)
+    assert "5000 ms" in finding.detail
 
 
 def test_no_keys_yet_is_well(tmp_path):

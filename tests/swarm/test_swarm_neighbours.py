@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.swarm.contacts import HEARD_MARGIN_MS
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
-from dovetail.swarm.neighbours import LOST_US, MAX_PAST_TICKETS, MAX_UNANSWERED
+from dovetail.swarm.handshake import LOST_US, MAX_PAST_TICKETS, MAX_UNANSWERED
 from dovetail.swarm.peer_exchange import (
     I_RELAY_TO_YOU,
     YOU_RELAY_TO_ME,
@@ -174,7 +174,7 @@ def test_one_that_was_silent_for_long_is_asked_for_that_time_and_one_that_was_fo
     crowd = Crowd(bench)
     crowd.run(5)
     contact = bench.peer._contacts.find(ALICE)
-    returned = bench.peer._neighbours.to_ask
+    returned = bench.peer._handshake.to_ask
     for silence_s, is_asked in ((LOST_US // SECOND // 2, False), (3 * LOST_US // SECOND, True)):
         contact.watermark_ms = contact.known_until_ms = None
         contact.hello_due_us = bench.now

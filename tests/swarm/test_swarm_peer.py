@@ -782,11 +782,6 @@ def test_a_new_peer_without_bootstrap_waits_quietly():
     assert isinstance(bench.peer.next_timer(), int)
 
 
-def test_a_hello_with_our_own_address_is_not_answered():
-    bench = Bench()
-    assert bench.feed(encode_hello(Hello(b"tick", bench.peer.address, 0))) == []
-
-
 def test_two_peers_find_each_other_and_exchange_what_they_have():
     ends = {
         name: Peer(SETTINGS, bytes([number]) * 20, random.Random(number), START, bootstrap=[other])

@@ -16,6 +16,11 @@ def test_defaults_are_those_of_the_text():
     assert settings.rules.epoch_ms == settings.rules.max_future_ms == 60_000
 
 
+@pytest.mark.parametrize(("epoch_ms", "is_warned_of"), [(59_999, True), (60_000, False), (86_400_000, False)])
+def test_an_epoch_below_a_minute_is_warned_of(epoch_ms, is_warned_of):
+    assert bool(SwarmSettings(name="x", epoch_ms=epoch_ms).warnings) == is_warned_of
+
+
 def test_peers_that_disagree_have_different_addresses():
     base = SwarmSettings(name="fleet")
     others = [

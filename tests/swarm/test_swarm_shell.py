@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
 import threading
 
@@ -79,6 +80,25 @@ def test_a_node_keeps_its_identity_and_its_messages(tmp_path):
             assert second.peer.addresses() == {address}
 
     asyncio.run(run())
+
+
+def test_a_node_with_a_copied_key_is_told_of_in_the_log_of_both(tmp_path, caplog):
+    async def run() -> None:
+        async with node(tmp_path / "a") as a:
+            (tmp_path / "b").mkdir()
+            shutil.copy(tmp_path / "a" / "peer.skey", tmp_path / "b" / "peer.skey")
+            async with node(tmp_path / "b", a.endpoints[0]) as b:
+                assert a.peer.uri == b.peer.uri
+                places = {a.endpoints[0], b.endpoints[0]}
+                await eventually(lambda: all(f"at {place}, uses the key" in caplog.text for place in places))
+                assert a.status().refused.keys() == b.status().refused.keys() == {"duplicate_identity"}
+
+    asyncio.run(run())
+
+
+def test_an_epoch_below_a_minute_is_told_of_in_the_log(tmp_path, caplog):
+    SwarmNode(SwarmSettings(name="quick", epoch_ms=1_000), tmp_path).journal.close()
+    assert "swarm quick: an epoch of 1000 ms, expected at least 60000" in caplog.text
 
 
 def test_ipv6(tmp_path):

@@ -120,6 +120,7 @@ class Reason(enum.StrEnum):
     TRUNCATED = "truncated", 171, "it ends before its fixed part or its announced parts do"
     SELF_REFERENCE = "self_reference", 172, "it refers to itself"
     GIVEN_UP = "given_up", 173, "it was asked for as often as allowed and never came"
+    DUPLICATE_IDENTITY = "duplicate_identity", 174, "its sender uses the address of the peer that received it"
 
 
 class Relation(enum.StrEnum):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ from dovetail.swarm.events import (
     GapFilled,
     GapFound,
     GapGivenUp,
+    IdentityConflict,
     MessageAccepted,
     PeerLinked,
 )
@@ -52,6 +54,8 @@ from dovetail.swarm.peer_exchange import Endpoint, PeerAddress
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
 from dovetail.tlog.keys import Signer
+
+log = logging.getLogger("dovetail.swarm")
 
 MAX_WAITING: Final = 65_536
 """Items kept for a subscriber that does not read; then the oldest give way, and it is told how many."""
@@ -122,6 +126,8 @@ class SwarmNode:
         threads: int | None = None,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        for text in swarm.warnings:
+            log.warning("swarm %s: %s", swarm.name, text)
         options = journal_options or JournalOptions()
         now = now_us()
         key = _load_key(directory / KEY_FILE)
@@ -265,6 +271,9 @@ class SwarmNode:
             self._block.cancel()
 
     def _hear(self, events: list[Event]) -> None:
+        for event in events:
+            if type(event) is IdentityConflict:
+                log.warning("another peer, at %s, uses the key of this one; each needs its own", event.endpoint)
         if not self._linked.is_set() and any(isinstance(event, PeerLinked) and event.is_forward for event in events):
             self._linked.set()
         if not self._subscriptions:

@@ -64,6 +64,7 @@ class Contact:
         "ask_due_us",
         "challenge",
         "challenged_us",
+        "conflict_due_us",
         "delivered",
         "endpoint",
         "given_token",
@@ -131,6 +132,7 @@ class Contact:
         """The ticket of a time-range pull that lets it prove its address."""
         self.challenged_us = 0
         self.ask_due_us = now
+        self.conflict_due_us = 0
         self.given_token: bytes | None = None
         self.held_token = NO_PROOF
         self.hello_had_proof = False
@@ -162,7 +164,7 @@ class Contact:
     @property
     def is_reachable(self) -> bool:
         """Whether it may be sent more than it sent us: its endpoint is proved, or configured."""
-        return self.is_validated or self.is_pinned
+        return (self.is_validated or self.is_pinned) and not self.is_self
 
     @property
     def will_answer(self) -> bool:

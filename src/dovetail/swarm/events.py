@@ -67,6 +67,12 @@ class PeerUnlinked(msgspec.Struct, frozen=True, gc=False):
     is_forward: bool
 
 
+class IdentityConflict(msgspec.Struct, frozen=True, gc=False):
+    """Another peer, at this endpoint, uses the address of this one; reported at most once in ten minutes."""
+
+    endpoint: str
+
+
 Event = (
     Observation
     | MessageAccepted
@@ -77,4 +83,5 @@ Event = (
     | CycleFound
     | PeerLinked
     | PeerUnlinked
+    | IdentityConflict
 )

@@ -40,7 +40,7 @@ from dovetail.swarm.obfuscation import decode_obfuscated, is_obfuscated
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.packet import HEADER_BYTES, SwarmSigner
 from dovetail.swarm.peer_exchange import INDICATOR as EXCHANGE
-from dovetail.swarm.peer_exchange import Endpoint, Hello, PeerAddress, decode_exchange
+from dovetail.swarm.peer_exchange import Endpoint, PeerAddress, decode_exchange
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_message
 from dovetail.swarm.recovery import restore
 from dovetail.swarm.refusals import Refusal
@@ -81,6 +81,7 @@ class Peer:
             address, swarm.name, random_source, settings.serve_bytes_per_second, settings.queries_per_second
         )
         self._neighbours = Neighbours(self._contacts, settings, random_source, now)
+        self._handshake = self._neighbours.handshake
         self._dag = Dag(swarm.epoch_ms)
         self._refusals = RefusalLog(settings.rejections_per_second)
         self._events: list[Event] = []
@@ -156,9 +157,9 @@ class Peer:
         """Do what has become due."""
         self._advance(now)
         self._neighbours.handle_timer(now)
-        for contact in self._neighbours.to_ask:
+        for contact in self._handshake.to_ask:
             self._repair.gossip.prefer(contact, now)
-        self._neighbours.to_ask.clear()
+        self._handshake.to_ask.clear()
         self._repair.handle_timer(now)
         self._flush(now)
 
@@ -233,7 +234,7 @@ class Peer:
             unconfirmed=len(self._repair.own),
             accepted=self._intake.accepted,
             duplicates=self._intake.duplicates,
-            late_answers=self._neighbours.late_answers + self._repair.gossip.late_answers,
+            late_answers=self._handshake.late_answers + self._repair.gossip.late_answers,
             refused={str(reason): count for reason, count in sorted(self._refusals.counts.items())},
             refused_journaled=self._refusals.journaled,
             received_bytes=self._received_bytes,
@@ -325,12 +326,10 @@ class Peer:
                 raise AssertionError("content messages are dispatched before")
 
     def _receive_exchange(self, message: bytes, contact: Contact, now: int) -> None:
-        exchanged = decode_exchange(message)
-        if isinstance(exchanged, Hello):
-            self._neighbours.receive_hello(exchanged, contact, now)
-        else:
-            self._neighbours.receive_answer(exchanged, contact, now)
-        self._flush(now)
+        try:
+            self._neighbours.receive(decode_exchange(message), contact, now)
+        finally:
+            self._flush(now)
 
     def _refuse(self, refusal: Refusal, data: bytes, endpoint: Endpoint, now: int) -> None:
         if not self._refusals.note(refusal.reason, now):
@@ -351,15 +350,15 @@ class Peer:
     def _flush(self, now: int) -> None:
         """Send the messages of the neighbours and the gossip."""
         for outbox, purpose in (
-            (self._neighbours.outbox, Purpose.UPKEEP),
+            (self._handshake.outbox, Purpose.UPKEEP),
             (self._repair.gossip.outbox, Purpose.REPAIR),
         ):
             for contact, message in outbox:
                 if _may_go(message, contact, now):
                     self._outbox.send(message, (contact,), purpose, now)
             outbox.clear()
-        self._events += self._neighbours.events
-        self._neighbours.events.clear()
+        self._events += self._handshake.events
+        self._handshake.events.clear()
 
 
 def _may_go(message: bytes, contact: Contact, now: int) -> bool:

@@ -5,7 +5,7 @@ Refusal
   BadTimeRange  BadProofOfWork                      the bytes cannot be a message of this swarm
   TtlTooLong  FromFuture  Expired  SelfReference    a message, but not acceptable now
   UnknownSwarm  BadSignature  BadFragment           refused by the layers beneath
-  UnknownTicket  RateLimited                        refused by the peer's own bookkeeping
+  UnknownTicket  RateLimited  DuplicateIdentity     refused by the peer's own bookkeeping
 """
 
 from __future__ import annotations
@@ -125,6 +125,12 @@ class RateLimited(Refusal):
     """Its source exceeded a rate limit."""
 
     code = Reason.RATE_LIMITED
+
+
+class DuplicateIdentity(Refusal):
+    """It comes from another peer that uses the address of this one."""
+
+    code = Reason.DUPLICATE_IDENTITY
 
 
 class SelfReference(Refusal):

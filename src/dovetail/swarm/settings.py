@@ -21,6 +21,8 @@ from dovetail.model.errors import ConfigError
 from dovetail.swarm.content import MAX_TTL_EPOCHS, ContentRules
 from dovetail.swarm.packet import swarm_key
 
+SAFE_EPOCH_MS: Final = 60_000
+"""UEP-12: an epoch should be much longer than the broadcast of one packet takes to converge, "e.g. 1 minute"."""
 _NAME_BYTES: Final = 12
 _HASH_BYTES: Final = 8
 
@@ -48,6 +50,13 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = 1
     address: Annotated[Hex20 | None, Meta(description="address of a swarm made elsewhere")] = None
     secret: Annotated[Hex20 | None, Meta(description="secret of a private swarm")] = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is allowed but unwise about the agreement, one line each."""
+        if self.epoch_ms >= SAFE_EPOCH_MS:
+            return []
+        return [f"an epoch of {self.epoch_ms} ms, expected at least {SAFE_EPOCH_MS}: messages may expire on their way"]
 
     @property
     def rules(self) -> ContentRules:

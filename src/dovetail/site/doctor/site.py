@@ -19,7 +19,7 @@ from dovetail.model.errors import KeyFileError
 from dovetail.site.config import Config, Section, parse_listen
 from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.site.config.schema import extra_of
-from dovetail.site.config.servers import ServerSection
+from dovetail.site.config.servers import ServerSection, SwarmServerSection
 from dovetail.site.doctor.finding import Finding, Status, fail, ok, warn
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
@@ -39,6 +39,7 @@ def check_site(config: Config) -> Iterator[Finding]:
     yield check_directory("lake", config.lake.directory)
     yield from check_room({"journals": config.journal.directory, "lake": config.lake.directory})
     yield from check_keys(config.keys.directory)
+    yield from check_swarms(config.swarm)
     yield from check_ports(listen_addresses(config))
 
 
@@ -111,6 +112,13 @@ def check_keys(directory: Path) -> Iterator[Finding]:
     yield from bad
     if not any(finding.status is Status.FAIL for finding in bad):
         yield ok("keys", f"{directory} has {count} keys, certificates and lists")
+
+
+def check_swarms(peers: Iterable[SwarmServerSection]) -> Iterator[Finding]:
+    """What is unwise about the agreements of swarms."""
+    for peer in peers:
+        for text in peer.warnings:
+            yield warn(peer.label, text, "give all peers of the swarm an agreement with longer epochs")
 
 
 def judge_key_file(record: dict[str, Any]) -> Finding | None:
