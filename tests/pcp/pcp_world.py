@@ -6,8 +6,10 @@ import json
 import uuid
 from collections import defaultdict
 
+import msgspec
+
 from dovetail.model.address import address_of
-from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.model.hop import Hop, Observation, Reason, Stage
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import CloseDecided, Event
 from dovetail.pcp.session import ConnectionId
@@ -25,7 +27,7 @@ class World:
         settings.setdefault("rules", ALLOW_ALL)
         self.now = NOW
         self._ids = 0
-        self.broker = Broker(PcpSettings(**settings), self.new_id, logs_messages=logs_messages)
+        self.broker = Broker(msgspec.convert(settings, PcpSettings), self.new_id, logs_messages=logs_messages)
         self.events: list[Event] = []
         self.received: dict[int, list[bytes]] = defaultdict(list)
         self._connections = 0
@@ -100,6 +102,30 @@ class World:
             self.broker.handle_timer(self.now)
             self.drain()
         self.now = end
+
+    def journal(self) -> list[Hop]:
+        """All observations as a journal has them."""
+        seen = [(one, whom) for one in self.observations() for whom in (one.counterparts or (None,))]
+        return [
+            Hop(
+                server="pcp://broker/server",
+                seq=seq,
+                at_us=one.at_us,
+                fabric="pcp",
+                stage=one.stage,
+                message=one.message,
+                counterpart=counterpart,
+                reason=one.reason,
+                raw=one.raw,
+            )
+            for seq, (one, counterpart) in enumerate(seen)
+        ]
+
+    def restart(self) -> None:
+        """The broker is killed and started again; it knows what its journal holds, and nobody is connected."""
+        self.broker = Broker(self.broker.settings, self.new_id)
+        self.broker.restore(self.journal(), self.now)
+        self.drain()
 
     def replies(self, connection: int) -> list[tuple[dict[str, object], object]]:
         """Envelope and JSON data of each message a v1 client got."""

@@ -154,10 +154,13 @@ def test_no_destination_report_unless_asked(flag):
     assert not world.received[a]
 
 
-def test_destination_report_is_ignored_on_inventory_requests():
+@pytest.mark.parametrize(
+    "targets", [["pcp:///server"], ["pcp:///server", "pcp:///server"], ["pcp:///server", "pcp:///broker"]]
+)
+def test_destination_report_is_ignored_on_inventory_requests(targets):
     world, a, _, _ = three_clients()
     request = {"message_type": INVENTORY, "data": b'{"query":[]}', "destination_report": True}
-    world.send(a, world.message(A, "pcp:///server", **request))
+    world.send(a, world.message(A, *targets, **request))
     assert [envelope["message_type"] for envelope, _ in world.replies(a)] == [
         "http://puppetlabs.com/inventory_response"
     ]

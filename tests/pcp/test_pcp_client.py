@@ -186,6 +186,14 @@ def test_requests_fail_when_the_wire_is_lost():
     assert (failed.id, failed.kind) == (request, FailureKind.DISCONNECTED)
 
 
+@pytest.mark.parametrize("targets", [[BROKER], [BROKER, BROKER], ["pcp:///broker", BROKER]])
+def test_no_report_is_awaited_that_never_comes(targets):
+    client = associated()
+    with pytest.raises(LocalProtocolError, match="a message to the broker alone has no destination report"):
+        client.send("http://example.com/ping", targets, None, ttl_ms=1_000, now=NOW, destination_report=True)
+    assert (client.to_send(), client.next_timer()) == ([], None)
+
+
 def test_destination_report_and_inventory_update():
     client = associated()
     message = send(client, destination_report=True)

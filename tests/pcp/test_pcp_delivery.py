@@ -17,7 +17,7 @@ def two_clients(**settings: object) -> tuple[World, int, int]:
 
 
 def outcomes(world: World, frame: bytes) -> list[tuple[Stage, str | None, Reason | None]]:
-    return world.hops(frame)[1:]
+    return [hop for hop in world.hops(frame)[1:] if hop[0] is not Stage.ROUTED]
 
 
 def test_a_paused_connection_gets_nothing_until_it_has_room():
@@ -224,6 +224,101 @@ def test_the_brokers_own_messages_do_not_wait_for_a_later_session():
     assert (lost.stage, lost.reason, lost.counterparts) == (Stage.UNDELIVERABLE, Reason.CONNECTION_LOST, (A,))
     again = world.associate("client_a")
     assert not world.received[again]
+
+
+def test_ttl_expired_waits_for_a_sender_that_is_away():
+    world, a, b = two_clients()
+    world.pause(b)
+    frame = world.send(a, world.message(A, B))
+    world.close(b)
+    world.close(a)
+    world.pass_time(61_000)
+    assert outcomes(world, frame) == [(Stage.EXPIRED, B, Reason.LIFETIME_OVER)]
+    again = world.open("client_a")
+    world.send(again, world.associate_request(A, expires=LATER))
+    (_, response), (notice, data) = world.replies(again)
+    assert response["success"] is True
+    message_id = read_v1(frame)[0]["id"]
+    assert (notice["message_type"], notice["in-reply-to"]) == ("http://puppetlabs.com/ttl_expired", message_id)
+    assert data == {"id": message_id}
+    assert [hop[0] for hop in world.hops(world.received[again][1])] == [Stage.CREATED, Stage.REDELIVERED]
+
+
+def test_ttl_expired_is_translated_for_a_sender_that_comes_back_in_version_2():
+    world, a, b = two_clients(hops=True)
+    world.pause(b)
+    frame = world.send(a, world.message(A, B))
+    world.close(b)
+    world.close(a)
+    world.pass_time(61_000)
+    (notice,) = world.replies_v2(world.connect_v2("client_a"))
+    message_id = read_v1(frame)[0]["id"]
+    assert notice["message_type"] == "http://puppetlabs.com/ttl_expired"
+    assert (notice["in_reply_to"], notice["data"]) == (message_id, {"id": message_id})
+
+
+def test_ttl_expired_survives_a_wire_that_breaks_before_it_was_written():
+    world, a, b = two_clients()
+    world.pause(b)
+    world.send(a, world.message(A, B))
+    world.close(b)
+    world.pause(a)
+    world.pass_time(61_000)
+    world.close(a)
+    again = world.open("client_a")
+    world.send(again, world.associate_request(A, expires=LATER))
+    assert world.replies(again)[1][0]["message_type"] == "http://puppetlabs.com/ttl_expired"
+
+
+def test_ttl_expired_that_waits_is_bounded_in_time_and_number():
+    world, a, b = two_clients(notice_ttl_ms=60_000, redelivery_messages=2)
+    world.pause(b)
+    for number in range(3):
+        world.send(a, world.message(A, B, expires=f"2026-11-15T20:00:0{number}Z"))
+    world.close(a)
+    world.pass_time(65_000)
+    given_up = [seen for seen in world.observations() if seen.reason is Reason.REDELIVERY_OVERFLOW]
+    assert [seen.counterparts for seen in given_up] == [(A,)]
+    world.pass_time(60_000)
+    assert world.broker.queued_bytes == 0
+    again = world.open("client_a")
+    world.send(again, world.associate_request(A, expires=LATER))
+    assert len(world.received[again]) == 1  # the association's response
+
+
+def test_whom_a_wildcard_stands_for_is_observed_with_the_acceptance():
+    world, a, b = two_clients()
+    world.associate("client_c")
+    world.pause(b)
+    frame = world.send(a, world.message(A, "pcp://*/agent", C))
+    assert world.hops(frame) == [
+        (Stage.ACCEPTED, A, None),
+        (Stage.ROUTED, B, None),  # the others have their outcome in the same commit
+        (Stage.DELIVERED, A, None),
+        (Stage.DELIVERED, C, None),
+    ]
+
+
+def test_before_anything_is_handed_over_all_that_a_wildcard_stands_for_is_observed():
+    world, a, _ = two_clients()
+    world.broker.receive_frame(world.message(A, "pcp://*/agent"), a, world.now)
+    accepted, routed = world.broker.events(settle=False)
+    assert (accepted.stage, routed.stage, routed.counterparts) == (Stage.ACCEPTED, Stage.ROUTED, (A, B))
+
+
+def test_recipients_that_the_bytes_name_are_not_observed_again():
+    world, a, b = two_clients()
+    world.pause(b)
+    assert world.hops(world.send(a, world.message(A, B, C))) == [
+        (Stage.ACCEPTED, A, None),
+        (Stage.UNDELIVERABLE, C, Reason.NO_RECIPIENT),
+    ]
+
+
+def test_recipients_are_observed_where_the_bytes_are_not_kept():
+    world, a, b = two_clients(bodies=({"message_type": "*", "bodies": "address"},))
+    world.pause(b)
+    assert world.hops(world.send(a, world.message(A, B))) == [(Stage.ACCEPTED, A, None), (Stage.ROUTED, B, None)]
 
 
 def test_v2_messages_do_not_wait_and_their_sender_is_told():

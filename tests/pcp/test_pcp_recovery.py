@@ -1,54 +1,96 @@
 """After a restart the broker still owes what it accepted and could not hand over."""
 
-from dovetail.model.hop import Hop, Reason, Stage
-from pcp.pcp_frames import NOW
+import pytest
+
+from dovetail.model.hop import Reason, Stage
+from pcp.pcp_frames import NOW, read_v1
 from pcp.pcp_world import World
 
 A, B = "pcp://client_a/agent", "pcp://client_b/agent"
 
 
-def journal_of(world: World) -> list[Hop]:
-    hops: list[Hop] = []
-    for seen in world.observations():
-        hops += [
-            Hop(
-                server="pcp://broker/server",
-                seq=len(hops),
-                at_us=seen.at_us,
-                fabric="pcp",
-                stage=seen.stage,
-                message=seen.message,
-                counterpart=counterpart,
-                reason=seen.reason,
-                raw=seen.raw,
-            )
-            for counterpart in (seen.counterparts or (None,))
-        ]
-    return hops
+ANYBODY = "pcp://*/agent"
 
 
-def crashed_world() -> tuple[World, bytes, bytes]:
-    world = World()
-    a, b = world.associate("client_a"), world.associate("client_b")
-    done = world.send(a, world.message(A, B))
-    world.pause(b)
-    owed = world.send(a, world.message(A, B, "pcp://ghost/agent", "pcp://*/agent"))
-    return world, done, owed
-
-
-def test_what_had_no_outcome_is_redelivered_after_a_restart():
-    before, _, owed = crashed_world()
+def restart(before: World, now: int = NOW) -> World:
     after = World()
-    after.broker.restore(journal_of(before), NOW)
-    b = after.open("client_b")
-    after.send(b, after.associate_request(B))
-    assert after.received[b][1:] == [owed]
+    after.broker.restore(before.journal(), now)
+    after.drain()
+    return after
+
+
+def come_back(world: World, name: str) -> list[bytes]:
+    """What a client finds that associates, after the response."""
+    connection = world.open(name)
+    world.send(connection, world.associate_request(f"pcp://{name}/agent"))
+    return world.received[connection][1:]
+
+
+def crashed_world(*targets: str, **settings: object) -> tuple[World, bytes]:
+    """client_a wrote to client_b, who does not read."""
+    world = World(**settings)
+    a, b = world.associate("client_a"), world.associate("client_b")
+    world.send(a, world.message(A, B))
+    world.pause(b)
+    return world, world.send(a, world.message(A, *targets))
+
+
+@pytest.mark.parametrize("targets", [(B, "pcp://ghost/agent", ANYBODY), (ANYBODY,), ("pcp://client_b/*",)])
+def test_what_had_no_outcome_is_redelivered_after_a_restart(targets):
+    before, owed = crashed_world(*targets)
+    after = restart(before)
+    assert come_back(after, "client_b") == [owed]
+    assert come_back(after, "client_a") == []
     assert after.hops(owed) == [(Stage.REDELIVERED, B, None)]
 
 
-def test_what_expired_meanwhile_gets_its_outcome():
-    before, _, owed = crashed_world()
-    after = World()
-    after.broker.restore(journal_of(before), NOW + 3_600_000_000)
-    after.drain()
+def test_members_of_a_wildcard_are_known_before_anything_was_handed_over():
+    before = World()
+    a = before.associate("client_a")
+    before.associate("client_b")
+    owed = before.message(A, ANYBODY)
+    before.broker.receive_frame(owed, a, NOW)
+    before.events += before.broker.events(settle=False)  # committed; then the broker is killed
+    after = restart(before)
+    assert (come_back(after, "client_a"), come_back(after, "client_b")) == ([owed], [owed])
+
+
+def test_what_expired_meanwhile_gets_its_outcome_and_its_sender_hears_it_once():
+    before, owed = crashed_world(B, ANYBODY, "pcp://client_a/agent")
+    after = restart(before, NOW + 3_600_000_000)
     assert after.hops(owed) == [(Stage.EXPIRED, B, Reason.LIFETIME_OVER)]
+    after.now = NOW + 3_600_000_000
+    a = after.open("client_a")
+    after.send(a, after.associate_request(A, expires="2026-11-16T20:00:00Z"))
+    assert [fields["message_type"].rpartition("/")[2] for fields, _ in after.replies(a)] == [
+        "associate_response",
+        "ttl_expired",
+    ]
+
+
+def test_a_notice_that_waits_is_restored():
+    before, _ = crashed_world(B)
+    before.close(1)
+    before.pass_time(61_000)
+    after = restart(before)
+    (notice,) = come_back(after, "client_a")
+    assert read_v1(notice)[0]["message_type"] == "http://puppetlabs.com/ttl_expired"
+
+
+def test_a_message_whose_bytes_are_not_kept_gets_an_outcome():
+    before, owed = crashed_world(B, bodies=({"message_type": "*", "bodies": "address"},))
+    assert restart(before).hops(owed) == [(Stage.UNDELIVERABLE, B, Reason.INTERRUPTED)]
+
+
+def test_messages_of_version_2_and_the_brokers_own_do_not_wait_but_get_an_outcome():
+    before = World()
+    a = before.connect_v2("client_a")
+    before.associate("client_b")
+    before.pause(2)
+    sent = before.send(a, before.message_v2(B, data=1), is_text=True)
+    before.send(2, b"garbage!")
+    created = [seen for seen in before.observations() if seen.stage is Stage.CREATED][-1]
+    after = restart(before)
+    assert after.hops(sent) == [(Stage.UNDELIVERABLE, B, Reason.INTERRUPTED)]
+    assert after.hops(created.raw) == [(Stage.UNDELIVERABLE, B, Reason.INTERRUPTED)]
+    assert come_back(after, "client_b") == []

@@ -38,6 +38,7 @@ class Stage(enum.StrEnum):
     PULLED = "pulled", 10, "asked for because it was missing"
     SERVED = "served", 11, "sent because somebody asked for it"
     PURGED = "purged", 12, "bytes deleted after expiry; the address stays"
+    ROUTED = "routed", 13, "found to be for this recipient, by a wildcard or where its bytes are not kept"
 
 
 class Reason(enum.StrEnum):
@@ -83,6 +84,7 @@ class Reason(enum.StrEnum):
     REDELIVERY_OVERFLOW = "redelivery_overflow", 42, "too many messages waited for this client; the oldest gave way"
     SUPERSEDED = "superseded", 43, "a newer connection took over this URI"
     ASSOCIATION_TIMEOUT = "association_timeout", 44, "the client did not associate in time"
+    INTERRUPTED = "interrupted", 45, "the broker stopped before the outcome was journaled; it may have arrived"
 
     # won
     POISON_GRAPH = "poison_graph", 96, "its blank nodes would make canonicalisation too expensive"

@@ -60,7 +60,7 @@ class Broker:
         renderer = Renderer(settings.server_uri if settings.hops else None, settings.translated_ttl_ms * 1000)
         self._delivery = Delivery(settings, self._outbound, renderer, lifetimes)
         keeps_body = self._permissions.keeps_body
-        self._replies = Replies(self._outbound, self._delivery, new_id, settings.reply_ttl_ms * 1000, keeps_body)
+        self._replies = Replies(settings, self._outbound, self._delivery, new_id, keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
         self._lifetimes = lifetimes
         self._decide = Decider(self.registry, self._permissions).decide
@@ -192,7 +192,7 @@ class Broker:
                 if expires_us is not None:
                     decision = session.decision
                     if decision is not None and decision.receiver.is_direct and expires_us > latest_expired_us:
-                        pass_on(data, session, decision.receiver, expires_us, decision.keeps_body, now)
+                        pass_on(data, session, decision.receiver, expires_us, now)
                         continue
                 session.drop_template()  # made again once the sender goes on with another target
             try:
@@ -225,6 +225,7 @@ class Broker:
         if (
             isinstance(decision, DeliverToOne)
             and decision.receiver.is_direct
+            and decision.keeps_body
             and self._is_plain
             and frame.forward is data
             and not wants_report
@@ -232,7 +233,7 @@ class Broker:
             if session.last_target == targets[0]:  # worth it only for who goes on sending to the same
                 session.template, session.decision = make_template(data, frame), decision
             session.last_target = targets[0]
-            self._outbound.pass_on(data, session, decision.receiver, expires_us, decision.keeps_body, now)
+            self._outbound.pass_on(data, session, decision.receiver, expires_us, now)
         elif isinstance(decision, Refuse):
             self._refuse(session, data, decision, now)
         else:
@@ -281,12 +282,17 @@ class Broker:
             case Associate():
                 self._associate(session, message, route.broker, now)
             case Deliver() | DeliverToOne():
+                # The recipients that the journal's bytes do not name, so that a restart and an audit know them.
+                named = set(message.targets) if decision.keeps_body else set()
+                routed = tuple(uri for uri in route.sessions if uri not in named)
+                if routed:
+                    self._outbound.route(message.address, routed)
                 self._deliver(message, route, wants_report, content, session, now)
 
     def _expire_on_arrival(self, session: Session, message: Message, route: Route, now: int) -> None:
         missed = (*route.sessions, *route.unmatched, *route.broker)
         self._outbound.observe(Stage.EXPIRED, message.address, missed, now, Reason.LIFETIME_OVER)
-        self._replies.expire(session, message.id, now)
+        self._replies.expire(session, message, now)
         self._outbound.log_handled("expired", message, missed, 0, Reason.LIFETIME_OVER)
 
     def _deliver(
@@ -381,9 +387,8 @@ class Broker:
                 self._outbound.log_handled(
                     "expired" if is_late else "undeliverable", failure.message, (failure.uri,), 0, failure.reason
                 )
-                sender = self._by_uri.get(failure.message.sender)
-                if sender is not None:
-                    self._replies.notify_failure(sender, failure, now)
+                if not failure.message.is_own:
+                    self._replies.notify_failure(self._by_uri.get(failure.message.sender), failure, now)
 
     # Time
 
@@ -445,10 +450,13 @@ class Broker:
         return trace_route(sender, message_type, targets, self._permissions.authorization, self.registry)
 
     def restore(self, hops: Iterable[Hop], now: int) -> None:
-        """After a restart: keep what was accepted, has no outcome and is not expired, until its target is back."""
+        """After a restart: what has no outcome waits for its recipient, or gets its outcome where it cannot wait."""
         self._now = now
-        for message, uri in find_unfinished(hops):
-            self._delivery.restore(message, uri, now)
+        for address, uri, message in find_unfinished(hops):
+            if message is None:
+                self._outbound.observe(Stage.UNDELIVERABLE, address, (uri,), now, Reason.INTERRUPTED)
+            else:
+                self._delivery.hold(message, uri, now)
         self._finish(now)
 
     # Numbers for metrics

@@ -36,7 +36,7 @@ from dovetail.pcp.codec_v1 import decode_frame, encode_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.strict_json import decode_any
-from dovetail.pcp.uri import BROKER_URI, is_uri
+from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, is_uri
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_REQUEST,
     ASSOCIATE_RESPONSE,
@@ -177,6 +177,8 @@ class Client:
         for target in targets:
             if not is_uri(target):
                 raise LocalProtocolError(f"{target[:80]!r} is not a PCP URI, expected pcp://<name>/<type>")
+        if destination_report and BROKER_URIS.issuperset(targets or ("",)):
+            raise LocalProtocolError("a message to the broker alone has no destination report")
         message_id = self._new_id()
         answered = UNSET if in_reply_to is None else in_reply_to
         expires_us = now + ttl_ms * 1000

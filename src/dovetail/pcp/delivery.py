@@ -6,9 +6,9 @@ the transport has room again the outbox is handed over in slices, one per timer 
 outbox empty.
 
 When a wire breaks, what was not handed over waits for the client, in order, until it associates again or the message
-expires; over the bound the oldest give way. v2 messages have no lifetime and the broker's own are of no use to a later
-session: they do not wait. Each target of each message gets exactly one outcome: delivered, redelivered, undeliverable
-or expired. What the sender must be told about it is left in `failures` for the broker.
+expires; over the bound the oldest give way. v2 messages have no lifetime and do not wait, nor do the broker's own but
+for `ttl_expired`: the rest is of no use to a later session. Each target of each message gets exactly one outcome:
+delivered, redelivered, undeliverable or expired. What the sender must be told is left in `failures` for the broker.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ class Delivery:
             session.open_outbox().appendleft(held)
         session.refresh_direct()
 
-    def restore(self, message: Message, uri: str, now: int) -> None:
-        """Keep a message for a client that is not connected, as after a restart."""
+    def hold(self, message: Message, uri: str, now: int) -> None:
+        """Keep a message for a client that is not connected."""
         held = Held(message, uri, is_retry=True)
         self._account(held, None)
         self._await_return(held, Reason.CONNECTION_LOST, now)

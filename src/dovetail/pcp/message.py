@@ -18,7 +18,10 @@ from dovetail.pcp.uri import BROKER_URI
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A message in transit. `expires_us` is None where it cannot wait for its target: v2, and the broker's own."""
+    """A message in transit. `expires_us` is None where it cannot wait for its target: v2, and most of the broker's own.
+
+    `origin` is what it was decoded from; None of what is in the version of its one recipient already.
+    """
 
     address: Address
     id: str
@@ -33,7 +36,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
     @property
     def is_own(self) -> bool:
         """Whether the broker created it."""
-        return self.origin is None
+        return self.sender == BROKER_URI
 
     @property
     def targets(self) -> tuple[str, ...]:

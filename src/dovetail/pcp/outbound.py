@@ -15,6 +15,7 @@ from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.session import ConnectionId, Session
+from dovetail.pcp.vocabulary import OUTCOMES
 
 _ACCEPTED = Stage.ACCEPTED
 _DELIVERED = Stage.DELIVERED
@@ -36,11 +37,10 @@ class Outbound:
         self._dirty: list[Session] = []
         self._outgoing: list[OutgoingMessage] = []
         self._ready: list[Outgoing] = []
+        self._routed: dict[Address, tuple[str, ...]] = {}
 
-    def pass_on(
-        self, raw: bytes, sender: Session, session: Session, expires_us: int, keeps_body: bool, now: int
-    ) -> None:
-        """Accept a message and hand it to one session as it came: `accept` and `enqueue` in one, for the data path."""
+    def pass_on(self, raw: bytes, sender: Session, session: Session, expires_us: int, now: int) -> None:
+        """Accept a message and enqueue it for one session as it came: the data path. The journal keeps its bytes."""
         address: Address = sha256(raw).digest()  # type: ignore[assignment]
         self.accepted_total += 1
         self.events.append(
@@ -49,8 +49,7 @@ class Outbound:
                 stage=_ACCEPTED,
                 message=address,
                 counterparts=sender.uri_alone,
-                raw=raw if keeps_body else None,
-                size=None if keeps_body else len(raw),
+                raw=raw,
                 expires_us=expires_us,
             )
         )
@@ -95,6 +94,10 @@ class Outbound:
                 expires_us=message.expires_us,
             )
         )
+
+    def route(self, address: Address, recipients: tuple[str, ...]) -> None:
+        """Observe, right after the acceptance, for whom a message is; who has an outcome by then is left out."""
+        self._routed[address] = (*self._routed.get(address, ()), *recipients)
 
     def log_handled(
         self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
@@ -147,8 +150,7 @@ class Outbound:
         expires_us: int | None = None,
     ) -> None:
         """Observe anything but a delivery of this turn."""
-        key = (stage.value, "" if reason is None else reason.value)
-        self._others[key] = self._others.get(key, 0) + (len(counterparts) or 1)
+        self._count(stage, reason, len(counterparts) or 1)
         self.events.append(
             Observation(
                 at_us=now,
@@ -219,14 +221,38 @@ class Outbound:
         if outgoing.stage is Stage.DELIVERED:
             self.delivered_total += len(uris)
         else:
-            key = (outgoing.stage.value, "")
-            self._others[key] = self._others.get(key, 0) + len(uris)
+            self._count(outgoing.stage, None, len(uris))
         self.events.append(Observation(at_us=now, stage=outgoing.stage, message=outgoing.address, counterparts=uris))
 
     def take_events(self) -> list[Event]:
         """Drain the events."""
         events, self.events = self.events, []
+        if self._routed:
+            events = self._with_routes(events)
         return events
+
+    def _with_routes(self, events: list[Event]) -> list[Event]:
+        routed, self._routed = self._routed, {}
+        settled: dict[Address, set[str]] = {}
+        for event in events:
+            if isinstance(event, Observation) and event.message in routed and event.stage in OUTCOMES:
+                settled.setdefault(event.message, set()).update(event.counterparts)
+        complete: list[Event] = []
+        for event in events:
+            complete.append(event)
+            if isinstance(event, Observation) and event.stage is _ACCEPTED and event.message in routed:
+                done = settled.get(event.message, set())
+                owed = tuple(uri for uri in dict.fromkeys(routed.pop(event.message)) if uri not in done)
+                if owed:
+                    self._count(Stage.ROUTED, None, len(owed))
+                    complete.append(
+                        Observation(at_us=event.at_us, stage=Stage.ROUTED, message=event.message, counterparts=owed)
+                    )
+        return complete
+
+    def _count(self, stage: Stage, reason: Reason | None, count: int) -> None:
+        key = (stage.value, "" if reason is None else reason.value)
+        self._others[key] = self._others.get(key, 0) + count
 
     def take_ready(self) -> list[Outgoing]:
         """Drain what was handed over."""

@@ -1,44 +1,75 @@
-"""What a restarted broker still owes, found in its journal: accepted, no outcome, bytes kept, sent to one definite URI.
+"""What a restarted broker still owes, found in its journal: recipients of messages that have no outcome.
 
-Whom a wildcard stood for is not in the journal before the outcome is, so what was held for the members of a wildcard is
-not found again.
+Whom a message is for is said by its bytes, and by `routed` hops where these are not kept or name a wildcard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec import UNSET
 
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Hop, Stage
 from dovetail.pcp.codec_v1 import decode_frame
+from dovetail.pcp.codec_v2 import decode_message
 from dovetail.pcp.message import Message, message_of
-from dovetail.pcp.uri import BROKER_URIS, parse_uri
-
-_OUTCOMES = frozenset(
-    stage.value
-    for stage in (Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED, Stage.PURGED)
-)
+from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, parse_uri
+from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
 
 
-def find_unfinished(hops: Iterable[Hop]) -> Iterator[tuple[Message, str]]:
-    """Messages and targets without an outcome, in the order they were accepted; messages expired long ago included."""
-    accepted: dict[Address, Hop] = {}
+class Unfinished(NamedTuple):
+    """One recipient of a message without an outcome; `message` is None where it cannot be delivered any more."""
+
+    address: Address
+    uri: str
+    message: Message | None
+
+
+def find_unfinished(hops: Iterable[Hop]) -> Iterator[Unfinished]:
+    """In the order they were taken in; messages expired long ago included."""
+    taken: dict[Address, Hop] = {}
+    routed: dict[Address, dict[str, None]] = {}
     done: dict[Address, set[str]] = {}
+    expired: set[Address] = set()
     for hop in hops:
-        if hop.stage.value == Stage.ACCEPTED.value:
-            if hop.raw is not None:
-                accepted[hop.message] = hop
-        elif hop.stage.value in _OUTCOMES and hop.message in accepted:
-            done.setdefault(hop.message, set()).add(hop.counterpart or "")
-    for address, hop in accepted.items():
-        assert hop.raw is not None
-        try:
-            frame = decode_frame(hop.raw)
-        except RemoteProtocolError:
-            continue  # v2 messages do not wait
-        outcomes = done.get(address, set())
-        for target in dict.fromkeys(frame.envelope.targets):
-            if target in outcomes or target in BROKER_URIS or parse_uri(target).is_wildcard:
-                continue
-            yield message_of(frame, address, hop.at_us), target
+        address, counterpart = hop.message, hop.counterpart or ""
+        if hop.stage in (Stage.ACCEPTED, Stage.CREATED):
+            taken.setdefault(address, hop)
+        elif hop.stage is Stage.ROUTED:
+            routed.setdefault(address, {})[counterpart] = None
+        elif hop.stage in OUTCOMES:
+            done.setdefault(address, set()).add(counterpart)
+            if hop.stage is Stage.EXPIRED:
+                expired.add(address)
+    for address, hop in taken.items():
+        message, named = _decode(hop)
+        if message is not None:
+            message.is_expiry_told = address in expired
+        for uri in dict.fromkeys((*named, *routed.get(address, ()))):
+            if uri not in done.get(address, ()):
+                yield Unfinished(address, uri, None if uri in BROKER_URIS else message)
+
+
+def _decode(hop: Hop) -> tuple[Message | None, list[str]]:
+    """The message if it may still be delivered, and the recipients its bytes name; what has no lifetime may not."""
+    if hop.raw is None:
+        return None, []
+    try:
+        frame = decode_frame(hop.raw)
+    except RemoteProtocolError:
+        return None, _read_target(hop.raw)
+    named = [target for target in frame.envelope.targets if not parse_uri(target).is_wildcard]
+    if frame.envelope.sender == BROKER_URI and frame.envelope.message_type != TTL_EXPIRED:
+        return None, named
+    return message_of(frame, hop.message, hop.at_us), named
+
+
+def _read_target(raw: bytes) -> list[str]:
+    try:
+        target = decode_message(raw).target
+    except RemoteProtocolError:
+        return []
+    return [BROKER_URI if target is UNSET else target]

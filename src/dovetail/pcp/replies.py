@@ -10,14 +10,14 @@ from msgspec import UNSET
 from dovetail.model.address import address_of
 from dovetail.model.hop import Reason, Stage
 from dovetail.model.times import time_text
-from dovetail.pcp.codec_v1 import encode_frame
+from dovetail.pcp.codec_v1 import Frame, decode_frame, encode_frame
 from dovetail.pcp.codec_v2 import encode_message
 from dovetail.pcp.delivery import Delivery, Failure
 from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Session
-from dovetail.pcp.settings import Rule
+from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_RESPONSE,
@@ -47,16 +47,17 @@ class Replies:
 
     def __init__(
         self,
+        settings: PcpSettings,
         outbound: Outbound,
         delivery: Delivery,
         new_id: Callable[[], str],
-        ttl_us: int,
         keeps_body: Callable[[str], bool],
     ) -> None:
         self._outbound = outbound
         self._delivery = delivery
         self._new_id = new_id
-        self._ttl_us = ttl_us
+        self._ttl_us = settings.reply_ttl_ms * 1000
+        self._notice_ttl_us = settings.notice_ttl_ms * 1000
         self._keeps_body = keeps_body
 
     def associate(self, session: Session, request: str, now: int, refusal: str | None = None) -> None:
@@ -80,20 +81,39 @@ class Replies:
         """The message was not authorised; no data, the offending id in the reply field."""
         self._send(session, UNAUTHORIZED, None, message_id, now)
 
-    def expire(self, session: Session, message_id: str, now: int) -> None:
-        """The message's lifetime was over."""
-        self._send(session, TTL_EXPIRED, TtlExpired(message_id), message_id, now)
+    def expire(self, session: Session | None, expired: Message, now: int) -> None:
+        """The lifetime of a message is over, which its sender hears once; where it is away, when it is back."""
+        if expired.is_expiry_told:
+            return
+        expired.is_expiry_told = True
+        expires_us = now + self._notice_ttl_us
+        envelope = Envelope(
+            self._new_id(),
+            TTL_EXPIRED,
+            time_text(expires_us),
+            [expired.sender],
+            BROKER_URI,
+            in_reply_to=expired.id,
+        )
+        payload = encode_frame(envelope, _encoder.encode(TtlExpired(expired.id)))
+        frame = decode_frame(payload)  # it waits, and its reader may come back in version 2
+        message = self._create(payload, envelope.id, TTL_EXPIRED, frame, expires_us, now)
+        if session is None:
+            self._delivery.hold(message, expired.sender, now)
+        else:
+            self._delivery.deliver_own(message, session, now)
 
-    def notify_failure(self, session: Session, failure: Failure, now: int) -> None:
-        """Tell a sender why one target will not get an accepted message; that it expired is told once."""
+    def notify_failure(self, session: Session | None, failure: Failure, now: int) -> None:
+        """Tell a sender why one target will not get an accepted message; if it is away, only that it expired."""
         message, uri, reason, detail = failure
-        if reason is Reason.NOT_TRANSLATABLE:
+        if message.expires_us is not None and reason is not Reason.NOT_TRANSLATABLE:
+            self.expire(session, message, now)
+        elif session is None:
+            return
+        elif reason is Reason.NOT_TRANSLATABLE:
             self._send(session, VERSION_ERROR, VersionError(message.id, uri, detail), message.id, now)
-        elif message.expires_us is None:
+        else:
             self.refuse(session, message.id, f"{uri}: {detail}", now)
-        elif not message.is_expiry_told:
-            message.is_expiry_told = True
-            self.expire(session, message.id, now)
 
     def inventory(self, session: Session, request: str, uris: list[str], now: int) -> None:
         """Who is connected now."""
@@ -127,10 +147,14 @@ class Replies:
         else:
             raw = UNSET if data is None else msgspec.Raw(data)
             payload = encode_message(MessageV2(message_id, message_type, target, BROKER_URI, answered, raw))
+        message = self._create(payload, message_id, message_type, None, None, now)
+        self._delivery.deliver_own(message, session, now)
+
+    def _create(
+        self, payload: bytes, message_id: str, message_type: str, origin: Frame | None, expires_us: int | None, now: int
+    ) -> Message:
         address = address_of(payload)
         kept = payload if self._keeps_body(message_type) else None
-        self._outbound.observe(
-            Stage.CREATED, address, (), now, raw=kept, size=len(payload), expires_us=now + self._ttl_us
-        )
-        message = Message(address, message_id, message_type, BROKER_URI, now, None, None, payload)
-        self._delivery.deliver_own(message, session, now)
+        purged_us = now + self._ttl_us if expires_us is None else expires_us
+        self._outbound.observe(Stage.CREATED, address, (), now, raw=kept, size=len(payload), expires_us=purged_us)
+        return Message(address, message_id, message_type, BROKER_URI, now, expires_us, origin, payload)

@@ -86,6 +86,9 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     drain_timeout_ms: Annotated[Milliseconds, Meta(description="time to write what is queued when stopping")] = 5_000
     clock_skew_ms: Annotated[int, Meta(description="tolerated after `expires`", ge=0, le=24 * 3600 * 1000)] = 0
     reply_ttl_ms: Annotated[Milliseconds, Meta(description="lifetime of the broker's own messages")] = 60_000
+    notice_ttl_ms: Annotated[Milliseconds, Meta(description="how long ttl_expired waits for a sender that is away")] = (
+        3_600_000
+    )
     translated_ttl_ms: Annotated[Milliseconds, Meta(description="lifetime given to v2 messages for v1 clients")] = (
         60_000
     )

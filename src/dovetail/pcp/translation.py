@@ -55,7 +55,7 @@ class Renderer:
         if isinstance(origin, Frame):
             if version == 2:
                 return encode_message(translate_to_v2(origin, uri))
-            if self._server is None:
+            if self._server is None or message.is_own:
                 return message.payload
             return self._with_hops(message, origin, stage, now)
         if origin is None or version == 2:

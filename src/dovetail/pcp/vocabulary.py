@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from dovetail.model.hop import Stage
 from dovetail.pcp.strict_json import decode_strict
 
 PREFIX = "http://puppetlabs.com/"
@@ -19,6 +20,9 @@ TTL_EXPIRED = PREFIX + "ttl_expired"
 UNAUTHORIZED = PREFIX + "unauthorized"
 VERSION_ERROR = PREFIX + "version_error"
 RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal tells which rules decided
+
+OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED})
+"""The stages of which every recipient of an accepted message gets exactly one."""
 
 CLOSE_SUPERSEDED = 4000
 CLOSE_ASSOCIATION_UNSUCCESSFUL = 4002

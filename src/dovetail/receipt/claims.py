@@ -30,6 +30,7 @@ _DEEDS: Mapping[Stage, tuple[str, str]] = {
     Stage.PULLED: ("asked for {}", "from"),
     Stage.SERVED: ("served {}", "to"),
     Stage.PURGED: ("purged the bytes of {}", "of"),
+    Stage.ROUTED: ("found {} to be", "for"),
 }
 
 _RELATIONS: Mapping[Relation, tuple[str, str]] = {

@@ -1,8 +1,8 @@
-"""A broker and its clients in the simulated world: nothing twice, and one outcome for each target.
+"""A broker and its clients in the simulated world: nothing twice, and one outcome for each recipient.
 
-`places` is the number of clients. They send each other messages, also to somebody who does not exist, and now and then
-a client's transport is full for a while. The label of a stream is the name in the client's certificate. Clients keep no
-journal: what they were handed is remembered by the play.
+`places` is the number of clients. They send each other messages, also to all by a wildcard and to somebody who does not
+exist, and now and then a client's transport is full for a while, longer than some messages live. The label of a stream
+is the name in the client's certificate. Clients keep no journal: what they were handed is remembered by the play.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.events import CloseDecided
 from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
+from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
 from dovetail.sim.core import Boot, CloseStream, Frame, OpenStream, Outgoing
 from dovetail.sim.invariants import Finding, check_journals
 from dovetail.sim.randomness import draw_between
@@ -31,12 +32,15 @@ BROKER = "broker"
 BROKER_URI = "pcp://broker/server"
 MESSAGE_TYPE = "http://example.com/ping"
 TTL_MS = 3_000
+SHORT_TTL_MS = 150
+"""Less than a client is away or a transport is full at times."""
+WILDCARD_EVERY = 5
 PAUSE_US = (20_000, 80_000)
 """How long it takes until somebody sends something again."""
 STALL_EVERY_US = 300_000
 MAX_TARGETS = 3
 _GHOST = "ghost"
-_OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED})
+_EVERYBODY = "pcp://*/agent"
 _OPTIONS = ClientOptions(backoff_ms=100, max_backoff_ms=500, association_timeout_ms=1_000)
 
 
@@ -53,7 +57,9 @@ class BrokerPlace:
     """The broker's core as the world drives it."""
 
     def __init__(self, boot: Boot) -> None:
-        self.broker = Broker(PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100), _make_ids(boot))
+        self.broker = Broker(
+            PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS), _make_ids(boot)
+        )
         self.broker.restore(boot.journal.hops(), boot.now)
         self._streams: dict[str, ConnectionId] = {}
         self._names: dict[ConnectionId, str] = {}
@@ -183,7 +189,7 @@ class PcpPlay:
         self.names = name_places("client", max(2, setting.places))
         self.got: list[tuple[str, str]] = []
         """(message id, client's URI) of all that was handed to an application."""
-        self._end_us = world.now + setting.duration_us + (TTL_MS + 1_000) * 1_000
+        self._end_us = world.now + setting.duration_us + (2 * TTL_MS + 1_000) * 1_000
         self._chance = world.randomness.stream("traffic")
         world.add_place(BROKER, BrokerPlace, server=BROKER_URI)
         for name in self.names:
@@ -203,7 +209,10 @@ class PcpPlay:
             moment += draw_between(self._chance, *PAUSE_US)
             sender, *others = self._draw_names()
             targets = [client_uri(name) for name in others[: draw_between(self._chance, 1, MAX_TARGETS)]]
-            self.world.command(sender, _make_sending(targets), after_us=moment)
+            if not draw_between(self._chance, 0, WILDCARD_EVERY - 1):
+                targets = [_EVERYBODY]
+            ttl_ms = (TTL_MS, SHORT_TTL_MS)[draw_between(self._chance, 0, 1)]
+            self.world.command(sender, _make_sending(targets, ttl_ms), after_us=moment)
         for at_us in range(0, duration_us, STALL_EVERY_US):
             name, _ = self._draw_names()[:2]
             self.world.command(BROKER, _make_stall(name, is_full=True), after_us=at_us)
@@ -223,16 +232,10 @@ class PcpPlay:
         return self.world.now >= self._end_us and not self.broker.queued_bytes
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
-        """Messages with no outcome, or several, for a target; messages handed over twice, or without a word of it."""
-        found = check_journals(hops)
+        """Recipients with no outcome, or several; senders not told; what came twice, or is unknown to the journal."""
         journal = hops[BROKER]
+        found = [*check_journals(hops), *_check_outcomes(journal), *_check_notices(journal)]
         pings = _read_pings(journal)
-        outcomes = Counter((hop.message, hop.counterpart) for hop in journal if hop.stage in _OUTCOMES)
-        for address, envelope in pings.items():
-            for target in envelope.targets:
-                if outcomes[address, target] != 1:
-                    detail = f"{envelope.id} to {target} has {outcomes[address, target]} outcomes"
-                    found.append(Finding(rule="one_outcome", server=BROKER_URI, seq=None, detail=detail))
         delivered = {
             (pings[hop.message].id, hop.counterpart)
             for hop in journal
@@ -252,19 +255,56 @@ class PcpPlay:
         return {"accepted": len(pings), "received": len(self.got)}
 
 
-def _read_pings(journal: Sequence[Hop]) -> dict[Address, Envelope]:
-    accepted = {
-        hop.message: decode_frame(hop.raw).envelope
-        for hop in journal
-        if hop.stage is Stage.ACCEPTED and hop.raw is not None
+def _check_outcomes(journal: Sequence[Hop]) -> list[Finding]:
+    """For each recipient that a message was for, by its bytes or by `routed` hops, there is one outcome."""
+    outcomes: dict[Address, Counter[str]] = {}
+    owed: dict[Address, set[str]] = {}
+    for hop in journal:
+        if hop.stage in OUTCOMES:
+            outcomes.setdefault(hop.message, Counter())[hop.counterpart or ""] += 1
+        elif hop.stage is Stage.ROUTED:
+            owed.setdefault(hop.message, set()).add(hop.counterpart or "")
+    found = []
+    for address, envelope in (_read_pings(journal) | _read_envelopes(journal, Stage.CREATED)).items():
+        counts = outcomes.get(address, Counter())
+        named = set(envelope.targets) - {_EVERYBODY} if counts else set(envelope.targets)
+        for uri in sorted(named | owed.get(address, set()) | counts.keys()):
+            if counts[uri] != 1:
+                detail = f"{envelope.id} to {uri} has {counts[uri]} outcomes"
+                found.append(Finding(rule="one_outcome", server=BROKER_URI, seq=None, detail=detail))
+    return found
+
+
+def _check_notices(journal: Sequence[Hop]) -> list[Finding]:
+    """For each message that expired, one `ttl_expired` was made for its sender."""
+    notices = Counter(
+        envelope.in_reply_to
+        for envelope in _read_envelopes(journal, Stage.CREATED).values()
+        if envelope.message_type == TTL_EXPIRED
+    )
+    expired = {hop.message for hop in journal if hop.stage is Stage.EXPIRED}
+    return [
+        Finding(rule="told", server=BROKER_URI, seq=None, detail=f"{envelope.id} expired, told {count} times")
+        for address, envelope in _read_pings(journal).items()
+        if (count := notices[envelope.id]) != (address in expired)
+    ]
+
+
+def _read_envelopes(journal: Sequence[Hop], stage: Stage) -> dict[Address, Envelope]:
+    return {
+        hop.message: decode_frame(hop.raw).envelope for hop in journal if hop.stage is stage and hop.raw is not None
     }
+
+
+def _read_pings(journal: Sequence[Hop]) -> dict[Address, Envelope]:
+    accepted = _read_envelopes(journal, Stage.ACCEPTED)
     return {address: envelope for address, envelope in accepted.items() if envelope.message_type == MESSAGE_TYPE}
 
 
-def _make_sending(targets: list[str]) -> Callable[[ClientPlace, int], None]:
+def _make_sending(targets: list[str], ttl_ms: int) -> Callable[[ClientPlace, int], None]:
     def act(place: ClientPlace, now: int) -> None:
         if place.client.state is ClientState.ASSOCIATED:
-            place.client.send(MESSAGE_TYPE, targets, b"{}", ttl_ms=TTL_MS, now=now)
+            place.client.send(MESSAGE_TYPE, targets, b"{}", ttl_ms=ttl_ms, now=now)
 
     return act
 
