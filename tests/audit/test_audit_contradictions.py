@@ -7,7 +7,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dovetail.audit import schemas
 from dovetail.audit.jobs.contradictions import has_backward_edges, replace_forks
-from dovetail.audit.transforms.forks import AGAINST_TIME, CONFLICTING_RESPONSE, CYCLE, SHARED_ID
+from dovetail.audit.transforms.forks import AGAINST_TIME, CYCLE
+from dovetail.pcp.fabric import SHARED_ID
+from dovetail.won.fabric import CONFLICTING_RESPONSE
 
 TOUCHED = pa.table({"fabric": ["pcp"], "message": pa.array([b"t"], pa.binary())})
 

@@ -36,6 +36,7 @@ from audit.audit_worlds import (
     write_lake,
 )
 from dovetail.audit import schemas
+from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.jobs.gold import Gold
 from dovetail.audit.jobs.run import Audit
 from dovetail.audit.reading import open_table
@@ -277,6 +278,6 @@ def test_a_column_for_each_peer_gives_what_collecting_gives(spark):
     names = schemas.MESSAGES.schema.names
     messages = spark.createDataFrame([tuple(row.get(name) for name in names) for row in known], schemas.MESSAGES.schema)
     seen = spark.createDataFrame(rows, schemas.HOPS.schema)
-    columns = sightings(seen, messages, peers=["swarm://s/a", "swarm://s/b"])
-    assertDataFrameEqual(columns, collect_sightings(seen, messages), ignoreNullable=True)
+    columns = sightings(seen, messages, audits=AUDITS, servers={"swarm": ["swarm://s/a", "swarm://s/b"]})
+    assertDataFrameEqual(columns, collect_sightings(seen, messages, audits=AUDITS), ignoreNullable=True)
     assert columns.count() == 4

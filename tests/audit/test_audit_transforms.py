@@ -10,7 +10,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from pyspark.testing import assertDataFrameEqual
 
 from dovetail.audit import schemas
-from dovetail.audit.checks import BY_ID, CHECKS, find
+from dovetail.audit.checks import every_check, find
+from dovetail.audit.fabric_audit import Moment
+from dovetail.audit.fabrics import AUDITS, audits_of
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.steps import gold_steps, graph
 from dovetail.audit.transforms.deliveries import deliveries, latency
@@ -127,8 +129,8 @@ def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
     )
     messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "key": m[:8]} for m in (M1, M2)))
     links = frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M2, "parent": M1[:8], "relation": "refers"})
-    seen = sightings(hops, messages)
-    (row,) = gaps(edges(links, seen, servers(hops)), seen, as_of=at(100)).collect()
+    seen = sightings(hops, messages, audits=AUDITS)
+    (row,) = gaps(edges(links, seen, servers(hops), audits=AUDITS), seen, as_of=at(100)).collect()
     assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
@@ -144,8 +146,9 @@ def test_a_latency_before_its_beginning_is_marked(spark):
         hop(3, "delivered", M2, fabric="pcp", server=broker, counterpart="pcp://y/agent", at=at(3_000_400)),
     )
     messages, clocks = frame(spark, schemas.MESSAGES), frame(spark, schemas.SKEW)
-    seen = sightings(hops, messages)
-    table = deliveries(hops, messages, seen, servers(hops), clocks, as_of=at(9_000_000), fabrics=["pcp"])
+    seen = sightings(hops, messages, audits=AUDITS)
+    moment, audits = Moment(at(9_000_000)), audits_of(["pcp"])
+    table = deliveries(hops, messages, seen, servers(hops), clocks, moment=moment, audits=audits)
     told = {bytes(row["message"]): (row["latency_us"], row["skew_known"]) for row in table.collect()}
     assert told == {M1: (-5_000_000, False), M2: (400, True)}
     assert [(row["up_to_ms"], row["deliveries"]) for row in latency(table).collect()] == [(1, 1)]
@@ -185,11 +188,12 @@ def test_latency_is_counted_in_powers_of_two(spark):
     assert found == {(1, 2), (2, 1), (1024, 1)}
 
 
-def forks_of(spark, hops, messages, links, **options):
+def forks_of(spark, hops, messages, links, fabrics=("pcp", "won", "swarm")):
     rows = frame(spark, schemas.HOPS, *hops)
     known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)
-    seen = sightings(rows, known)
-    return forks(edges(refers, seen, servers(rows)), seen, known, refers, **options)
+    audits = audits_of(fabrics)
+    seen = sightings(rows, known, audits=audits)
+    return forks(edges(refers, seen, servers(rows), audits=audits), seen, known, refers, audits=audits)
 
 
 def test_forks_name_the_contradiction_and_its_evidence(spark):
@@ -271,9 +275,10 @@ def test_a_check_finds_its_rows_and_no_others(spark):
 
 
 def test_every_check_is_about_a_table_and_named_once():
-    assert len(BY_ID) == len(CHECKS)
-    assert {check.table for check in CHECKS} <= set(schemas.BY_NAME)
-    assert all(check.sentence.endswith(".") for check in CHECKS)
+    checks = every_check()
+    assert sorted(checks) == sorted({check.id for check in checks.values()})
+    assert {check.table for check in checks.values()} <= set(schemas.BY_NAME)
+    assert all(check.sentence.endswith(".") for check in checks.values())
 
 
 def test_the_graph_names_every_table():
@@ -290,10 +295,10 @@ def silver(spark, tmp_path_factory):
         "links": frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M1, "parent": M2[:8], "relation": "refers"}),
     }
     tables = {}
-    rows["sightings"] = sightings(rows["hops"], rows["messages"])
+    rows["sightings"] = sightings(rows["hops"], rows["messages"], audits=AUDITS)
     rows["servers"] = servers(rows["hops"])
     rows["legs"] = fastest_legs(rows["hops"])
-    rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"])
+    rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"], audits=AUDITS)
     for name, df in rows.items():
         df.write.parquet(str(root / name))
         tables[name] = spark.read.schema(df.schema).parquet(str(root / name))

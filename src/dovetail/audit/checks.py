@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.audit import schemas
 from dovetail.audit.tablefiles import local_rows
+from dovetail.fabrics import every_fabric
 from dovetail.model.hop import Stage
 
 Severity = Literal["error", "warning", "note"]
@@ -56,7 +57,7 @@ def _fork(kind: str, severity: Severity, sentence: str) -> Check:
     )
 
 
-CHECKS = (
+_COMMON = (
     _integrity("altered_row", "error", "A row is not the one that was sealed."),
     _integrity("removed_rows", "error", "A file has fewer rows than were sealed."),
     _integrity("repeated_rows", "error", "A file has more rows than were sealed."),
@@ -196,7 +197,7 @@ CHECKS = (
         "error",
         "A message refers to one that nobody has and that may still be live, or never expires.",
         "gaps",
-        "scope = 'nobody' AND fabric != 'pcp' AND coalesce(unexpired, true)",
+        "scope = 'nobody' AND relation != 'in_reply_to' AND coalesce(unexpired, true)",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
     ),
     Check(
@@ -210,9 +211,9 @@ CHECKS = (
     Check(
         "gap.unknown_request",
         "note",
-        "A pcp message answers one whose bytes are not in the lake.",
+        "A reply answers a message whose bytes are not in the lake.",
         "gaps",
-        "scope = 'nobody' AND fabric = 'pcp'",
+        "scope = 'nobody' AND relation = 'in_reply_to'",
         "concat('lacks ', lower(hex(parent)))",
     ),
     Check(
@@ -223,16 +224,18 @@ CHECKS = (
         "scope = 'server' AND coalesce(unexpired, true)",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16), ', which ', holders, ' have')",
     ),
-    _fork("conflicting_response", "error", "A node gave two different responses of one kind to one message."),
-    _fork("forked_log", "error", "A node continued the log of an atom twice from the same place."),
-    _fork("two_creates", "error", "An atom was created twice."),
-    _fork("shared_id", "error", "Two pcp messages with different contents have one id."),
-    _fork("collision", "warning", "Two swarm messages share the 8 bytes by which they are referred to."),
     _fork("self_reference", "warning", "A message refers to itself."),
     _fork("against_time", "warning", "A message refers to one that is not older."),
     _fork("cycle", "warning", "Two messages refer to each other."),
 )
-BY_ID = {check.id: check for check in CHECKS}
+
+
+def every_check() -> dict[str, Check]:
+    """All checks by their ids: the common ones, and one for each kind of contradiction that a fabric knows."""
+    conflicts = [item for fabric in every_fabric() for item in fabric.conflicts.items()]
+    own = [_fork(kind, conflict.severity, conflict.sentence) for kind, conflict in conflicts]
+    return {check.id: check for check in (*_COMMON, *own)}
+
 
 _PLACES = {
     # table: fabric, server, message, seq, at
@@ -269,6 +272,7 @@ def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_be
 def find(rows: DataFrame, table: str) -> DataFrame:
     """The findings of all checks of one table, in one pass."""
     fabric, server, message, seq, at = _PLACES[table]
+    checks = [check for check in every_check().values() if check.table == table]
     results = [
         F.when(
             F.expr(check.where),
@@ -278,12 +282,11 @@ def find(rows: DataFrame, table: str) -> DataFrame:
                 F.expr(check.detail).alias("detail"),
             ),
         )
-        for check in CHECKS
-        if check.table == table
+        for check in checks
     ]
     found = F.explode(F.filter(F.array(*results), lambda one: one.isNotNull())).alias("found")
     # hardly any row is a finding: the others end here, mostly before they are read
-    suspects = rows.where(" OR ".join(f"({check.where})" for check in CHECKS if check.table == table))
+    suspects = rows.where(" OR ".join(f"({check.where})" for check in checks))
     return suspects.select(
         *(F.expr(text).alias(name) for name, text in (("fabric", fabric), ("server", server), ("message", message))),
         F.expr(seq).alias("seq"),

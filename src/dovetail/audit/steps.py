@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame
 
 from dovetail.audit import schemas
+from dovetail.audit.fabric_audit import FabricAudit, Moment, communal
+from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.schemas import Table
-from dovetail.audit.transforms import chains as chains_module
 from dovetail.audit.transforms.chains import chains
 from dovetail.audit.transforms.coverage import coverage
-from dovetail.audit.transforms.deliveries import FABRICS, deliveries, latency
+from dovetail.audit.transforms.deliveries import deliveries, latency
 from dovetail.audit.transforms.forks import forks
 from dovetail.audit.transforms.gaps import gaps
 from dovetail.audit.transforms.holdings import SIGHTINGS, sightings
@@ -54,39 +57,45 @@ class Step:
 
 
 def gold_steps(
-    patience_us: int = 30_000_000, fabrics: Sequence[str] = FABRICS, peers: Sequence[str] = ()
+    patience_us: int = 30_000_000,
+    audits: Sequence[FabricAudit] = tuple(AUDITS),
+    servers: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> tuple[Step, ...]:
     """Gold, every input before its use; nothing is planned for fabrics that are not there."""
-    with_chains = [fabric for fabric in chains_module.FABRICS if fabric in fabrics]
+    with_chains = [audit for audit in audits if audit.chains is not None]
     steps = (
-        Step("sightings", ("hops", "messages"), partial(sightings, peers=peers), SIGHTINGS),
+        Step("sightings", ("hops", "messages"), partial(sightings, audits=audits, servers=servers), SIGHTINGS),
         Step("legs", ("hops",), fastest_legs, LEGS),
         Step("skew", ("legs",), skew, schemas.SKEW),
         Step(
             "deliveries",
             ("hops", "messages", "sightings", "servers", "skew"),
-            partial(deliveries, patience_us=patience_us, fabrics=fabrics),
+            partial(_deliveries, patience_us=patience_us, audits=audits),
             schemas.DELIVERIES,
             is_dated=True,
         ),
         Step("latency", ("deliveries",), latency, schemas.LATENCY),
-        Step("chains", ("hops", "messages", "links"), partial(chains, fabrics=with_chains), schemas.CHAINS),
-        Step("edges", ("links", "sightings", "servers"), edges, EDGES),
+        Step("chains", ("hops", "messages", "links"), partial(chains, audits=with_chains), schemas.CHAINS),
+        Step("edges", ("links", "sightings", "servers"), partial(edges, audits=audits), EDGES),
         Step("gaps", ("edges", "sightings"), gaps, schemas.GAPS, is_dated=True),
-        Step("forks", ("edges", "sightings", "messages", "links"), partial(forks, fabrics=fabrics), schemas.FORKS),
-        Step("coverage", ("sightings", "servers"), coverage, schemas.COVERAGE),
+        Step("forks", ("edges", "sightings", "messages", "links"), partial(forks, audits=audits), schemas.FORKS),
+        Step("coverage", ("sightings", "servers"), partial(coverage, audits=audits), schemas.COVERAGE),
         Step("traffic", ("hops", "messages"), traffic, schemas.TRAFFIC),
     )
     absent = set()
-    if not fabrics:
+    if not audits:
         absent = {step.name for step in steps}
-    if set(fabrics) <= {"pcp"}:
-        absent |= {"legs", "skew"}  # one broker does not forward to another
+    if not any(audit.forwards for audit in audits):
+        absent |= {"legs", "skew"}
     if not with_chains:
         absent.add("chains")
-    if "swarm" not in fabrics:
+    if not communal(audits):
         absent.add("coverage")
     return tuple(step for step in steps if step.name not in absent)
+
+
+def _deliveries(*tables: DataFrame, as_of: dt.datetime, patience_us: int, audits: Sequence[FabricAudit]) -> DataFrame:
+    return deliveries(*tables, moment=Moment(as_of, patience_us), audits=audits)
 
 
 def graph() -> dict[str, tuple[str, ...]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from dovetail.audit.checks import BY_ID
+from dovetail.audit.checks import every_check
 from dovetail.audit.reading import Row, count_rows, open_table, readable, scan, table_names
 from dovetail.audit.store import RunRecord, Store
 from dovetail.model.times import to_datetime
@@ -136,11 +136,12 @@ def _found(out: Path) -> list[FoundCheck]:
             insort(least, example)
             del least[MAX_EXAMPLES:]
     order = {"error": 0, "warning": 1, "note": 2}
+    known = every_check()
     found = [
         FoundCheck(
             check=check,
-            severity=BY_ID[check].severity,
-            sentence=BY_ID[check].sentence,
+            severity=known[check].severity,
+            sentence=known[check].sentence,
             findings=count,
             examples=examples[check],
         )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Mapping
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -113,6 +114,15 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     work_target: int
 
 
+class Conflict(NamedTuple):
+    """A way in which two messages contradict each other, for people: what it is, and what to do about it."""
+
+    severity: Literal["error", "warning"]
+    title: str
+    sentence: str
+    advice: str
+
+
 class Identified(NamedTuple):
     """The address of bytes, None where they state another one; and the messages that they name by their whole address.
 
@@ -132,8 +142,12 @@ class Fabric(Protocol):
     """The address is the SHA-256 of the bytes as they are kept."""
     key_bytes: int | None
     """How many leading bytes of the address are the key; None where only the bytes of the message tell it."""
+    is_signed: bool = False
+    """Messages carry signatures of their authors: `MessageInfo.signed` and `verify`."""
     thread: Thread | None = None
     """What messages of this fabric form; None where they form neither."""
+    conflicts: Mapping[str, Conflict] = MappingProxyType({})
+    """The kinds of contradiction that `conflict_keys` tells."""
     default_agreement: Agreement | None = None
     """For communities whose agreement is not given; None where messages need none."""
 
@@ -172,7 +186,7 @@ class Fabric(Protocol):
         return ""
 
     def conflict_keys(self, message: MessageInfo) -> Mapping[str, Hashable]:
-        """Kinds of contradiction, each with a key: two messages of one signer with the same contradict each other."""
+        """By kind of contradiction a key: two messages of one signer with the same one contradict each other."""
         del message
         return {}
 

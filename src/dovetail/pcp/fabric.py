@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.model.address import address_of
 from dovetail.model.errors import RemoteProtocolError
-from dovetail.model.fabric import Agreement, Fabric, Link, MessageInfo, Refused, Role, Thread
+from dovetail.model.fabric import Agreement, Conflict, Fabric, Link, MessageInfo, Refused, Role, Thread
 from dovetail.model.hop import Relation, Stage
 from dovetail.pcp import vocabulary as v
 from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
@@ -37,6 +38,16 @@ class PcpFabric(Fabric):
     hashes_bytes = True
     key_bytes = None
     thread = Thread.EXCHANGE
+    conflicts = MappingProxyType(
+        {
+            SHARED_ID: Conflict(
+                "error",
+                "Two messages, one id",
+                "Two pcp messages with different contents have one id.",
+                "The sender must give each message a new id.",
+            )
+        }
+    )
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
         """The version is told by the first byte, which no JSON text begins with."""

@@ -1,6 +1,7 @@
 """What each check of the audit means to a reader, and what to do about it.
 
-The audit's own list holds the rules and needs Spark; a test keeps the ids of both lists the same.
+The audit's own list holds the rules and needs Spark; a test keeps the ids of both lists the same. Contradictions are
+explained by the fabrics that know them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from dovetail.fabrics import every_fabric
 from dovetail.report.arrays import count_by
 from dovetail.report.numbers import SEVERITIES, CheckCount
 
@@ -157,34 +159,13 @@ GUIDES: dict[str, Guide] = {
     ),
     "gap.unknown_request": Guide(
         "Answer to an unknown request",
-        "A pcp message answers one whose bytes are not in the lake.",
+        "A reply answers a message whose bytes are not in the lake.",
         "Nothing to do if the request came before the journal began.",
     ),
     "gap.server": Guide(
         "A server lacks a parent",
         "A server has a message and lacks what it refers to, though others have that.",
         "It should pull it by itself; if it does not, look at its connections.",
-    ),
-    "fork.conflicting_response": Guide(
-        "Conflicting responses",
-        "A node gave two different responses of one kind to one message.",
-        "The node contradicts itself. Both messages are signed: keep them as evidence.",
-    ),
-    "fork.forked_log": Guide(
-        "Forked log",
-        "A node continued the log of an atom twice from the same place.",
-        "Its author tells different people different stories. Both messages are signed: keep them as evidence.",
-    ),
-    "fork.two_creates": Guide("Created twice", "An atom was created twice.", "Only one of the two can be believed."),
-    "fork.shared_id": Guide(
-        "Two messages, one id",
-        "Two pcp messages with different contents have one id.",
-        "The sender must give each message a new id.",
-    ),
-    "fork.collision": Guide(
-        "Short hashes collide",
-        "Two swarm messages share the 8 bytes by which they are referred to.",
-        "By chance this is almost impossible: somebody may have searched for it.",
     ),
     "fork.self_reference": Guide("Refers to itself", "A message refers to itself.", "The author's program is wrong."),
     "fork.against_time": Guide(
@@ -193,14 +174,20 @@ GUIDES: dict[str, Guide] = {
     "fork.cycle": Guide(
         "Cycle",
         "Two messages refer to each other.",
-        "In pcp their senders chose the ids beforehand; elsewhere an address was known before its content was fixed.",
+        "Where senders choose ids, they chose these beforehand; elsewhere an address was known before its content.",
     ),
 }
 
 
 def guide_to(check: str) -> Guide:
     """What a check means; a check that is newer than this program is named by its id."""
-    return GUIDES.get(check) or Guide(check, "A check that this version of the report does not know.", "")
+    if check in GUIDES:
+        return GUIDES[check]
+    for fabric in every_fabric():
+        conflict = fabric.conflicts.get(check.removeprefix("fork."))
+        if conflict is not None:
+            return Guide(conflict.title, conflict.sentence, conflict.advice)
+    return Guide(check, "A check that this version of the report does not know.", "")
 
 
 def count_checks(findings: pa.Table) -> list[CheckCount]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from dovetail.model.fabric import Agreement, Fabric, Link, MessageInfo, Refused
+from dovetail.model.fabric import Agreement, Conflict, Fabric, Link, MessageInfo, Refused
 from dovetail.model.hop import Relation, Stage
 from dovetail.swarm.content import (
     HASH_BYTES,
@@ -44,6 +45,16 @@ class SwarmFabric(Fabric):
     name = "swarm"
     hashes_bytes = True
     key_bytes = HASH_BYTES
+    conflicts = MappingProxyType(
+        {
+            COLLISION: Conflict(
+                "warning",
+                "Short hashes collide",
+                "Two swarm messages share the 8 bytes by which they are referred to.",
+                "By chance this is almost impossible: somebody may have searched for it.",
+            )
+        }
+    )
     default_agreement = Agreement(epoch_ms=ContentRules().epoch_ms, work_target=POW_TARGET)
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from dovetail.model.address import ADDRESS_BYTES, Address, address_of, won_uri
@@ -11,6 +12,7 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.fabric import (
     Agreement,
     Channel,
+    Conflict,
     Fabric,
     Identified,
     Link,
@@ -59,7 +61,27 @@ class WonFabric(Fabric):
     name = "won"
     hashes_bytes = False
     key_bytes = ADDRESS_BYTES
+    is_signed = True
     thread = Thread.CONVERSATION
+    conflicts = MappingProxyType(
+        {
+            CONFLICTING_RESPONSE: Conflict(
+                "error",
+                "Conflicting responses",
+                "A node gave two different responses of one kind to one message.",
+                "The node contradicts itself. Both messages are signed: keep them as evidence.",
+            ),
+            FORKED_LOG: Conflict(
+                "error",
+                "Forked log",
+                "A node continued the log of an atom twice from the same place.",
+                "Its author tells different people different stories. Both messages are signed: keep them as evidence.",
+            ),
+            TWO_CREATES: Conflict(
+                "error", "Created twice", "An atom was created twice.", "Only one of the two can be believed."
+            ),
+        }
+    )
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
         """The address is computed from the content. The signature needs the signer's key: see `verify`."""

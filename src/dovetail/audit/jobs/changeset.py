@@ -1,19 +1,18 @@
 """What new batches touch: the addresses, and all that silver has about them, gathered from everything before.
 
 Touched are the messages that new batches speak about. Time alone touches messages whose lifetime ended since the run
-before, if they were still under way, and messages of won that were forwarded so long ago that patience is over since
-then.
+before, if they were still under way, and those with a hop for which patience is over by now (`FabricAudit.overdue`).
 
 A chain is told from several messages, and so are contradictions of a signer. Of the fabrics that have such
-(`CHAINED`) the touched messages, what they answer and what answers them are `bound`: rows about those may change. What
-they are told from is all of that, and again what it answers and what answers it.
+(`FabricAudit.is_chained`) the touched messages, what they answer and what answers them are `bound`: rows about those
+may change. What they are told from is all of that, and again what it answers and what answers it.
 
 The old part of silver is large. What is asked for is looked up in it (`search`), and is as little as what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,18 +21,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dovetail.audit import schemas
+from dovetail.audit.fabric_audit import FabricAudit
+from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.jobs.batch import DECODED_TABLE
 from dovetail.audit.jobs.search import Search, distinct, pick
 from dovetail.audit.schemas import BINARY, STRING, Table
 from dovetail.audit.session import tune
 from dovetail.audit.store import RunRecord, Store
 from dovetail.audit.tablefiles import count_rows, read_here, scan_here
-from dovetail.audit.transforms.chains import FABRICS as CHAINED
 from dovetail.audit.transforms.deliveries import IN_FLIGHT
 from dovetail.audit.transforms.holdings import SIGHTINGS
-from dovetail.model.hop import Stage
-from dovetail.swarm.content import HASH_BYTES
-from dovetail.won.vocabulary import MessageType
 
 MAX_TOUCHED = 2_000_000
 """So many addresses a task can well hold; where more are touched everything is made anew."""
@@ -115,14 +112,16 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
     if record.as_of_us > previous.as_of_us:
         parts += _ended(store, previous, record)
         before, now = (_time(us - patience_us) for us in (previous.as_of_us, record.as_of_us))
-        waited = (
-            (pc.field("at") >= before)
-            & (pc.field("at") < now)
-            & (pc.field("fabric") == "won")
-            & (pc.field("stage") == Stage.FORWARDED.value)
-        )
         hops = store.batch_files(schemas.HOPS, previous.batches)
-        parts += scan_here(schemas.HOPS, hops, waited, ("at", "fabric", "stage"), ADDRESS)
+        for audit in AUDITS:
+            if audit.overdue is not None:
+                waited = (
+                    (pc.field("at") >= before)
+                    & (pc.field("at") < now)
+                    & (pc.field("fabric") == audit.name)
+                    & (pc.field("stage") == audit.overdue.value)
+                )
+                parts += scan_here(schemas.HOPS, hops, waited, ("at", "fabric", "stage"), ADDRESS)
     return distinct(*parts)
 
 
@@ -164,7 +163,7 @@ class _Gathering:
         near = self._near(links, messages)
         bound, others = self._chained(links, near, messages)
         others = self._past_hops(pick(others, self.touched, others=True))
-        store.write_rows(CHAINED_HOPS, [of_fabrics(hops, CHAINED) for hops in (fresh, past, others)])
+        store.write_rows(CHAINED_HOPS, [of_fabrics(hops, _chained()) for hops in (fresh, past, others)])
         rows = past.num_rows + fresh.num_rows + links.num_rows + near.num_rows
         return Touched(self.search.spark, store, self.touched, bound, rows, known)
 
@@ -173,10 +172,11 @@ class _Gathering:
         return self.search.take(PAST_HOPS, self.search.store.batch_files(schemas.HOPS, self.old), addresses)
 
     def _messages(self, known: pa.Table) -> pa.Table:
-        """What the bytes of the touched messages say; bytes come with a hop, those of won lie in one place."""
+        """What the bytes of the touched messages say; bytes come with a hop, signed messages lie in one place."""
         store = self.search.store
+        signed = of_fabrics(self.touched, [audit for audit in AUDITS if audit.fabric.is_signed])
         files = store.batch_files(schemas.MESSAGES, self.old, with_current=True)
-        past = self.search.take(PAST_MESSAGES, files, distinct(known, of_fabrics(self.touched, ["won"])))
+        past = self.search.take(PAST_MESSAGES, files, distinct(known, signed))
         messages = pa.concat_tables([self._fresh(schemas.MESSAGES), past])
         store.write_rows(TOUCHED_MESSAGES, [messages])
         return messages
@@ -208,8 +208,7 @@ class _Gathering:
             _keys_of(children),
         )
         by_key = self.search.take(BY_KEY, files, keys)
-        # the address of a pcp message does not tell its key
-        by_address = self.search.take(BY_ADDRESS, files, of_fabrics(children, ["pcp"]))
+        by_address = self.search.take(BY_ADDRESS, files, of_fabrics(children, _keyless()))
         near = pa.concat_tables([by_key, pick(by_address, distinct(by_key.select(ADDRESS)), others=True)])
         store.write_rows(BEFORE, [pick(near, self.touched)])
         store.write_rows(NEAR, [pick(near, self.touched, others=True)])
@@ -218,9 +217,10 @@ class _Gathering:
     def _chained(self, links: pa.Table, near: pa.Table, messages: pa.Table) -> tuple[pa.Table, pa.Table]:
         """What is bound, and the messages beside the touched ones that its chains are told from."""
         search, store = self.search, self.search.store
-        own = of_fabrics(self.touched, CHAINED)
-        links, near = of_fabrics(links, CHAINED), of_fabrics(near, CHAINED)
-        own_keys = distinct(of_fabrics(messages, CHAINED).select(_KEY), _keys_of(own))
+        chained = _chained()
+        own = of_fabrics(self.touched, chained)
+        links, near = of_fabrics(links, chained), of_fabrics(near, chained)
+        own_keys = distinct(of_fabrics(messages, chained).select(_KEY), _keys_of(own))
         answers = pick(links, own_keys.rename_columns(_PARENT))
         asked = distinct(pick(links, own.rename_columns(_CHILD)).select(_PARENT)).rename_columns(_KEY)
         bound = distinct(own, answers.select(_CHILD).rename_columns(ADDRESS), pick(near, asked).select(ADDRESS))
@@ -243,34 +243,50 @@ class _Gathering:
         ends = distinct(keys, links.select(_PARENT).rename_columns(_KEY), _keys_of(children.rename_columns(ADDRESS)))
         found = [
             search.take(PAST_MESSAGES, files, ends),
-            search.take(PAST_MESSAGES, files, of_fabrics(children, ["pcp"]).rename_columns(ADDRESS)),
-            *self._creates(messages),
+            search.take(PAST_MESSAGES, files, of_fabrics(children, _keyless()).rename_columns(ADDRESS)),
+            *self._unique(messages),
         ]
-        kept = [of_fabrics(messages, CHAINED)]
+        kept = [of_fabrics(messages, _chained())]
         for rows in found:
             have = distinct(self.touched, *(part.select(ADDRESS) for part in kept))
             kept.append(pick(rows, have, others=True))
         store.write_rows(CHAINED_MESSAGES, kept)
         return distinct(*(part.select(ADDRESS) for part in kept))
 
-    def _creates(self, messages: pa.Table) -> Iterator[pa.Table]:
-        """Creates of the same atoms as touched ones."""
-        is_create = (pc.field("fabric") == "won") & (pc.field("type") == MessageType.CREATE.value)
-        senders = messages.filter(is_create)["sender"].unique()
-        if not len(senders):
-            return iter(())
-        is_same = is_create & pc.field("sender").isin(senders)
-        files = self.search.store.batch_files(schemas.MESSAGES, [], with_current=True)
-        return scan_here(schemas.MESSAGES, files, is_same, ("fabric", "type", "sender"))
+    def _unique(self, messages: pa.Table) -> Iterator[pa.Table]:
+        """Of types of which a sender may make one message: those of the senders of touched ones."""
+        store = self.search.store
+        for audit in AUDITS:
+            is_unique = (pc.field("fabric") == audit.name) & pc.field("type").isin(list(audit.unique_types))
+            senders = messages.filter(is_unique)["sender"].unique() if audit.unique_types else ()
+            if len(senders):
+                is_same = is_unique & pc.field("sender").isin(senders)
+                old = [] if audit.fabric.is_signed else self.old
+                files = store.batch_files(schemas.MESSAGES, old, with_current=True)
+                yield from scan_here(schemas.MESSAGES, files, is_same, ("fabric", "type", "sender"))
 
 
-def of_fabrics(rows: pa.Table, fabrics: Sequence[str]) -> pa.Table:
+def of_fabrics(rows: pa.Table, audits: Iterable[FabricAudit]) -> pa.Table:
     """Rows of these fabrics."""
-    return rows.filter(pc.is_in(rows["fabric"], value_set=pa.array(fabrics, pa.string())))
+    names = pa.array([audit.name for audit in audits], pa.string())
+    return rows.filter(pc.is_in(rows["fabric"], value_set=names))
+
+
+def _chained() -> list[FabricAudit]:
+    return [audit for audit in AUDITS if audit.is_chained]
+
+
+def _keyless() -> list[FabricAudit]:
+    """Fabrics of which an address does not tell the key."""
+    return [audit for audit in AUDITS if audit.fabric.key_bytes is None]
 
 
 def _keys_of(addresses: pa.Table) -> pa.Table:
     """How links name messages of these addresses, as far as the address tells."""
-    swarm, won = (of_fabrics(addresses, [fabric]) for fabric in ("swarm", "won"))
-    short = pc.binary_slice(swarm["message"], 0, HASH_BYTES)
-    return pa.concat_tables([won.rename_columns(_KEY), pa.table([swarm["fabric"], short], names=_KEY)])
+    parts = [addresses.slice(0, 0).rename_columns(_KEY)]
+    for audit in AUDITS:
+        if audit.fabric.key_bytes is not None:
+            own = of_fabrics(addresses, [audit])
+            keys = pc.binary_slice(own["message"], 0, audit.fabric.key_bytes)
+            parts.append(pa.table([own["fabric"], keys], names=_KEY))
+    return pa.concat_tables(parts)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.audit.jobs.search import pick
-from dovetail.audit.transforms.forks import GROUP_KINDS
+from dovetail.audit.transforms.forks import PAIR_KINDS
 
 _SEPARATOR = b"\0"
 
@@ -31,7 +31,7 @@ def replace_forks(present: pa.Table, made: pa.Table, touched: pa.Table) -> list[
 
 
 def _is_group(forks: pa.Table) -> pa.Array:
-    return pc.is_in(forks["kind"].combine_chunks(), value_set=pa.array(GROUP_KINDS))
+    return pc.invert(pc.is_in(forks["kind"].combine_chunks(), value_set=pa.array(PAIR_KINDS)))
 
 
 def _subjects(forks: pa.Table) -> pa.Array:

@@ -11,8 +11,7 @@ As long as that stays so, two threads make tables side by side: most of the time
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.audit import schemas
+from dovetail.audit.fabric_audit import FabricAudit, Moment, communal, is_of
 from dovetail.audit.ingest_log import BatchFacts
 from dovetail.audit.jobs.changeset import (
     ADDRESS,
@@ -48,11 +48,10 @@ from dovetail.audit.schemas import Table
 from dovetail.audit.session import SMALL_ROWS, tune
 from dovetail.audit.store import Change
 from dovetail.audit.tablefiles import from_arrow, has_nulls, read_here, to_arrow
-from dovetail.audit.transforms.chains import FABRICS as CHAINED
 from dovetail.audit.transforms.chains import chains
 from dovetail.audit.transforms.coverage import counts_of, message_coverage, peer_counts, peer_coverage
-from dovetail.audit.transforms.deliveries import FABRICS, deliveries, latency
-from dovetail.audit.transforms.forks import circular_replies, edge_forks, shared_keys, signer_forks
+from dovetail.audit.transforms.deliveries import deliveries, latency
+from dovetail.audit.transforms.forks import circular_links, edge_forks, group_forks, shared_keys
 from dovetail.audit.transforms.gaps import dated, gaps
 from dovetail.audit.transforms.holdings import SIGHTINGS, collect_sightings, sightings
 from dovetail.audit.transforms.skew import LEGS, fastest_legs, skew
@@ -86,10 +85,10 @@ class Delta:
     whole: Tables
     servers: DataFrame
     facts: BatchFacts
-    as_of: dt.datetime
-    patience_us: int
-    fabrics: Sequence[str]
-    peers: Sequence[str]
+    moment: Moment
+    audits: Sequence[FabricAudit]
+    present: Mapping[str, Sequence[str]]
+    """The servers of each fabric."""
     reads: dict[str, DataFrame] = field(default_factory=dict)
     stale: dict[str, set[str]] = field(default_factory=dict)
 
@@ -98,7 +97,7 @@ class Delta:
         self._fit()
         hops, messages = self._read(TOUCHED_HOPS), self._read(TOUCHED_MESSAGES)
         say("sightings")
-        own = self._keep(OWN, sightings(hops, messages, peers=self.peers))
+        own = self._keep(OWN, sightings(hops, messages, audits=self.audits, servers=self.present))
         yield "sightings", self._replace(SIGHTINGS, [OWN], self._stale(SIGHTINGS))
         say("skew")
         yield from self._make_skew(hops)
@@ -118,25 +117,24 @@ class Delta:
         """What does not depend on deliveries, nor they on it."""
         hops, messages, links = self._read(TOUCHED_HOPS), self._read(TOUCHED_MESSAGES), self._read(TOUCHED_LINKS)
         own, before = self._read(OWN), self._read(BEFORE)
-        near = self._read(NEAR).unionByName(own)
+        near, as_of = self._read(NEAR).unionByName(own), self.moment.as_of
         say("gaps")
-        odd = self._keep(EDGES, edges(links, near, self.servers))
+        odd = self._keep(EDGES, edges(links, near, self.servers, audits=self.audits))
         children = links.select("fabric", "child").distinct()
         kept = among(self._present(schemas.GAPS), children, ("fabric", "child"), "left_anti")
-        yield "gaps", self._write(schemas.GAPS, dated(kept, as_of=self.as_of), gaps(odd, near, as_of=self.as_of))
-        if "swarm" in self.fabrics:
+        yield "gaps", self._write(schemas.GAPS, dated(kept, as_of=as_of), gaps(odd, near, as_of=as_of))
+        if communal(self.audits):
             say("coverage")
             yield "coverage", self._make_coverage(own, before)
         say("traffic")
         yield "traffic", self._make_traffic(hops, messages, before)
         say("forks")
-        made = [shared_keys(among(near, own.select("fabric", "key").distinct(), ("fabric", "key")))]
+        made = [shared_keys(among(near, own.select("fabric", "key").distinct(), ("fabric", "key")), self.audits)]
         if has_backward_edges(self.touched.store.read_rows(EDGES)):
-            made.append(edge_forks(odd, near, links))
-        if "pcp" in self._bound_fabrics():
-            made.append(circular_replies(near, links))
+            made.append(edge_forks(odd, near, links, self.audits))
+        made += circular_links(near, links, self._bound_audits())
         yield "forks", self._make_forks(made)
-        if self._bound_fabrics():
+        if any(audit.chains for audit in self._bound_audits()):
             say("chains")
             yield "chains", self._make_chains()
 
@@ -150,7 +148,7 @@ class Delta:
             self._stale_files(schemas.DELIVERIES, self._stale(schemas.DELIVERIES)),
             self._stale_files(schemas.CHAINS, self._stale(schemas.CHAINS, self.touched.bound)),
         ]
-        if "swarm" in self.fabrics:
+        if communal(self.audits):
             replaced.append(self._stale_files(schemas.COVERAGE, self._stale(schemas.COVERAGE)))
         return self._rows() <= SMALL_ROWS and any(map(_are_large, replaced))
 
@@ -159,7 +157,8 @@ class Delta:
         tune(self.touched.spark, SMALL_ROWS + 1 if _are_large(files) else max(rows, self._rows()))
 
     def _rows(self) -> int:
-        return max(self.touched.rows, self.touched.rows * len(self.peers) // MANY_PEERS)
+        peers = sum(len(self.present.get(audit.name, ())) for audit in communal(self.audits))
+        return max(self.touched.rows, self.touched.rows * peers // MANY_PEERS)
 
     def _read(self, table: Table) -> DataFrame:
         if table.name not in self.reads:
@@ -200,7 +199,7 @@ class Delta:
     def _look_for_stale(self, table: Table, wanted: pa.Table) -> set[str]:
         touched, files = self.touched, self.touched.store.gold_files(table)
         if "fabric" not in table.schema.names:
-            wanted = of_fabrics(wanted, ["swarm"]).select(["message"])
+            wanted = of_fabrics(wanted, communal(self.audits)).select(["message"])
         small = {path.name for path in files if path.stat().st_size < _SMALL_FILE_BYTES}
         found = Search(touched.spark, touched.store, touched.rows).holding(table, files, wanted)
         return found | (small if len(small) > MAX_SMALL_FILES else set())
@@ -216,7 +215,7 @@ class Delta:
         addresses = self._addresses() if addresses is None else addresses
         if "fabric" in table.schema.names:
             return among(rows, addresses, ADDRESS, how)
-        return among(rows, addresses.where("fabric = 'swarm'"), ("message",), how)
+        return among(rows, addresses.where(is_of(communal(self.audits))), ("message",), how)
 
     def _replace(
         self, table: Table, made: Sequence[Table], stale: Collection[str], addresses: DataFrame | None = None
@@ -234,7 +233,7 @@ class Delta:
     # tables
 
     def _make_skew(self, hops: DataFrame) -> Iterator[tuple[str, Change]]:
-        if set(self.fabrics) <= {"pcp"}:
+        if not any(audit.forwards for audit in self.audits):
             return
         fastest = to_arrow(self._fastest_legs(hops), LEGS.schema)
         yield "legs", self.touched.store.write_gold_rows(LEGS, [fastest])
@@ -254,26 +253,27 @@ class Delta:
             new_us, new_legs = now.get(pair, (None, 0))
             old_us, old_legs = gone.get(pair, (None, 0))
             if old_us is not None and old_us == least_us and (new_us is None or new_us > old_us):
-                self._fit(rows=self._hops_of(FABRICS))
+                self._fit(rows=self._all_hops())
                 rows = fastest_legs(self.whole("hops")).collect()
                 self._fit()
                 return [tuple(row) for row in rows]
             merged[pair] = (min(us for us in (least_us, new_us) if us is not None), legs - old_legs + new_legs)
         return [(*pair, least_us, legs) for pair, (least_us, legs) in merged.items()]
 
-    def _hops_of(self, fabrics: Sequence[str]) -> int:
-        return sum(fact.part.rows for fact in self.facts.files if fact.part is not None and fact.fabric in fabrics)
+    def _all_hops(self) -> int:
+        return sum(fact.part.rows for fact in self.facts.files if fact.part is not None)
 
     def _make_deliveries(self, hops: DataFrame, messages: DataFrame, own: DataFrame) -> Iterator[tuple[str, Change]]:
         if not self._has_same_clocks():
-            self._fit(rows=self._hops_of(FABRICS))
-            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"), self.fabrics)
+            self._fit(rows=self._all_hops())
+            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"), self.audits)
             yield "deliveries", self._write(schemas.DELIVERIES, made)
             yield "latency", self._write(schemas.LATENCY, latency(self.whole("deliveries")))
             self._fit()
             return
-        here = self.touched.addresses["fabric"].unique().to_pylist()
-        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own, here))
+        here = set(self.touched.addresses["fabric"].unique().to_pylist())
+        audits = [audit for audit in self.audits if audit.name in here]
+        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own, audits))
         stale = self._stale(schemas.DELIVERIES)
         summed = [self._present(schemas.LATENCY), latency(made)]
         if stale:
@@ -283,21 +283,15 @@ class Delta:
         yield "deliveries", self._replace(schemas.DELIVERIES, [MADE_DELIVERIES], stale)
         yield "latency", self._write(schemas.LATENCY, self._sum(*summed, sums=["deliveries"]))
 
-    def _deliveries(self, hops: DataFrame, messages: DataFrame, seen: DataFrame, fabrics: Collection[str]) -> DataFrame:
-        return deliveries(
-            hops,
-            messages,
-            seen,
-            self.servers,
-            self.whole("skew"),
-            as_of=self.as_of,
-            patience_us=self.patience_us,
-            fabrics=[fabric for fabric in self.fabrics if fabric in fabrics],
-        )
+    def _deliveries(
+        self, hops: DataFrame, messages: DataFrame, seen: DataFrame, audits: Sequence[FabricAudit]
+    ) -> DataFrame:
+        skewed = self.whole("skew")
+        return deliveries(hops, messages, seen, self.servers, skewed, moment=self.moment, audits=audits)
 
     def _has_same_clocks(self) -> bool:
         """Whether latencies are corrected as they were before."""
-        if set(self.fabrics) <= {"pcp"}:
+        if not any(audit.forwards for audit in self.audits):
             return True
         store, offsets = self.touched.store, ["server", "other", "offset_us"]
         before, now = read_here(schemas.SKEW, store.gold_files(schemas.SKEW)), store.read_rows(schemas.SKEW)
@@ -312,10 +306,12 @@ class Delta:
         counts = counts_of(
             from_arrow(self.touched.spark, peers.filter(pc.field("scope") == "peer"), schemas.COVERAGE.schema)
         )
-        gone = [peer_counts(before)] if "swarm" in self.touched.known_fabrics else []
-        summed = self._sum(counts, peer_counts(own), *gone, sums=["many"])
-        self._keep(MADE_PEERS, peer_coverage(summed, self.servers))
-        self._keep(MADE_COVERAGE, message_coverage(own, self.servers))
+        known = set(self.touched.known_fabrics)
+        is_known = any(audit.name in known for audit in communal(self.audits))
+        gone = [peer_counts(before, self.audits)] if is_known else []
+        summed = self._sum(counts, peer_counts(own, self.audits), *gone, sums=["many"])
+        self._keep(MADE_PEERS, peer_coverage(summed, self.servers, self.audits))
+        self._keep(MADE_COVERAGE, message_coverage(own, self.servers, self.audits))
         stale = self._stale(schemas.COVERAGE) | {path.name for path in of_peers}
         return self._replace(schemas.COVERAGE, [MADE_COVERAGE, MADE_PEERS], stale)
 
@@ -328,9 +324,11 @@ class Delta:
 
     def _make_forks(self, made: list[DataFrame]) -> Change:
         """Forks of touched messages; groups may have grown, so that all of them about such a subject are replaced."""
-        if "won" in self._bound_fabrics():
+        grouped = [audit for audit in self._bound_audits() if audit.forks]
+        if grouped:
             hops, messages, links = self._chained()
-            made.append(signer_forks(collect_sightings(hops, messages), messages, links))
+            seen = collect_sightings(hops, messages, audits=grouped)
+            made += group_forks(seen, messages, links, grouped)
         self._keep(MADE_FORKS, reduce(DataFrame.unionByName, made).select(*schemas.FORKS.schema.names))
         store = self.touched.store
         present, found = read_here(schemas.FORKS, store.gold_files(schemas.FORKS)), store.read_rows(MADE_FORKS)
@@ -339,7 +337,7 @@ class Delta:
     def _make_chains(self) -> Change:
         """Chains of all that is bound to a touched message."""
         hops, messages, links = self._chained()
-        made = chains(hops, messages, links, fabrics=self._bound_fabrics())
+        made = chains(hops, messages, links, audits=self._bound_audits())
         self._keep(MADE_CHAINS, among(made, self._read(BOUND), ADDRESS).select(*schemas.CHAINS.schema.names))
         stale = self._stale(schemas.CHAINS, self.touched.bound)
         return self._replace(schemas.CHAINS, [MADE_CHAINS], stale, self._read(BOUND))
@@ -348,10 +346,10 @@ class Delta:
         """What chains are told from."""
         return self._read(CHAINED_HOPS), self._read(CHAINED_MESSAGES), self._read(CHAINED_LINKS)
 
-    def _bound_fabrics(self) -> list[str]:
-        """Fabrics with chains of which a message is touched."""
-        touched = set(self.touched.bound["fabric"].unique().to_pylist())
-        return [fabric for fabric in CHAINED if fabric in touched]
+    def _bound_audits(self) -> list[FabricAudit]:
+        """Those of fabrics of which a message is bound."""
+        bound = set(self.touched.bound["fabric"].unique().to_pylist())
+        return [audit for audit in self.audits if audit.is_chained and audit.name in bound]
 
 
 def _are_large(files: Iterable[Path]) -> bool:

@@ -17,9 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.audit import schemas
 from dovetail.audit.checks import findings
+from dovetail.audit.fabric_audit import FabricAudit, Moment, communal, is_of
+from dovetail.audit.fabrics import AUDITS, audits_of
 from dovetail.audit.ingest_log import BatchFacts
 from dovetail.audit.integrity import Verdict
 from dovetail.audit.jobs.batch import DECODED_TABLE, SERVERS_TABLE, VERDICTS_TABLE, known_keys, node_keys
@@ -50,8 +53,9 @@ def basis_of(settings: AuditSettings, facts: BatchFacts) -> str:
 
 
 def spread(facts: BatchFacts) -> int:
-    """A swarm of many peers has more deliveries than hops: each message has one for each peer."""
-    parts = [fact.part for fact in facts.files if fact.part is not None and fact.fabric == "swarm"]
+    """A community of many servers has more deliveries than hops: each message has one for each of them."""
+    names = {audit.name for audit in communal(AUDITS)}
+    parts = [fact.part for fact in facts.files if fact.part is not None and fact.fabric in names]
     peers = {name for part in parts for name in part.servers}
     return sum(part.rows for part in parts) * len(peers) // MANY_PEERS
 
@@ -67,7 +71,8 @@ class Gold:
     record: RunRecord
     say: Callable[[str], None]
     whole_below: int
-    peers: Sequence[str] = ()
+    servers: dict[str, list[str]] = field(default_factory=dict)
+    """The servers of each fabric."""
     tables: dict[str, DataFrame] = field(default_factory=dict)
     changes: dict[str, Change] = field(default_factory=dict)
 
@@ -103,23 +108,24 @@ class Gold:
         return to_datetime(self.record.as_of_us)
 
     @property
-    def fabrics(self) -> list[str]:
-        """The fabrics that are in the lake."""
-        return sorted({fact.manifest.fabric for fact in self.facts.manifests if fact.manifest is not None})
+    def audits(self) -> list[FabricAudit]:
+        """Those of the fabrics that are in the lake."""
+        return audits_of({fact.manifest.fabric for fact in self.facts.manifests if fact.manifest is not None})
 
     def _sign_messages(self, previous: RunRecord | None) -> None:
-        """Say of all messages of won what is known of their signatures, or of those about which more is known now."""
-        if "won" not in self.fabrics:
+        """Say of all signed messages what is known of their signatures, or of those about which more is known now."""
+        signed = [audit for audit in self.audits if audit.fabric.is_signed]
+        if not signed:
             return
         spark, store = self.spark, self.store
         published = store.read_silver(spark, schemas.KEYS)
         keys = known_keys(spark, published, node_keys(self.settings, self.facts.manifests))
         files, decoded, verdicts = store.current_files(schemas.MESSAGES), DECODED_TABLE, VERDICTS_TABLE
         if previous is None or files is None or not set(previous.batches) <= set(self.record.batches):
-            rows = store.read_silver(spark, decoded).where("fabric = 'won'")
+            rows = store.read_silver(spark, decoded).where(is_of(signed))
             store.write_current(schemas.MESSAGES, signed_messages(rows, store.read_silver(spark, verdicts), keys))
             return
-        changed = self._newly_judged(files, sorted(set(self.record.batches) - set(previous.batches)))
+        changed = self._newly_judged(signed, files, sorted(set(self.record.batches) - set(previous.batches)))
         search = Search(spark, store, changed.num_rows)
         tune(spark, changed.num_rows)
         stale = search.holding(schemas.MESSAGES, files, changed)
@@ -132,16 +138,19 @@ class Gold:
         rows = among(kept, from_arrow(spark, changed), changed.column_names, "left_anti").unionByName(made)
         store.write_current(schemas.MESSAGES, rows, [file for file in files if file.name not in stale])
 
-    def _newly_judged(self, files: Sequence[Path], new: Sequence[int]) -> pa.Table:
-        """Messages of won that are new, have a verdict now, or whose signer has published a key now."""
-        store = self.store
+    def _newly_judged(self, signed: Sequence[FabricAudit], files: Sequence[Path], new: Sequence[int]) -> pa.Table:
+        """Signed messages that are new, have a verdict now, or whose signer has published a key now."""
+        store, names = self.store, [audit.name for audit in signed]
         decoded = read_here(DECODED_TABLE, store.batch_files(DECODED_TABLE, new), ADDRESS)
         verdicts = read_here(VERDICTS_TABLE, store.batch_files(VERDICTS_TABLE, new), ["message"])
         owners = read_here(schemas.KEYS, store.batch_files(schemas.KEYS, new), ["owner"])["owner"].unique()
         is_waiting = (pc.field("signature") == "unknown_key") & pc.field("signer").isin(owners)
         waiting = scan_here(schemas.MESSAGES, files, is_waiting, ("signature", "signer"), ADDRESS)
-        judged = pa.table([pa.array(["won"] * verdicts.num_rows, pa.string()), verdicts["message"]], names=ADDRESS)
-        return distinct(decoded.filter(pc.field("fabric") == "won").drop_null(), judged, *waiting)
+        judged = [
+            pa.table([pa.array([name] * verdicts.num_rows, pa.string()), verdicts["message"]], names=ADDRESS)
+            for name in names
+        ]
+        return distinct(decoded.filter(pc.field("fabric").isin(names)).drop_null(), *judged, *waiting)
 
     def _servers(self) -> DataFrame:
         """The servers of all batches, each once with its earliest time."""
@@ -149,7 +158,8 @@ class Gold:
         merged = parts.group_by(["fabric", "server"]).aggregate([("first_at", "min")])
         merged = merged.select(["fabric", "server", "first_at_min"]).rename_columns(SERVERS_SCHEMA.names)
         rows = merged.to_pylist()
-        self.peers = sorted(row["server"] for row in rows if row["fabric"] == "swarm")
+        for row in sorted(rows, key=lambda row: str(row["server"])):
+            self.servers.setdefault(row["fabric"], []).append(row["server"])
         return from_arrow(self.spark, merged, SERVERS_SCHEMA)
 
     def _touched(self, previous: RunRecord | None, hops: int) -> Touched | None:
@@ -164,7 +174,7 @@ class Gold:
         return gather(self.spark, self.store, previous, record, self.settings.patience_us)
 
     def _make_all(self) -> None:
-        steps = gold_steps(self.settings.patience_us, self.fabrics, self.peers)
+        steps = gold_steps(self.settings.patience_us, self.audits, self.servers)
         made_here = {step.name for step in steps} | {"integrity", "findings"}
         for table in schemas.TABLES:
             if table.layer == "gold" and table.name not in made_here:
@@ -181,10 +191,9 @@ class Gold:
             self._whole,
             self.tables["servers"],
             self.facts,
-            self.as_of,
-            self.settings.patience_us,
-            self.fabrics,
-            self.peers,
+            Moment(self.as_of, self.settings.patience_us),
+            self.audits,
+            self.servers,
         )
         for name, change in delta.make(self.say):
             self._keep(name, change)
@@ -217,6 +226,7 @@ class Gold:
         if "sightings" not in self.tables:
             return {}
         held = self.tables["sightings"].where("first_seen IS NOT NULL")
-        doubted = held.where("fabric = 'won' OR work_valid = false").select("fabric", "message")
+        is_signed = is_of(audit for audit in self.audits if audit.fabric.is_signed)
+        doubted = held.where(is_signed | (F.col("work_valid") == F.lit(False))).select("fabric", "message")
         hops = doubted.selectExpr("fabric", "message", "'accepted' AS stage")
         return {"hops": hops}

@@ -1,25 +1,25 @@
-"""Swarm: who holds what, and how fast it spread."""
+"""Communities: who of those that are to hold a message does, and how fast it spread."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.audit.transforms.holdings import swarm_of, swarm_peers
+from dovetail.audit.fabric_audit import FabricAudit, communal, is_of
 
 
-def coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
+def coverage(sightings: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
     """One row per message and one per peer. Times are those of the peers' own clocks."""
-    return message_coverage(sightings, servers).unionByName(peer_coverage(peer_counts(sightings), servers))
+    counts = peer_counts(sightings, audits)
+    return message_coverage(sightings, servers, audits).unionByName(peer_coverage(counts, servers, audits))
 
 
-def message_coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
+def message_coverage(sightings: DataFrame, servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
     """How many peers of its swarm hold each message, and when they had it."""
-    spread = (
-        _held(sightings)
-        .join(swarm_peers(servers).hint("broadcast"), on="swarm", how="inner")
-        .withColumn("peers", F.size("peers").cast("bigint"))
-    )
+    sizes = _members(servers, audits).groupBy("swarm").agg(F.count_distinct("server").alias("peers"))
+    spread = _held(sightings, audits).join(sizes.hint("broadcast"), on="swarm", how="inner")
     return spread.select(
         "swarm",
         F.lit("message").alias("scope"),
@@ -34,9 +34,9 @@ def message_coverage(sightings: DataFrame, servers: DataFrame) -> DataFrame:
     )
 
 
-def peer_counts(sightings: DataFrame) -> DataFrame:
+def peer_counts(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
     """How `many` messages each `server` holds in its `swarm`, and without a server how many somebody holds there."""
-    held = _held(sightings)
+    held = _held(sightings, audits)
     totals = held.groupBy("swarm").agg(F.count("*").alias("many"))
     holding = (
         held.select("swarm", F.explode("own").alias("one"))
@@ -53,11 +53,11 @@ def counts_of(peer_rows: DataFrame) -> DataFrame:
     return totals.select("swarm", F.lit(None).cast("string").alias("server"), "many").unionByName(each)
 
 
-def peer_coverage(counts: DataFrame, servers: DataFrame) -> DataFrame:
+def peer_coverage(counts: DataFrame, servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
     """How many messages of its swarm each peer holds; a swarm in which nobody holds anything has no rows."""
     totals = counts.where("server IS NULL AND many > 0").select("swarm", F.col("many").alias("total"))
     holding = counts.where("server IS NOT NULL").select("swarm", "server", F.col("many").alias("holders"))
-    peers = servers.where("fabric = 'swarm'").withColumn("swarm", swarm_of(F.col("server")))
+    peers = _members(servers, audits)
     sizes = peers.groupBy("swarm").agg(F.count("*").alias("peers"))
     each = (
         peers.join(totals.hint("broadcast"), on="swarm", how="inner")
@@ -79,14 +79,27 @@ def peer_coverage(counts: DataFrame, servers: DataFrame) -> DataFrame:
     )
 
 
-def _held(sightings: DataFrame) -> DataFrame:
-    """One row per swarm and message that is held there, with its holders and their times in order."""
-    of_holder = F.transform("holders", lambda one: swarm_of(one["server"]))
-    spread = sightings.where((F.col("fabric") == "swarm") & F.col("first_seen").isNotNull()).select(
-        "message", "expires", "holders", F.explode(F.array_distinct(of_holder)).alias("swarm")
+def _members(servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """The servers that have a community, with its name as `swarm`."""
+    return servers.where(is_of(communal(audits))).withColumn("swarm", _community(F.col("server"), audits))
+
+
+def _held(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """One row per community and message that is held there, with its holders and their times in order."""
+    of_holder = F.transform("holders", lambda one: _community(one["server"], audits))
+    spread = sightings.where(is_of(communal(audits)) & F.col("first_seen").isNotNull()).select(
+        "fabric", "message", "expires", "holders", F.explode(F.array_distinct(of_holder)).alias("swarm")
     )
-    own = F.filter("holders", lambda one: swarm_of(one["server"]) == F.col("swarm"))
+    own = F.filter("holders", lambda one: _community(one["server"], audits) == F.col("swarm"))
     return spread.select("swarm", "message", "expires", own.alias("own")).withColumn("times", F.col("own.since"))
+
+
+def _community(server: Column, audits: Sequence[FabricAudit]) -> Column:
+    """The community of a server, "" where it has none."""
+    first, *others = [audit.community(server) for audit in audits if audit.community is not None]
+    for named in others:
+        first = F.when(first == "", named).otherwise(first)
+    return first
 
 
 def _until(percent: int) -> Column:

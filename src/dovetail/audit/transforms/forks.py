@@ -2,109 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.fabrics import REGISTRY
-from dovetail.model.hop import Relation
-from dovetail.won.vocabulary import MessageType
+from dovetail.audit.fabric_audit import FabricAudit, ForkRule, by_fabric, is_of, union
 
-FABRICS = tuple(REGISTRY)
-CONFLICTING_RESPONSE = "conflicting_response"
-FORKED_LOG = "forked_log"
-TWO_CREATES = "two_creates"
-SHARED_ID = "shared_id"
-COLLISION = "collision"
 SELF_REFERENCE = "self_reference"
 AGAINST_TIME = "against_time"
 CYCLE = "cycle"
 
-GROUP_KINDS = (CONFLICTING_RESPONSE, FORKED_LOG, TWO_CREATES, SHARED_ID, COLLISION)
-"""Any number of messages that contradict each other about one subject; the others are about two messages each."""
+PAIR_KINDS = (SELF_REFERENCE, AGAINST_TIME, CYCLE)
+"""These are about two messages each; all others are about any number of messages that contradict each other."""
 
-
-_COLUMNS = ("fabric", "kind", "author", "subject", "evidence", "first_seen")
+COLUMNS = ("fabric", "kind", "author", "subject", "evidence", "first_seen")
 
 
 def forks(
-    edges: DataFrame,
-    sightings: DataFrame,
-    messages: DataFrame,
-    links: DataFrame,
-    *,
-    fabrics: Sequence[str] = FABRICS,
+    edges: DataFrame, sightings: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Sequence[FabricAudit]
 ) -> DataFrame:
     """All contradictions among messages that some server took in or made."""
-    parts = [shared_keys(sightings)]
-    if "pcp" in fabrics:
-        parts.append(circular_replies(sightings, links))
-    if "won" in fabrics:
-        parts.append(signer_forks(sightings, messages, links))
-    if set(fabrics) - {"pcp"}:
-        parts.append(edge_forks(edges, sightings, links))
-    return reduce(DataFrame.unionByName, parts).select(*_COLUMNS)
+    parts = [shared_keys(sightings, audits), *circular_links(sightings, links, audits)]
+    parts += group_forks(sightings, messages, links, audits)
+    if any(audit.against_time for audit in audits):
+        parts.append(edge_forks(edges, sightings, links, audits))
+    return union(parts).select(*COLUMNS)
 
 
-def signer_forks(sightings: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
-    """won: signers that contradict themselves."""
-    seen = sightings.where((F.col("fabric") == "won") & F.col("first_seen").isNotNull()).select(
-        "message", F.col("first_seen").alias("seen")
+def group_forks(
+    sightings: DataFrame, messages: DataFrame, links: DataFrame, audits: Iterable[FabricAudit]
+) -> list[DataFrame]:
+    """Messages of which there may be only one, by the rules of each fabric."""
+    seen = sightings.where(F.col("first_seen").isNotNull()).select(
+        "fabric", "message", F.col("first_seen").alias("seen")
     )
-    taken = messages.where("fabric = 'won'").join(seen, on="message", how="inner")
-    parts = [conflicting_responses(taken, links), forked_logs(taken, links), two_creates(taken)]
-    return reduce(DataFrame.unionByName, parts).select(*_COLUMNS)
+    parts = []
+    for audit in audits:
+        is_own = F.col("fabric") == audit.name
+        taken = messages.where(is_own).join(seen.where(is_own).drop("fabric"), on="message", how="inner")
+        own_links = links.where(is_own)
+        parts += [_grouped(rule.rows(taken, own_links), audit.name, rule) for rule in audit.forks]
+    return parts
 
 
-def edge_forks(edges: DataFrame, sightings: DataFrame, links: DataFrame) -> DataFrame:
-    """swarm and won: edges that cannot be in a graph that grows."""
-    ends = _ends(edges, sightings)
-    return broken_edges(ends).unionByName(cycles(ends, links)).select(*_COLUMNS)
+def circular_links(sightings: DataFrame, links: DataFrame, audits: Iterable[FabricAudit]) -> list[DataFrame]:
+    """Circles that no time tells."""
+    return [
+        audit.circles(*(table.where(F.col("fabric") == audit.name) for table in (sightings, links)))
+        for audit in audits
+        if audit.circles is not None
+    ]
 
 
-def conflicting_responses(taken: DataFrame, links: DataFrame) -> DataFrame:
-    """won: one node with two different responses of the same role to one message."""
-    is_first = F.col("sender_socket").eqNullSafe(F.col("recipient_socket"))
-    answers = links.where((F.col("fabric") == "won") & (F.col("relation") == Relation.RESPONDING_TO.value))
-    responses = answers.select(F.col("child").alias("message"), "parent").join(
-        taken.where("fabric = 'won'").select("message", "signer", "seen", is_first.alias("is_first")),
-        on="message",
-        how="inner",
-    )
-    return _groups(responses, "won", CONFLICTING_RESPONSE, ["signer", "parent", "is_first"], "signer", "parent")
+def edge_forks(edges: DataFrame, sightings: DataFrame, links: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """Edges that cannot be in a graph that grows."""
+    graphs = [audit for audit in audits if audit.against_time is not None]
+    ends = _ends(edges, sightings, graphs)
+    return broken_edges(ends, graphs).unionByName(cycles(ends, links)).select(*COLUMNS)
 
 
-def forked_logs(taken: DataFrame, links: DataFrame) -> DataFrame:
-    """won: one node with two responses in an atom's log that continue the same set of responses.
-
-    In a connection that is no contradiction: a side's own responses never enter what its next one refers to.
-    """
-    sets = (
-        links.where((F.col("fabric") == "won") & (F.col("relation") == Relation.PREVIOUS.value))
-        .groupBy(F.col("child").alias("message"))
-        .agg(F.sort_array(F.collect_set("parent")).alias("previous"))
-    )
-    is_atom = (
-        (F.col("fabric") == "won") & F.col("sender_socket").isNull() & (F.col("type") == MessageType.SUCCESS.value)
-    )
-    logs = taken.where(is_atom).select("message", "signer", "sender", "seen").join(sets, on="message", how="inner")
-    keyed = logs.withColumn("parent", F.get("previous", F.lit(0)))
-    return _groups(keyed, "won", FORKED_LOG, ["signer", "sender", "previous", "parent"], "signer", "parent")
-
-
-def two_creates(taken: DataFrame) -> DataFrame:
-    """won: one atom created twice."""
-    creates = taken.where((F.col("fabric") == "won") & (F.col("type") == MessageType.CREATE.value)).withColumn(
-        "subject", F.encode("sender", "utf-8")
-    )
-    return _groups(creates, "won", TWO_CREATES, ["sender", "subject"], "sender", "subject")
-
-
-def shared_keys(sightings: DataFrame) -> DataFrame:
-    """pcp: one id with two contents; swarm: two messages with the same 8 bytes."""
-    taken = sightings.where((F.col("fabric") != "won") & F.col("is_decoded") & F.col("first_seen").isNotNull())
+def shared_keys(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """Two messages with the one key by which others name them."""
+    keyed = [audit for audit in audits if audit.shared_key is not None]
+    taken = sightings.where(is_of(keyed) & F.col("is_decoded") & F.col("first_seen").isNotNull())
     # counting first, by fixed columns alone: hardly any key is shared, and only those are gathered
     shared = taken.groupBy("fabric", "key").agg(F.count("*").alias("many")).where("many > 1").select("fabric", "key")
     grouped = (
@@ -118,7 +79,7 @@ def shared_keys(sightings: DataFrame) -> DataFrame:
     )
     return grouped.select(
         "fabric",
-        F.when(F.col("fabric") == "pcp", SHARED_ID).otherwise(COLLISION).alias("kind"),
+        by_fabric(keyed, lambda audit: F.lit(audit.shared_key), F.lit(None).cast("string")).alias("kind"),
         "author",
         F.col("key").alias("subject"),
         "evidence",
@@ -126,14 +87,11 @@ def shared_keys(sightings: DataFrame) -> DataFrame:
     )
 
 
-def broken_edges(ends: DataFrame) -> DataFrame:
-    """References to oneself, and to what is not older.
-
-    UEP-12 wants a strictly greater time. In won two nodes' clocks may differ, so only one signer is held to its own.
-    """
+def broken_edges(ends: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """References to oneself, and to what is not older."""
     is_self = F.col("child") == F.col("parent_message")
-    is_against = F.when(F.col("fabric") == "swarm", F.col("parent_created") >= F.col("created")).otherwise(
-        (F.col("parent_created") > F.col("created")) & (F.col("parent_signer") == F.col("signer"))
+    is_against = by_fabric(
+        audits, lambda audit: audit.against_time() if audit.against_time is not None else False, F.lit(False)
     )
     return ends.where(is_self | is_against).select(
         "fabric",
@@ -166,40 +124,13 @@ def cycles(ends: DataFrame, links: DataFrame) -> DataFrame:
     return found.distinct()  # both edges may lead to what is not older: the pair stands once
 
 
-def circular_replies(sightings: DataFrame, links: DataFrame) -> DataFrame:
-    """pcp: a message that answers itself, and two that answer each other. Senders choose their ids, so both are easy.
-
-    Nothing in a message says when it was made, so a longer circle has no edge against time and is not looked for.
-    """
-    answers = links.where((F.col("fabric") == "pcp") & (F.col("relation") == Relation.IN_REPLY_TO.value))
-    taken = sightings.where((F.col("fabric") == "pcp") & F.col("is_decoded") & F.col("first_seen").isNotNull())
-    replies = answers.select(F.col("child").alias("message"), "parent").join(
-        taken.select("message", "key", "sender", F.col("first_seen").alias("seen")), on="message", how="inner"
-    )
-    back = replies.select(
-        F.col("message").alias("other"),
-        F.col("key").alias("parent"),
-        F.col("parent").alias("key"),
-        F.col("seen").alias("other_seen"),
-    )
-    both = replies.join(back, on=["key", "parent"], how="inner").where(F.col("message") <= F.col("other"))
-    return both.select(
-        F.lit("pcp").alias("fabric"),
-        F.when(F.col("key") == F.col("parent"), SELF_REFERENCE).otherwise(CYCLE).alias("kind"),
-        F.col("sender").alias("author"),
-        F.col("message").alias("subject"),
-        F.array_distinct(F.array("message", "other")).alias("evidence"),
-        F.greatest("seen", "other_seen").alias("first_seen"),
-    )
-
-
-def _ends(edges: DataFrame, sightings: DataFrame) -> DataFrame:
+def _ends(edges: DataFrame, sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
     """Edges to what is not older, with both ends taken in by somebody."""
     taken = sightings.where(F.col("first_seen").isNotNull()).select(
         "fabric", F.col("message").alias("child"), "key", "signer", F.col("first_seen").alias("seen")
     )
     odd = edges.where(
-        (F.col("fabric") != "pcp")
+        is_of(audits)
         & (F.col("parent_created") >= F.col("child_created"))
         & F.col("parent_decoded")
         & F.col("parent_seen").isNotNull()
@@ -215,18 +146,18 @@ def _ends(edges: DataFrame, sightings: DataFrame) -> DataFrame:
     return odd.join(taken, on=["fabric", "child"], how="inner")
 
 
-def _groups(rows: DataFrame, fabric: str, kind: str, by: list[str], author: str, subject: str) -> DataFrame:
+def _grouped(rows: DataFrame, fabric: str, rule: ForkRule) -> DataFrame:
     """Groups of more than one message, as forks."""
     grouped = (
-        rows.groupBy(*by)
+        rows.groupBy(*rule.by)
         .agg(F.sort_array(F.collect_set("message")).alias("evidence"), F.max("seen").alias("first_seen"))
         .where(F.size("evidence") > 1)
     )
     return grouped.select(
         F.lit(fabric).alias("fabric"),
-        F.lit(kind).alias("kind"),
-        F.col(author).alias("author"),
-        F.col(subject).alias("subject"),
+        F.lit(rule.kind).alias("kind"),
+        F.col(rule.author).alias("author"),
+        F.col(rule.subject).alias("subject"),
         "evidence",
         "first_seen",
     )

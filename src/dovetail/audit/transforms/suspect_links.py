@@ -6,10 +6,13 @@ joined further.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 from pyspark.sql.types import ArrayType, StructField, StructType
 
+from dovetail.audit.fabric_audit import FabricAudit, is_of
 from dovetail.audit.schemas import BINARY, BOOLEAN, LINKS, STRING, TIMESTAMP, Table
 
 EDGES = Table(
@@ -34,11 +37,12 @@ EDGES = Table(
 """`holding` is set where some server of the fabric holds the parent and some other does not, and so is `refusing`."""
 
 
-def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFrame:
+def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
     """One row per link and message it may mean, if there is something to be said about it."""
     counts = servers.groupBy("fabric").agg(F.count("*").alias("servers"))
     holders = F.size("holders")
-    is_lacking = (F.col("fabric") != "pcp") & (holders > 0) & (holders < F.coalesce("servers", F.lit(0)))
+    is_graph = is_of(audit for audit in audits if audit.against_time is not None)
+    is_lacking = is_graph & (holders > 0) & (holders < F.coalesce("servers", F.lit(0)))
     # who holds a parent that all hold is left behind here, since these rows are moved
     known = (
         sightings.where(F.col("is_decoded") | F.col("first_seen").isNotNull())
@@ -57,6 +61,6 @@ def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame) -> DataFra
         )
     )
     joined = links.join(known, on=["fabric", "parent"], how="left")
-    is_odd = (F.col("fabric") != "pcp") & (F.col("parent_created") >= F.col("child_created"))
+    is_odd = is_graph & (F.col("parent_created") >= F.col("child_created"))
     suspects = joined.where(F.col("parent_message").isNull() | F.col("holding").isNotNull() | is_odd)
     return suspects.select(*EDGES.schema.names)

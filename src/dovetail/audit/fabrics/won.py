@@ -1,0 +1,247 @@
+"""won: nodes forward messages to each other and hand them to owners; responses acknowledge them in chains."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+
+from dovetail.audit.fabric_audit import FabricAudit, ForkRule, Moment, Rows
+from dovetail.audit.transforms.chains import (
+    AWAITING_RECIPIENT,
+    AWAITING_SENDER,
+    COMPLETE,
+    FAILED,
+    finish_chains,
+    orphans,
+    responses,
+    seen_hops,
+)
+from dovetail.audit.transforms.deliveries import (
+    DELIVERED,
+    ECHOED,
+    IN_FLIGHT,
+    LOST,
+    PART,
+    REJECTED,
+    UNAUTHORIZED,
+    refusal_outcome,
+)
+from dovetail.model.fabric import Role
+from dovetail.model.hop import Relation, Stage
+from dovetail.model.times import to_us
+from dovetail.won.fabric import CONFLICTING_RESPONSE, FABRIC, FORKED_LOG, TWO_CREATES
+from dovetail.won.vocabulary import ATOM_TYPES, CONNECTION_TYPES, MessageType
+
+
+def deliveries(rows: Rows, moment: Moment) -> DataFrame:
+    """Each message with its one recipient: its node says `delivered` to its owner.
+
+    Where a node says `forwarded` to a node whose journal is in the lake, and that journal does not know the message, it
+    is lost once patience is over. A message about the sender's own atom is for its node, and arrives when the node
+    takes it.
+    """
+    at = {stage: F.col("stage") == stage.value for stage in Stage}
+    is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
+    known = rows.messages.select("message", "type", "sender", F.get("recipients", F.lit(0)).alias("recipient"))
+    is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient"))
+    facts = (
+        rows.hops.join(known, on="message", how="left")
+        .groupBy("message")
+        .agg(
+            F.any_value("type").alias("type"),
+            F.any_value("sender").alias("sender"),
+            F.any_value("recipient").alias("recipient"),
+            F.min(F.when(at[Stage.ACCEPTED] | at[Stage.CREATED], F.struct("at", "server"))).alias("taken"),
+            F.min(F.when(is_handed, F.struct("at", "server"))).alias("handed"),
+            F.min(F.when(at[Stage.ECHOED], F.struct("at", "server"))).alias("echoed"),
+            F.min(F.when(at[Stage.REJECTED], F.struct("at", "server", "reason"))).alias("refused"),
+            F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
+        )
+        .join(_unseen(rows.hops, rows.servers), on="message", how="left")
+    )
+    waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
+    outcome = (
+        F.when(is_for_node & F.col("taken").isNotNull(), DELIVERED)
+        .when(F.col("handed").isNotNull(), DELIVERED)
+        .when(F.col("refused").isNotNull() & F.col("taken").isNull(), refusal_outcome(F.col("refused.reason")))
+        .when(F.col("unseen").isNotNull() & (waited_us > moment.patience_us), LOST)
+        .when(F.col("refused").isNotNull(), refusal_outcome(F.col("refused.reason")))
+        .when(F.col("echoed").isNotNull(), ECHOED)
+        .otherwise(IN_FLIGHT)
+    )
+    is_refused = F.col("outcome").isin(REJECTED, UNAUTHORIZED)
+    is_lost = F.col("outcome") == LOST
+    end = (
+        F.when(is_for_node & (F.col("outcome") == DELIVERED), F.col("taken"))
+        .when(F.col("outcome") == DELIVERED, F.col("handed"))
+        .when(F.col("outcome") == ECHOED, F.col("echoed"))
+        .when(is_refused, F.struct("refused.at", "refused.server"))
+    )
+    return (
+        facts.withColumn("outcome", outcome)
+        .withColumn("end", end)
+        .select(
+            F.lit(FABRIC.name).alias("fabric"),
+            "message",
+            "type",
+            "sender",
+            F.when(is_for_node, F.coalesce("taken.server", "refused.server"))
+            .otherwise(F.col("recipient"))
+            .alias("recipient"),
+            "outcome",
+            F.when(is_refused, Stage.REJECTED.value).when(is_lost, Stage.FORWARDED.value).alias("failed_stage"),
+            F.when(is_refused, F.col("refused.server")).when(is_lost, F.col("unseen.server")).alias("failed_at"),
+            F.when(is_refused, F.col("refused.reason")).alias("reason"),
+            F.col("taken.at").alias("begun"),
+            F.col("taken.server").alias("begun_at"),
+            F.col("end.at").alias("finished"),
+            F.col("end.server").alias("finished_at"),
+            "attempts",
+        )
+        .select(*PART)
+    )
+
+
+def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
+    """Messages that were forwarded to a node whose journal is here and does not know them."""
+    is_forwarded = F.col("stage") == Stage.FORWARDED.value
+    return (
+        hops.where(is_forwarded & F.col("counterpart").isNotNull())
+        .groupBy("message", F.col("counterpart").alias("next"))
+        .agg(F.min(F.struct("at", "server")).alias("sent"))
+        .join(
+            hops.where(~is_forwarded).select("message", F.col("server").alias("next")).distinct(),
+            on=["message", "next"],
+            how="left_anti",
+        )
+        .join(servers.select(F.col("server").alias("next")).hint("broadcast"), on="next", how="inner")
+        .groupBy("message")
+        .agg(F.min("sent").alias("unseen"))
+    )
+
+
+def is_first() -> Column:
+    """A response of the node of the sender of the message it answers; as `Fabric.conflict_keys` tells sides apart."""
+    return F.col("sender_socket").eqNullSafe(F.col("recipient_socket"))
+
+
+def role() -> Column:
+    """What a response is to its message; as `Fabric.read` says it. A response without sockets is an atom's."""
+    return (
+        F.when(F.col("type") == MessageType.FAILURE.value, Role.FAILURE.value)
+        .when(is_first(), Role.FIRST.value)
+        .otherwise(Role.SECOND.value)
+    )
+
+
+def chains(hops: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
+    """Atom-specific (m, s) and connection-specific (m, s1, s2) chains."""
+    seen = seen_hops(hops)
+    answers = responses(links, messages, seen, Relation.RESPONDING_TO).withColumn("role", role())
+    by_parent = answers.groupBy(F.col("parent").alias("message")).agg(
+        *(
+            F.min(F.when(F.col("role") == each.value, F.struct("made", "message", "holders", "taken"))).alias(name)
+            for each, name in ((Role.FIRST, "first"), (Role.SECOND, "second"), (Role.FAILURE, "failed"))
+        )
+    )
+    kinds = [kind.value for kind in ATOM_TYPES | CONNECTION_TYPES]
+    asked = messages.where(F.col("type").isin(*kinds)).join(seen, on="message", how="left")
+    joined = asked.join(by_parent, on="message", how="left")
+    is_atom = F.col("type").isin(*(kind.value for kind in ATOM_TYPES))
+    state = (
+        F.when(F.col("failed").isNotNull(), FAILED)
+        .when(F.col("first").isNull(), AWAITING_SENDER)
+        .when(is_atom | F.col("second").isNotNull(), COMPLETE)
+        .otherwise(AWAITING_RECIPIENT)
+    )
+    last = F.when(is_atom, F.col("first.made")).otherwise(F.coalesce("second.taken", "second.made"))
+    sockets = F.sort_array(F.array("sender_socket", "recipient_socket"))
+    known = joined.withColumn("state", state).select(
+        F.lit(FABRIC.name).alias("fabric"),
+        "message",
+        F.when(is_atom, "atom").otherwise("connection").alias("kind"),
+        "type",
+        "sender",
+        F.get("recipients", F.lit(0)).alias("recipient"),
+        F.when(~is_atom, F.concat_ws(" ", sockets)).alias("conversation"),
+        "state",
+        F.col("first.message").alias("first_response"),
+        F.col("second.message").alias("second_response"),
+        F.col("failed.message").alias("failure"),
+        F.col("made").alias("begun"),
+        F.col("first.made").alias("answered"),
+        F.when(F.col("state") == COMPLETE, last).alias("completed"),
+        F.when(is_atom, F.array().cast("array<string>")).otherwise(_only_at()).alias("only_at"),
+    )
+    unknown = answers.join(messages.select(F.col("message").alias("parent")), on="parent", how="left_anti")
+    return finish_chains(known.unionByName(orphans(unknown, FABRIC.name)))
+
+
+def _only_at() -> Column:
+    """Servers that hold a part of the chain which another server of the same chain lacks."""
+    parts = F.filter(F.array("holders", "first.holders", "second.holders"), lambda held: held.isNotNull())
+    everyone = F.array_distinct(F.flatten(parts))
+    partial = F.filter(parts, lambda held: F.size(held) < F.size(everyone))
+    return F.sort_array(F.array_distinct(F.flatten(partial)))
+
+
+def _answers(taken: DataFrame, links: DataFrame) -> DataFrame:
+    named = links.where(F.col("relation") == Relation.RESPONDING_TO.value)
+    return named.select(F.col("child").alias("message"), "parent").join(
+        taken.select("message", "signer", "seen", is_first().alias("is_first")), on="message", how="inner"
+    )
+
+
+def _log_entries(taken: DataFrame, links: DataFrame) -> DataFrame:
+    """Responses in the log of an atom, each with the set of responses that it continues.
+
+    In a connection two that continue the same are no contradiction: a side's own responses never enter what its next
+    one refers to.
+    """
+    sets = (
+        links.where(F.col("relation") == Relation.PREVIOUS.value)
+        .groupBy(F.col("child").alias("message"))
+        .agg(F.sort_array(F.collect_set("parent")).alias("previous"))
+    )
+    is_entry = F.col("sender_socket").isNull() & (F.col("type") == MessageType.SUCCESS.value)
+    logs = taken.where(is_entry).select("message", "signer", "sender", "seen").join(sets, on="message", how="inner")
+    return logs.withColumn("parent", F.get("previous", F.lit(0)))
+
+
+def _creates(taken: DataFrame, links: DataFrame) -> DataFrame:
+    del links
+    creates = taken.where(F.col("type") == MessageType.CREATE.value)
+    return creates.withColumn("subject", F.encode("sender", "utf-8"))
+
+
+def _is_against_time() -> Column:
+    """The clocks of two nodes may differ, so only one signer is held to its own."""
+    return (F.col("parent_created") > F.col("created")) & (F.col("parent_signer") == F.col("signer"))
+
+
+AUDIT = FabricAudit(
+    fabric=FABRIC,
+    deliveries=deliveries,
+    chains=chains,
+    forks=(
+        ForkRule(
+            kind=CONFLICTING_RESPONSE,
+            rows=_answers,
+            by=("signer", "parent", "is_first"),
+            author="signer",
+            subject="parent",
+        ),
+        ForkRule(
+            kind=FORKED_LOG,
+            rows=_log_entries,
+            by=("signer", "sender", "previous", "parent"),
+            author="signer",
+            subject="parent",
+        ),
+        ForkRule(kind=TWO_CREATES, rows=_creates, by=("sender", "subject"), author="sender", subject="subject"),
+    ),
+    unique_types=(MessageType.CREATE.value,),
+    against_time=_is_against_time,
+    forwards=True,
+    overdue=Stage.FORWARDED,
+)
