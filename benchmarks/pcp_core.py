@@ -15,12 +15,13 @@ import itertools
 import json
 import time
 import uuid
+from collections.abc import Sequence
 
 from dovetail.model.times import time_text
+from dovetail.model.wire import Frame, SendFrames
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
-from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.runtime.frames import encode_frames
 
@@ -33,7 +34,6 @@ RULES = (
     Rule(allow=True, sender="pcp://*/agent", target="pcp://*/controller"),
     Rule(allow=True, target="pcp:///server"),
 )
-Fed = tuple[bytes, ConnectionId, bool]
 
 
 def frame(sender: str, target: str, message_type: str = LOAD, data: bytes | None = DATA, number: int = 0) -> bytes:
@@ -51,27 +51,28 @@ class World:
         self.agents = [self._open(next(numbers), "agent") for _ in range(agents)]
         self.turn([])
 
-    def _open(self, number: int, kind: str) -> tuple[ConnectionId, str]:
-        connection, uri = ConnectionId(number), f"pcp://host{number:06}.example.com/{kind}"
+    def _open(self, number: int, kind: str) -> tuple[str, str]:
+        connection, uri = str(number), f"pcp://host{number:06}.example.com/{kind}"
         self.broker.receive_opened(connection, None, f"/pcp/{kind}", NOW)
         self.broker.receive_frame(frame(uri, "pcp:///server", ASSOCIATE, None), connection, NOW)
         return connection, uri
 
-    def turn(self, fed: list[Fed]) -> int:
+    def turn(self, fed: list[Frame]) -> int:
         """What a shell does in one turn; returns how many messages were to be written."""
         self.broker.receive_frames(fed, NOW)
-        self.broker.events()
         written = 0
-        last: list[bytes] | None = None
-        for _, payloads in self.broker.to_send():
-            if payloads is not last:
-                last = payloads
-                encode_frames(payloads, False)
-            written += len(payloads)
+        last: Sequence[bytes] | None = None
+        for item in self.broker.to_send():
+            if isinstance(item, SendFrames):
+                if item.frames is not last:
+                    last = item.frames
+                    encode_frames(item.frames, False)
+                written += len(item.frames)
+        self.broker.events()
         return written
 
 
-def measure(world: World, batch: list[Fed], deliveries: int, turns: int) -> float:
+def measure(world: World, batch: list[Frame], deliveries: int, turns: int) -> float:
     """Microseconds per delivery."""
     best = float("inf")
     for _ in range(turns):
@@ -88,8 +89,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     arguments = parser.parse_args()
     pairs, fan = World(20, 20), World(1, 1000)
-    alike: list[Fed] = []
-    varied: list[Fed] = []
+    alike: list[Frame] = []
+    varied: list[Frame] = []
     for index, number in itertools.product(range(20), range(32)):
         connection, sender = pairs.controllers[index]
         alike.append((frame(sender, pairs.agents[index][1], number=number), connection, False))

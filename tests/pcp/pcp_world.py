@@ -10,9 +10,9 @@ import msgspec
 
 from dovetail.model.address import address_of
 from dovetail.model.hop import Hop, Observation, Reason, Stage
+from dovetail.model.wire import CloseLink, SendFrames
 from dovetail.pcp.broker import Broker
-from dovetail.pcp.events import CloseDecided, Event
-from dovetail.pcp.session import ConnectionId
+from dovetail.pcp.events import Event
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from pcp.pcp_frames import BROKER, NOW, frame_v1, frame_v2, read_v1
 
@@ -29,7 +29,8 @@ class World:
         self._ids = 0
         self.broker = Broker(msgspec.convert(settings, PcpSettings), self.new_id, logs_messages=logs_messages)
         self.events: list[Event] = []
-        self.received: dict[int, list[bytes]] = defaultdict(list)
+        self.received: dict[str, list[bytes]] = defaultdict(list)
+        self.closed: list[CloseLink] = []
         self._connections = 0
 
     def new_id(self) -> str:
@@ -37,25 +38,27 @@ class World:
         return str(uuid.UUID(int=self._ids))
 
     def drain(self) -> None:
-        events = self.broker.events()
-        for connection, payloads in self.broker.to_send():
-            self.received[connection] += payloads
-        self.events += events
-        assert not self.broker.events()
+        for item in self.broker.to_send():
+            if isinstance(item, SendFrames):
+                self.received[item.link] += item.frames
+            else:
+                self.closed.append(item)
+        self.events += self.broker.events()
+        assert not self.broker.to_send()
 
-    def open(self, name: str, path: str = "/pcp") -> ConnectionId:
+    def open(self, name: str, path: str = "/pcp") -> str:
         self._connections += 1
-        connection = ConnectionId(self._connections)
+        connection = str(self._connections)
         self.broker.receive_opened(connection, name, path, self.now)
         self.drain()
         return connection
 
-    def send(self, connection: int, frame: bytes, is_text: bool = False) -> bytes:
-        self.broker.receive_frame(frame, ConnectionId(connection), self.now, is_text)
+    def send(self, connection: str, frame: bytes, is_text: bool = False) -> bytes:
+        self.broker.receive_frame(frame, connection, self.now, is_text)
         self.drain()
         return frame
 
-    def associate(self, name: str, client_type: str = "agent") -> ConnectionId:
+    def associate(self, name: str, client_type: str = "agent") -> str:
         """A v1 client, associated, with nothing received yet."""
         connection = self.open(name)
         self.send(connection, self.associate_request(f"pcp://{name}/{client_type}"))
@@ -68,7 +71,7 @@ class World:
         fields = {"message_type": ASSOCIATE, "targets": [BROKER], "sender": sender, "id": self.new_id(), **changes}
         return frame_v1(**fields)
 
-    def connect_v2(self, name: str, client_type: str = "agent") -> ConnectionId:
+    def connect_v2(self, name: str, client_type: str = "agent") -> str:
         return self.open(name, f"/pcp2/{client_type}")
 
     def message(self, sender: str, *targets: str, data: bytes | None = b"{}", **changes: object) -> bytes:
@@ -79,16 +82,16 @@ class World:
         changes.setdefault("id", self.new_id())
         return frame_v2(target=target, **changes)
 
-    def close(self, connection: int) -> None:
-        self.broker.receive_closed(ConnectionId(connection), self.now)
+    def close(self, connection: str) -> None:
+        self.broker.receive_closed(connection, self.now)
         self.drain()
 
-    def pause(self, connection: int) -> None:
-        self.broker.receive_paused(ConnectionId(connection), self.now)
+    def pause(self, connection: str) -> None:
+        self.broker.receive_paused(connection, self.now)
         self.drain()
 
-    def resume(self, connection: int) -> None:
-        self.broker.receive_resumed(ConnectionId(connection), self.now)
+    def resume(self, connection: str) -> None:
+        self.broker.receive_resumed(connection, self.now)
         self.drain()
 
     def pass_time(self, milliseconds: int) -> None:
@@ -127,12 +130,12 @@ class World:
         self.broker.restore(self.journal(), self.now)
         self.drain()
 
-    def replies(self, connection: int) -> list[tuple[dict[str, object], object]]:
+    def replies(self, connection: str) -> list[tuple[dict[str, object], object]]:
         """Envelope and JSON data of each message a v1 client got."""
         read = [read_v1(message) for message in self.received[connection]]
         return [(envelope, json.loads(data) if data else None) for envelope, data, _ in read]
 
-    def replies_v2(self, connection: int) -> list[dict[str, object]]:
+    def replies_v2(self, connection: str) -> list[dict[str, object]]:
         return [json.loads(message) for message in self.received[connection]]
 
     def observations(self, frame: bytes | None = None) -> list[Observation]:
@@ -148,9 +151,9 @@ class World:
             for counterpart in (seen.counterparts or (None,))
         ]
 
-    def closes(self) -> list[tuple[int, int]]:
+    def closes(self) -> list[tuple[str, int]]:
         """Connection and code of each close that was decided."""
-        return [(event.connection, event.code) for event in self.events if isinstance(event, CloseDecided)]
+        return [(close.link, close.code) for close in self.closed]
 
     def assert_rejected(self, frame: bytes, reason: Reason) -> None:
         hops = self.hops(frame)

@@ -5,7 +5,7 @@ import itertools
 from dovetail.pcp.authorization import Authorization, matches_type
 from dovetail.pcp.inventory import Registry
 from dovetail.pcp.routing import find_denied
-from dovetail.pcp.session import ConnectionId, Mount, Session
+from dovetail.pcp.session import Mount, Session
 from dovetail.pcp.settings import Rule
 from dovetail.pcp.uri import parse_uri
 
@@ -17,7 +17,7 @@ PATTERNS = [f"pcp://{name}/{kind}" for name in [*NAMES, "*"] for kind in [*TYPES
 def registry_of(uris: tuple[str, ...]) -> Registry:
     registry = Registry()
     for number, uri in enumerate(uris):
-        registry.add(uri, Session(ConnectionId(number), "name", Mount(1, None), 0))
+        registry.add(uri, Session(str(number), "name", Mount(1, None), 0))
     return registry
 
 

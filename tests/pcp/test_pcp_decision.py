@@ -5,7 +5,7 @@ import pytest
 from dovetail.model.hop import Reason
 from dovetail.pcp.decision import Answer, Associate, Decision, Deliver, Expire, Refuse
 from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
-from dovetail.pcp.session import ConnectionId, DeliverToOne
+from dovetail.pcp.session import DeliverToOne
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from pcp.pcp_frames import BROKER, NOW, SENDER, TARGET
 from pcp.pcp_world import ASSOCIATE, World
@@ -25,7 +25,7 @@ class Deciding:
         self.stranger = self.world.open("client_d")
 
     def session(self, connection: int):
-        return self.world.broker._sessions[ConnectionId(connection)]
+        return self.world.broker._sessions[str(connection)]
 
     def decide(self, *targets: str, sender=SENDER, kind=PING, expires_us=NEVER_US, connection=None) -> Decision:
         session = self.session(self.sender if connection is None else connection)

@@ -2,7 +2,8 @@
 
 import json
 
-from dovetail.model.hop import Reason, Stage
+from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.model.wire import CloseLink, SendFrames
 from dovetail.pcp.events import SlowConsumerFound
 from pcp.pcp_frames import NOW, read_v1
 from pcp.pcp_world import World
@@ -302,7 +303,7 @@ def test_whom_a_wildcard_stands_for_is_observed_with_the_acceptance():
 def test_before_anything_is_handed_over_all_that_a_wildcard_stands_for_is_observed():
     world, a, _ = two_clients()
     world.broker.receive_frame(world.message(A, "pcp://*/agent"), a, world.now)
-    accepted, routed = world.broker.events(settle=False)
+    accepted, routed = world.broker.events()
     assert (accepted.stage, routed.stage, routed.counterparts) == (Stage.ACCEPTED, Stage.ROUTED, (A, B))
 
 
@@ -343,11 +344,38 @@ def test_deadlines_of_finished_messages_do_not_pile_up():
     assert len(world.broker._delivery._deadlines) <= 1_001
 
 
-def test_without_settling_deliveries_are_observed_when_they_are_handed_over():
+def test_deliveries_are_observed_when_they_are_handed_over():
     world, a, b = two_clients()
     frame = world.message(A, B)
     world.broker.receive_frame(frame, a, world.now)
-    first = world.broker.events(settle=False)
+    first = world.broker.events()
     assert [event.stage for event in first] == [Stage.ACCEPTED]
-    assert world.broker.to_send() == [(b, [frame])]
+    assert world.broker.to_send() == [SendFrames(b, [frame])]
     assert [event.stage for event in world.broker.events()] == [Stage.DELIVERED]
+
+
+def test_what_is_pending_for_a_connection_that_is_closed_goes_before_the_close():
+    world, a, b = two_clients()
+    frame = world.message(A, B)
+    world.broker.receive_frame(frame, a, world.now)
+    world.broker.close(b, 1001, "shutting down", world.now)
+    assert [event.stage for event in world.broker.events() if isinstance(event, Observation)] == [Stage.ACCEPTED]
+    assert world.broker.to_send()[:2] == [SendFrames(b, [frame]), CloseLink(b, 1001, "shutting down")]
+    world.drain()
+    assert (Stage.DELIVERED, B, None) in world.hops(frame)
+
+
+def test_what_was_to_go_before_a_close_waits_for_the_client_if_the_connection_breaks_first():
+    world, a, b = two_clients()
+    frame = world.message(A, B)
+    world.broker.receive_frame(frame, a, world.now)
+    world.broker.close(b, 1001, "shutting down", world.now)
+    world.events += world.broker.events()
+    world.broker.receive_broken(b, world.now)
+    world.broker.receive_closed(b, world.now)
+    world.drain()
+    assert world.received[b] == []
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][-1] == frame
+    assert [stage for stage, _, _ in world.hops(frame)] == [Stage.ACCEPTED, Stage.REDELIVERED]

@@ -7,7 +7,6 @@ import pytest
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.frame_template import Template, make_template, match_template
-from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from pcp.pcp_frames import EXPIRES, ID, SENDER, TARGET, chunk, compact, envelope, frame_v1, raw_v1
 from pcp.pcp_world import World
@@ -119,7 +118,7 @@ def world_with_template(**settings: object) -> tuple[World, int, int]:
     sender, receiver = world.associate("client_a", "controller"), world.associate("client_b")
     for _ in range(3):  # the first two are decoded: the second makes the template
         world.send(sender, world.message(SENDER, TARGET))
-    assert world.broker._sessions[ConnectionId(sender)].template is not None
+    assert world.broker._sessions[str(sender)].template is not None
     world.received.clear()
     return world, sender, receiver
 
@@ -165,7 +164,7 @@ def test_a_receiver_that_does_not_read_gets_it_later_in_order():
 def test_a_wire_that_breaks_in_the_same_turn_brings_it_back_whole():
     world, sender, receiver = world_with_template()
     frame = world.message(SENDER, TARGET)
-    world.broker.receive_frame(frame, ConnectionId(sender), world.now)
+    world.broker.receive_frame(frame, str(sender), world.now)
     world.close(receiver)
     assert world.hops(frame) == [(Stage.ACCEPTED, SENDER, None)]
     again = world.open("client_b")
@@ -209,4 +208,4 @@ def test_no_template_where_every_message_is_told_or_marked(settings):
     sender, _ = world.associate("client_a", "controller"), world.associate("client_b")
     for _ in range(3):
         world.send(sender, world.message(SENDER, TARGET))
-    assert world.broker._sessions[ConnectionId(sender)].template is None
+    assert world.broker._sessions[str(sender)].template is None

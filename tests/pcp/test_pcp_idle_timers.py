@@ -1,11 +1,11 @@
 """Two time limits: to associate, and to say anything at all."""
 
 from dovetail.pcp.idle_timers import Timeouts
-from dovetail.pcp.session import ConnectionId, Mount, Session
+from dovetail.pcp.session import Mount, Session
 
 
 def session(number: int, version: int, now: int) -> Session:
-    return Session(ConnectionId(number), None, Mount(version, None), now)
+    return Session(str(number), None, Mount(version, None), now)
 
 
 def test_who_has_not_associated_in_time_is_told_once():

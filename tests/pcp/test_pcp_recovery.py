@@ -50,7 +50,7 @@ def test_members_of_a_wildcard_are_known_before_anything_was_handed_over():
     before.associate("client_b")
     owed = before.message(A, ANYBODY)
     before.broker.receive_frame(owed, a, NOW)
-    before.events += before.broker.events(settle=False)  # committed; then the broker is killed
+    before.events += before.broker.events()  # committed; then the broker is killed
     after = restart(before)
     assert (come_back(after, "client_a"), come_back(after, "client_b")) == ([owed], [owed])
 
@@ -70,7 +70,7 @@ def test_what_expired_meanwhile_gets_its_outcome_and_its_sender_hears_it_once():
 
 def test_a_notice_that_waits_is_restored():
     before, _ = crashed_world(B)
-    before.close(1)
+    before.close("1")
     before.pass_time(61_000)
     after = restart(before)
     (notice,) = come_back(after, "client_a")
@@ -86,9 +86,9 @@ def test_messages_of_version_2_and_the_brokers_own_do_not_wait_but_get_an_outcom
     before = World()
     a = before.connect_v2("client_a")
     before.associate("client_b")
-    before.pause(2)
+    before.pause("2")
     sent = before.send(a, before.message_v2(B, data=1), is_text=True)
-    before.send(2, b"garbage!")
+    before.send("2", b"garbage!")
     created = [seen for seen in before.observations() if seen.stage is Stage.CREATED][-1]
     after = restart(before)
     assert after.hops(sent) == [(Stage.UNDELIVERABLE, B, Reason.INTERRUPTED)]

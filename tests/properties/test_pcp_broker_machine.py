@@ -179,7 +179,7 @@ class BrokerMachine(RuleBasedStateMachine):
         """The broker is killed after the commit of what it accepted, before anything of it was handed over."""
         for number, targets in burst:
             self.send_one(self.pick(number), targets, 3_000, 0)
-        self.world.events += self.world.broker.events(settle=False)
+        self.world.events += self.world.broker.events()
         self.world.restart()
         self.uris.clear()
         self.subscribers.clear()

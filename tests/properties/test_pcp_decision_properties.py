@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.frame_template import match_template
-from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from pcp.pcp_frames import BROKER, EXPIRES, ID, SENDER, TARGET, frame_v1
 from pcp.pcp_world import World
@@ -99,7 +98,7 @@ class Pair:
 
     def send(self, frame: bytes, is_text: bool = False) -> None:
         fast, slow = self.worlds
-        session = fast.broker._sessions[ConnectionId(self.sender)]
+        session = fast.broker._sessions[str(self.sender)]
         if session.template is not None and match_template(session.template, frame) is not None:
             self.matches += 1
             decoded = decode_frame(frame)
@@ -110,7 +109,7 @@ class Pair:
             assert match_template(session.template, frame) == decoded.expires_us
             if not session.decision.receiver.is_closing:
                 assert decision == session.decision
-        slow.broker._sessions[ConnectionId(self.sender)].drop_template()
+        slow.broker._sessions[str(self.sender)].drop_template()
         for world in self.worlds:
             world.send(self.sender, frame, is_text)
 

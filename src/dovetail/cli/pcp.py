@@ -200,7 +200,7 @@ def trace(
     from dovetail.pcp.authorization import Authorization
     from dovetail.pcp.inventory import Registry
     from dovetail.pcp.routing import trace_route
-    from dovetail.pcp.session import ConnectionId, Mount, Session
+    from dovetail.pcp.session import Mount, Session
     from dovetail.pcp.uri import is_uri
 
     settings = load_settings(config, {})
@@ -218,7 +218,7 @@ def trace(
             raise UsageError(f"{uri!r} is not a PCP URI, expected pcp://<name>/<type>")
     registry = Registry()
     for number, uri in enumerate(connected):
-        registry.add(uri, Session(ConnectionId(number), None, Mount(1, None), 0))
+        registry.add(uri, Session(str(number), None, Mount(1, None), 0))
     traced = trace_route(sender, message_type, targets, Authorization(settings.rules), registry)
     if traced.forbidden is not None:
         say(f"refused: {traced.forbidden}")

@@ -16,24 +16,25 @@ from msgspec import UNSET
 from dovetail.model.address import address_of
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
+from dovetail.model.wire import Frame, LinkId, Outgoing
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.codec_v1 import decode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, Expire, Refuse
 from dovetail.pcp.delivery import Delivery
 from dovetail.pcp.envelope import salvage
-from dovetail.pcp.events import CloseDecided, Event, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.events import Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.frame_template import make_template, match_template
 from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry, read_request
 from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
 from dovetail.pcp.message import Message, message_of
-from dovetail.pcp.outbound import Outbound, Outgoing
+from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.permission_cache import PermissionCache
 from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.routing import Route, Trace, trace_route
-from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, ConnectionId, DeliverToOne, Session, parse_mount
+from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, DeliverToOne, Session, parse_mount
 from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.pcp.translation import Renderer
 from dovetail.pcp.uri import BROKER_URI, client_uri, parse_uri
@@ -53,7 +54,7 @@ class Broker:
         self.settings = settings
         self.registry = Registry()
         self._by_uri = self.registry.by_uri
-        self._sessions: dict[ConnectionId, Session] = {}
+        self._sessions: dict[LinkId, Session] = {}
         self._permissions = PermissionCache(settings.rules, settings.bodies)
         self._outbound = Outbound(logs_messages=logs_messages)
         lifetimes = Lifetimes(settings.clock_skew_ms)
@@ -72,7 +73,7 @@ class Broker:
 
     # Connections
 
-    def receive_opened(self, connection: ConnectionId, common_name: str | None, path: str, now: int) -> None:
+    def receive_opened(self, connection: LinkId, common_name: str | None, path: str, now: int) -> None:
         """A connection was upgraded on this path, by a client whose certificate has this common name.
 
         Without a name, on a plain connection, a v1 client is believed and a v2 client refused.
@@ -95,7 +96,7 @@ class Broker:
             return
         self._register(session, uri, now)
 
-    def receive_closed(self, connection: ConnectionId, now: int) -> None:
+    def receive_closed(self, connection: LinkId, now: int) -> None:
         """The connection is closed; what was not handed over to it waits for the client."""
         self._now = now
         session = self._sessions.get(connection)
@@ -103,27 +104,30 @@ class Broker:
             self._end(session, Reason.CONNECTION_LOST, now)
             self._finish(now)
 
-    def receive_broken(self, connection: ConnectionId, now: int) -> None:
+    def receive_broken(self, connection: LinkId, now: int) -> None:
         """The connection is closed, but frames from it are still to be fed; `receive_closed` must follow."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
             self._delivery.hold_pending(session)
+        elif (ended := self._outbound.withdraw_farewell(connection)) is not None:
+            self._delivery.reclaim(ended, Reason.CONNECTION_LOST, now)
+            self._finish(now)
 
-    def receive_ping(self, connection: ConnectionId, now: int) -> None:
+    def receive_ping(self, connection: LinkId, now: int) -> None:
         """A ping or pong: the client is there."""
         session = self._sessions.get(connection)
         if session is not None:
             session.last_seen_us = now
 
-    def receive_paused(self, connection: ConnectionId, now: int) -> None:
+    def receive_paused(self, connection: LinkId, now: int) -> None:
         """The transport of this connection is full; hold what comes for it."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
             self._delivery.pause(session)
 
-    def receive_resumed(self, connection: ConnectionId, now: int) -> None:
+    def receive_resumed(self, connection: LinkId, now: int) -> None:
         """The transport of this connection has room again."""
         self._now = now
         session = self._sessions.get(connection)
@@ -131,12 +135,12 @@ class Broker:
             self._delivery.resume(session, now)
             self._finish(now)
 
-    def close(self, connection: ConnectionId, code: int, detail: str, now: int) -> None:
+    def close(self, connection: LinkId, code: int, detail: str, now: int) -> None:
         """End a session because the operator's side wants it: revoked certificate, shutdown."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._outbound.flush_session(session, now)
+            self._outbound.keep_farewell(session)
             self._close(session, code, detail, Reason.SHUTTING_DOWN, now)
             self._finish(now)
 
@@ -153,7 +157,7 @@ class Broker:
         self._finish(now)
 
     def _close(self, session: Session, code: int, detail: str, reason: Reason, now: int) -> None:
-        self._outbound.events.append(CloseDecided(connection=session.connection, code=code, detail=detail))
+        self._outbound.close(session.connection, code, detail)
         self._end(session, reason, now)
 
     def _end(self, session: Session, reason: Reason, now: int) -> None:
@@ -172,11 +176,11 @@ class Broker:
 
     # Frames
 
-    def receive_frame(self, data: bytes, connection: ConnectionId, now: int, is_text: bool = False) -> None:
+    def receive_frame(self, data: bytes, connection: LinkId, now: int, is_text: bool = False) -> None:
         """A whole WebSocket message."""
         self.receive_frames(((data, connection, is_text),), now)
 
-    def receive_frames(self, frames: Iterable[tuple[bytes, ConnectionId, bool]], now: int) -> None:
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
         """Whole WebSocket messages in the order they came: the bytes, the connection, and whether it was text."""
         self._now = now
         find_session, pass_on, delivery = self._sessions.get, self._outbound.pass_on, self._delivery
@@ -205,7 +209,7 @@ class Broker:
             if delivery.slow or delivery.failures:
                 self._finish(now)
 
-    def receive_refused(self, data: bytes, connection: ConnectionId, now: int, reason: Reason, size: int) -> None:
+    def receive_refused(self, data: bytes, connection: LinkId, now: int, reason: Reason, size: int) -> None:
         """The shell refused a frame before it was whole: too large, or too many fragments. `data` is what came."""
         self._now = now
         session = self._sessions.get(connection)
@@ -355,7 +359,7 @@ class Broker:
                 self._replies.deny(session, message_id, now)
             case Answer.ASSOCIATION_REFUSED:
                 self._replies.associate(session, message_id or "", now, detail)
-                self._outbound.flush_session(session, now)
+                self._outbound.keep_farewell(session)
                 self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, reason, now)
 
     def _observe_rejected(
@@ -419,18 +423,16 @@ class Broker:
 
     # What comes out
 
-    def events(self, *, settle: bool = True) -> list[Event]:
-        """Drain the events. Without `settle`, deliveries are observed only when `to_send` hands them over."""
-        if settle:
-            self._outbound.flush(self._now)
+    def events(self) -> list[Event]:
+        """Drain the events. Deliveries are observed when `to_send` hands them over: the next call has them."""
         return self._outbound.take_events()
 
     def to_send(self) -> list[Outgoing]:
-        """Drain what is to be written: per connection the messages in order. The lists are shared: read them only."""
+        """Drain what is to be written, per connection the messages in order, and the connections to be closed."""
         self._outbound.flush(self._now)
         return self._outbound.take_ready()
 
-    def change_rules(self, rules: tuple[Rule, ...], now: int) -> list[ConnectionId]:
+    def change_rules(self, rules: tuple[Rule, ...], now: int) -> list[LinkId]:
         """From now on these rules decide, also about what is subscribed to; what was accepted before is delivered.
 
         Returns the connections that would not be associated any more, for the shell to close.

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Observation, Reason
-from dovetail.pcp.session import ConnectionId
+from dovetail.model.wire import LinkId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened:
     """A client is associated and reachable by its URI."""
 
-    connection: ConnectionId
+    connection: LinkId
     uri: str
     version: int
 
@@ -22,25 +22,16 @@ class SessionOpened:
 class SessionEnded:
     """A client is no longer reachable through this connection; `superseded` if a newer connection has its URI."""
 
-    connection: ConnectionId
+    connection: LinkId
     uri: str
     was_superseded: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CloseDecided:
-    """The shell must write what is to be sent, then a close frame, and drop the wire without waiting for an answer."""
-
-    connection: ConnectionId
-    code: int
-    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowConsumerFound:
     """A connection was over its queue bound and is being closed."""
 
-    connection: ConnectionId
+    connection: LinkId
     uri: str
     queued_bytes: int
 
@@ -61,4 +52,4 @@ class MessageHandled:
     detail: str = ""
 
 
-Event = Observation | SessionOpened | SessionEnded | CloseDecided | SlowConsumerFound | MessageHandled
+Event = Observation | SessionOpened | SessionEnded | SlowConsumerFound | MessageHandled

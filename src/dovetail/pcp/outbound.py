@@ -11,15 +11,15 @@ from hashlib import sha256
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, OutgoingMessage
-from dovetail.pcp.session import ConnectionId, Session
+from dovetail.pcp.session import Session
 from dovetail.pcp.vocabulary import OUTCOMES
 
 _ACCEPTED = Stage.ACCEPTED
 _DELIVERED = Stage.DELIVERED
-Outgoing = tuple[ConnectionId, list[bytes]]
 
 
 class Outbound:
@@ -36,6 +36,8 @@ class Outbound:
         self._others: dict[tuple[str, str], int] = {}
         self._dirty: list[Session] = []
         self._outgoing: list[OutgoingMessage] = []
+        self._farewells: dict[LinkId, tuple[Session, list[OutgoingMessage]]] = {}
+        self._closes: list[CloseLink] = []
         self._ready: list[Outgoing] = []
         self._routed: dict[Address, tuple[str, ...]] = {}
 
@@ -169,18 +171,27 @@ class Outbound:
         self.delivered_total += len(counterparts)
         self.events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address, counterparts=counterparts))
 
-    def flush_session(self, session: Session, now: int) -> None:
-        """Flush one session ahead of the others, because it is about to be closed."""
-        if not session.pending:
-            return
-        uri = session.address_for_replies
-        self._ready.append((session.connection, [outgoing.payload for outgoing in session.pending]))
-        for outgoing in session.pending:
-            self._observe_handed(outgoing, (uri,), now)
-        session.pending = []
+    def keep_farewell(self, session: Session) -> None:
+        """Hand over what is pending for a session although it ends before the flush."""
+        if session.pending:
+            self._farewells[session.connection] = session, session.pending
+            session.pending = []
+
+    def withdraw_farewell(self, connection: LinkId) -> Session | None:
+        """The connection is gone before the flush: the session with what was to be handed over pending again."""
+        session, pending = self._farewells.pop(connection, (None, []))
+        if session is not None:
+            session.pending = pending
+        return session
+
+    def close(self, connection: LinkId, code: int, detail: str) -> None:
+        """Close a connection once what is to be sent has been."""
+        self._closes.append(CloseLink(connection, code, detail))
 
     def flush(self, now: int) -> None:
         """Hand over: from here on the turn's messages are the shell's to write, and their deliveries are observed."""
+        if self._closes:
+            self._flush_closing(now)
         if not self._dirty:
             if self._outgoing:
                 self._outgoing.clear()
@@ -203,7 +214,7 @@ class Outbound:
             if pending != last_outgoing:
                 payloads = [outgoing.payload for outgoing in pending]
                 last_outgoing = pending
-            ready.append((session.connection, payloads))
+            ready.append(SendFrames(session.connection, payloads))
             session.pending = []
         self._dirty.clear()
         for outgoing in self._outgoing:
@@ -216,6 +227,15 @@ class Outbound:
             else:
                 self._observe_handed(outgoing, tuple(uris), now)
         self._outgoing.clear()
+
+    def _flush_closing(self, now: int) -> None:
+        for session, pending in self._farewells.values():
+            self._ready.append(SendFrames(session.connection, [outgoing.payload for outgoing in pending]))
+            for outgoing in pending:
+                self._observe_handed(outgoing, (session.address_for_replies,), now)
+        self._ready += self._closes
+        self._farewells.clear()
+        self._closes.clear()
 
     def _observe_handed(self, outgoing: OutgoingMessage, uris: tuple[str, ...], now: int) -> None:
         if outgoing.stage is Stage.DELIVERED:

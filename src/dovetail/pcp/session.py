@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, NewType
+from typing import NamedTuple
 
 import msgspec
 
+from dovetail.model.wire import LinkId
 from dovetail.pcp.authorization import Policy
 from dovetail.pcp.frame_template import Template
 from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import PatternSet, client_uri
-
-ConnectionId = NewType("ConnectionId", int)
-"""Given by the shell, opaque to the core, never used twice."""
 
 DEFAULT_CLIENT_TYPE = "agent"
 MAX_PATH_CHARS = 2048
@@ -97,7 +95,7 @@ class Session:
         "version",
     )
 
-    def __init__(self, connection: ConnectionId, common_name: str | None, mount: Mount, now: int) -> None:
+    def __init__(self, connection: LinkId, common_name: str | None, mount: Mount, now: int) -> None:
         self.connection = connection
         self.common_name = common_name
         self.mount = mount

@@ -23,10 +23,10 @@ from typing import Protocol, assert_never
 
 from dovetail.model.errors import ConfigError, DovetailError, JournalError
 from dovetail.model.hop import Observation, Reason
+from dovetail.model.wire import CloseLink, Frame, LinkId, Outgoing, SendFrames
 from dovetail.pcp.broker import Broker
-from dovetail.pcp.events import CloseDecided, Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
-from dovetail.pcp.outbound import Outgoing
-from dovetail.pcp.session import ConnectionId, parse_mount
+from dovetail.pcp.events import Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.session import parse_mount
 from dovetail.pcp.settings import PcpSettings, Rule, check_settings
 from dovetail.pcp.vocabulary import (
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
@@ -67,7 +67,7 @@ class Journal(Protocol):
     def write(self, observations: Sequence[Observation]) -> None: ...
 
 
-class PcpServer(LinkHandler[ConnectionId]):
+class PcpServer(LinkHandler[LinkId]):
     """A broker that listens. `start` it, wait on `failed` or your own signal, then `stop` it."""
 
     def __init__(self, settings: PcpSettings, journal: Journal | None = None) -> None:
@@ -79,10 +79,10 @@ class PcpServer(LinkHandler[ConnectionId]):
         self.broker = Broker(settings, lambda: str(uuid.uuid4()), logs_messages=logs_messages)
         self.metrics = BrokerMetrics(self.broker)
         self._numbers = itertools.count(1)
-        self._connections: dict[int, Link] = {}
-        self._texts: set[int] = set()
-        self._opened_at: dict[int, float] = {}
-        self._serials: dict[int, int] = {}
+        self._connections: dict[LinkId, Link] = {}
+        self._texts: set[LinkId] = set()
+        self._opened_at: dict[LinkId, float] = {}
+        self._serials: dict[LinkId, int] = {}
         self._tls: ServerTls | None = None
         self._revocations: RevocationList | None = None
         self._acceptor: Acceptor | None = None
@@ -92,9 +92,10 @@ class PcpServer(LinkHandler[ConnectionId]):
         self._is_planned = False
         self._is_gated = False
         self._is_draining = False
-        self._inbox: list[tuple[bytes, ConnectionId, bool]] = []
+        self._inbox: list[Frame] = []
+        self._early: list[Outgoing] = []
         self._inbox_bytes = 0  # counted only while it is gated
-        self._closed_while_gated: list[ConnectionId] = []
+        self._closed_while_gated: list[LinkId] = []
         self._now = 0
         self._turn_began = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -150,7 +151,7 @@ class PcpServer(LinkHandler[ConnectionId]):
         self._now = now_us()
         self._feed()
         for connection in list(self._connections):
-            self.broker.close(ConnectionId(connection), CLOSE_GOING_AWAY, "shutting down", self._now)
+            self.broker.close(connection, CLOSE_GOING_AWAY, "shutting down", self._now)
         self._plan()
         await self._wait_until(lambda: not self._is_busy(), deadline + 1.0)
         await asyncio.sleep(0)
@@ -189,7 +190,7 @@ class PcpServer(LinkHandler[ConnectionId]):
 
     # What happens to links
 
-    def _admit(self, request: Request) -> Accept[ConnectionId] | Reply:
+    def _admit(self, request: Request) -> Accept[LinkId] | Reply:
         """Refuse before the upgrade: clients then back off, while a close brings them back at once."""
         path = request.path.decode("latin-1")
         if parse_mount(path, self.settings) is None:
@@ -197,7 +198,7 @@ class PcpServer(LinkHandler[ConnectionId]):
         elif self._is_draining or len(self._connections) >= self.settings.max_connections:
             refusal = Reply(503, headers=(("Retry-After", "5"),))
         else:
-            return Accept(ConnectionId(next(self._numbers)), path)
+            return Accept(str(next(self._numbers)), path)
         self.metrics.refused_upgrades.labels(str(refusal.status)).inc()
         return refusal
 
@@ -205,7 +206,7 @@ class PcpServer(LinkHandler[ConnectionId]):
         """A connection was upgraded; its label is the path."""
         mount = parse_mount(label, self.settings)
         assert mount is not None
-        connection: ConnectionId = link.id
+        connection: LinkId = link.id
         name: str | None = None
         if not self.settings.insecure_plain:
             certificate = link.take_certificate()
@@ -233,7 +234,7 @@ class PcpServer(LinkHandler[ConnectionId]):
         self.metrics.closes.labels(str(code)).inc()
         link.close(code, detail)
 
-    def frame(self, data: bytes, link: ConnectionId, is_text: bool) -> None:
+    def frame(self, data: bytes, link: LinkId, is_text: bool) -> None:
         """A whole message; the hot path."""
         if not self._is_planned:
             self._plan()
@@ -243,26 +244,26 @@ class PcpServer(LinkHandler[ConnectionId]):
             if self._inbox_bytes > MAX_INBOX_BYTES:
                 time.sleep(RETRY_S)  # the disk is slower than the network: let TCP slow the senders down
 
-    def pinged(self, link: ConnectionId) -> None:
+    def pinged(self, link: LinkId) -> None:
         """A ping or a pong."""
         self.broker.receive_ping(link, now_us())
 
-    def refused(self, data: bytes, link: ConnectionId, reason: Reason, size: int) -> None:
+    def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
         """A message that was not taken in whole."""
         self._plan()
         self._feed()
         self.broker.receive_refused(data, link, self._now, reason, size)
 
-    def paused(self, link: ConnectionId) -> None:
+    def paused(self, link: LinkId) -> None:
         """The kernel takes no more for this connection."""
         self.broker.receive_paused(link, now_us())
 
-    def resumed(self, link: ConnectionId) -> None:
+    def resumed(self, link: LinkId) -> None:
         """The kernel has taken everything."""
         self._plan()
         self.broker.receive_resumed(link, self._now)
 
-    def closed(self, link: ConnectionId, code: int) -> None:  # noqa: ARG002
+    def closed(self, link: LinkId, code: int) -> None:  # noqa: ARG002
         """The connection is gone."""
         if self._connections.pop(link, None) is None:
             return
@@ -301,7 +302,7 @@ class PcpServer(LinkHandler[ConnectionId]):
             except Exception:
                 rest = list(left)
                 failed = inbox[len(inbox) - len(rest) - 1][1]
-                log.exception("connection %d is closed: its message could not be handled", failed)
+                log.exception("connection %s is closed: its message could not be handled", failed)
                 self.broker.close(failed, CLOSE_LIMIT_EXCEEDED, "internal error", self._now)
                 left = iter(rest)
 
@@ -311,7 +312,8 @@ class PcpServer(LinkHandler[ConnectionId]):
             return
         try:
             self._feed()
-            events = self.broker.events(settle=not self._is_full)
+            self._early = [] if self._is_full else self.broker.to_send()
+            events = self.broker.events()
             observations = [event for event in events if isinstance(event, Observation)]
             if observations and self._journal is not None:
                 if self._is_full:
@@ -330,7 +332,7 @@ class PcpServer(LinkHandler[ConnectionId]):
             self._fail(error)
 
     def _send(self, events: list[Event], observation_count: int) -> None:
-        outgoing = self.broker.to_send()
+        outgoing = self.broker.to_send() if self._is_full else self._early
         if outgoing:
             self._write(outgoing)
             if self._is_full:
@@ -345,16 +347,22 @@ class PcpServer(LinkHandler[ConnectionId]):
     def _write(self, outgoing: list[Outgoing]) -> None:
         connections = self._connections
         texts = self._texts
-        last: list[bytes] | None = None
+        last: Sequence[bytes] | None = None
         frames = b""
-        for number, payloads in outgoing:
-            connection = connections.get(number)
-            if connection is None:
-                continue  # refused or gone; the core was told
-            if payloads is not last:
-                last = payloads
-                frames = encode_frames(payloads, number in texts)
-            connection.write(frames)
+        for item in outgoing:
+            if isinstance(item, SendFrames):
+                connection = connections.get(item.link)
+                if connection is None:
+                    continue  # refused or gone; the core was told
+                if item.frames is not last:
+                    last = item.frames
+                    frames = encode_frames(item.frames, item.link in texts)
+                connection.write(frames)
+            elif isinstance(item, CloseLink):
+                self.metrics.closes.labels(str(item.code)).inc()
+                closing = connections.get(item.link)
+                if closing is not None:
+                    closing.close(item.code, item.detail)
 
     def _act(self, event: Event) -> None:
         match event:
@@ -367,14 +375,9 @@ class PcpServer(LinkHandler[ConnectionId]):
                 opened = self._opened_at.pop(connection, None)
                 if opened is not None:
                     self.metrics.handshake_seconds.observe(self._loop.time() - opened)
-                log.info("session opened uri=%s version=%d connection=%d", uri, version, connection)
+                log.info("session opened uri=%s version=%d connection=%s", uri, version, connection)
             case SessionEnded(connection=connection, uri=uri, was_superseded=superseded):
-                log.info("session ended uri=%s superseded=%s connection=%d", uri, superseded, connection)
-            case CloseDecided(connection=connection, code=code, detail=detail):
-                self.metrics.closes.labels(str(code)).inc()
-                closing = self._connections.get(connection)
-                if closing is not None:
-                    closing.close(code, detail)
+                log.info("session ended uri=%s superseded=%s connection=%s", uri, superseded, connection)
             case SlowConsumerFound(uri=uri, queued_bytes=size):
                 self.metrics.count_slow(uri)
                 log.warning("slow consumer uri=%s queued_bytes=%d", uri, size)
@@ -461,13 +464,13 @@ class PcpServer(LinkHandler[ConnectionId]):
                 log.warning("%d connections have a revoked certificate", len(revoked))
                 self._spawn(self._close_spread(revoked, CLOSE_REVOKED, "certificate revoked"))
 
-    async def _close_spread(self, connections: Sequence[int], code: int, detail: str) -> None:
+    async def _close_spread(self, connections: Sequence[LinkId], code: int, detail: str) -> None:
         """Close them spread over time, so that they do not all come back at once."""
         pause = self.settings.revocation_spread_ms / 1000 / len(connections)
         for connection in connections:
             self._plan()
             self._feed()
-            self.broker.close(ConnectionId(connection), code, detail, self._now)
+            self.broker.close(connection, code, detail, self._now)
             await asyncio.sleep(pause)
 
     # Rules

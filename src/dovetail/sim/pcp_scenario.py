@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from dovetail.model import wire
 from dovetail.model.address import Address
 from dovetail.model.hop import Hop, Stage
 from dovetail.pcp.broker import Broker
@@ -18,8 +19,6 @@ from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import ConnectDecided, DropDecided, MessageReceived
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.envelope import Envelope
-from dovetail.pcp.events import CloseDecided
-from dovetail.pcp.session import ConnectionId
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
 from dovetail.sim.core import Boot, CloseStream, Frame, OpenStream, Outgoing
@@ -61,17 +60,14 @@ class BrokerPlace:
             PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS), _make_ids(boot)
         )
         self.broker.restore(boot.journal.hops(), boot.now)
-        self._streams: dict[str, ConnectionId] = {}
-        self._names: dict[ConnectionId, str] = {}
-        self._closes: list[CloseStream] = []
+        self._streams: set[str] = set()
+        self._outgoing: list[wire.Outgoing] = []
 
     def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
         """A client opened a connection."""
         del peer
-        connection = ConnectionId(len(self._names) + 1)
-        self._streams[stream] = connection
-        self._names[connection] = stream
-        self.broker.receive_opened(connection, label, "/pcp", now)
+        self._streams.add(stream)
+        self.broker.receive_opened(stream, label, "/pcp", now)
 
     def receive_opened(self, stream: str, peer: str, now: int) -> None:
         """A broker opens no streams."""
@@ -80,14 +76,13 @@ class BrokerPlace:
     def receive_frame(self, data: bytes, stream: str, now: int) -> None:
         """A frame came, unless the broker closed the connection in the meantime."""
         if stream in self._streams:
-            self.broker.receive_frame(data, self._streams[stream], now)
+            self.broker.receive_frame(data, stream, now)
 
     def receive_closed(self, stream: str, code: int, now: int) -> None:
         """A connection ended."""
         del code
-        connection = self._streams.pop(stream, None)
-        if connection is not None:
-            self.broker.receive_closed(connection, now)
+        self._streams.discard(stream)
+        self.broker.receive_closed(stream, now)
 
     def handle_timer(self, now: int) -> None:
         """Do what is due."""
@@ -98,24 +93,20 @@ class BrokerPlace:
         return self.broker.next_timer()
 
     def events(self) -> Sequence[object]:
-        """What happened; closes are for `to_send`."""
-        events = self.broker.events()
-        for event in events:
-            if isinstance(event, CloseDecided):
-                stream = self._names[event.connection]
-                if self._streams.pop(stream, None) is not None:
-                    self._closes.append(CloseStream(stream, event.code))
-        return events
+        """What happened."""
+        self._outgoing += self.broker.to_send()
+        return self.broker.events()
 
     def to_send(self) -> Sequence[Outgoing]:
-        """Frames, then closes."""
-        frames = [
-            Frame(self._names[connection], payload)
-            for connection, payloads in self.broker.to_send()
-            for payload in payloads
-        ]
-        closes, self._closes = self._closes, []
-        return [*frames, *closes]
+        """Frames and closes."""
+        outgoing: list[Outgoing] = []
+        for item in self._outgoing:
+            if isinstance(item, wire.SendFrames):
+                outgoing += [Frame(item.link, data) for data in item.frames]
+            elif isinstance(item, wire.CloseLink):
+                outgoing.append(CloseStream(item.link, item.code))
+        self._outgoing = []
+        return outgoing
 
 
 class ClientPlace:
