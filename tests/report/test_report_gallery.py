@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dovetail.report.findings import addresses_of, order_findings
-from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_routes
+from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
 from dovetail.report.tables import Tables
 from report.sample_tables import PEERS, World, add_pcp, address
 
@@ -26,7 +26,7 @@ def test_without_won_requests_are_shown(tmp_path: Path) -> None:
 
 
 def test_routes_show_who_lacks_it_and_who_asked(tables: Tables) -> None:
-    lacking, slowest, typical, many = draw_routes(tables, PEERS)
+    lacking, slowest, typical, many = draw_spreads(tables, PEERS)
     assert lacking.title.startswith("The broadcast that most peers lack")
     assert "11 of 12 peers have it" in lacking.caption
     assert "never" in lacking.svg
@@ -60,6 +60,6 @@ def test_each_finding_about_a_message_with_hops_has_its_picture(tables: Tables) 
 def test_an_empty_audit_has_no_pictures(empty_tables: Tables) -> None:
     nothing = empty_tables.read("findings")
     assert draw_conversations(empty_tables) == []
-    assert draw_routes(empty_tables, []) == []
+    assert draw_spreads(empty_tables, []) == []
     assert draw_dag_examples(empty_tables, nothing) == []
     assert draw_findings(empty_tables, nothing, []) == []

@@ -16,7 +16,7 @@ from dovetail.model.fabric import Fabric, Link, MessageInfo, Refused, Role
 from dovetail.model.hop import Hop, Relation
 from dovetail.report.evidence import Evidence, HopSeen
 from dovetail.report.pictures import trace_arrows
-from dovetail.report.sequence import Reference, draw_sequence
+from dovetail.report.sequence import ROLES, Reference, draw_sequence
 
 MAX_HOPS = 2_000
 MAX_RELATIVES = 50
@@ -24,8 +24,6 @@ SECONDS_FOR_RELATIVES = 0.4
 SECONDS_WITHOUT_INDEX = 2.0
 HOPS_BEFORE = 20_000
 HOPS_AFTER = 100_000
-_ROLES = {Role.FIRST: "s1", Role.SECOND: "s2", Role.FAILURE: "failure"}
-"""What responses are called in pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +185,14 @@ def _relative(
 def draw(story: Story, sources: Sequence[HopSource]) -> str:
     """The message and its nearest relatives as a sequence of who handed what to whom."""
     own = story.info.role if story.info is not None else None
-    roles: dict[bytes, str] = {story.address: _ROLES[own] if own is not None else "m"}
+    roles: dict[bytes, str] = {story.address: ROLES[own]}
     for relative in story.relatives:
         if relative.address is None or relative.relation not in (Relation.RESPONDING_TO, Relation.IN_REPLY_TO):
             continue
         if not relative.is_child:
-            roles[relative.address] = "m"
+            roles[relative.address] = ROLES[None]
         elif relative.role is not None:
-            roles.setdefault(relative.address, _ROLES[relative.role])
+            roles.setdefault(relative.address, ROLES[relative.role])
     evidence = Evidence()
     if story.info is not None:
         evidence.messages[story.address] = {"type": story.info.type, "sender": story.info.sender}

@@ -180,6 +180,10 @@ class Fabric(Protocol):
         """Lower-case bytes that the lower-cased bytes of every message with a link to `key` contain."""
         return key.lower()
 
+    def show_uri(self, uri: str) -> str:
+        """What is particular in the URI of a server or a party, for a small place."""
+        return uri.partition("://")[2]
+
     def community(self, server: str) -> str:
         """Which servers are to hold the same messages, by name; empty where each server has its own."""
         del server

@@ -80,6 +80,10 @@ class PcpFabric(Fabric):
         """The text of the UUID."""
         return self.show_key(key).encode()
 
+    def show_uri(self, uri: str) -> str:
+        """A broker's name alone."""
+        return super().show_uri(uri).removesuffix("/server")
+
     def conflict_keys(self, message: MessageInfo) -> dict[str, bytes]:
         """An id stands for one message."""
         return {SHARED_ID: message.key}

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
+from dovetail.fabrics import REGISTRY
 from dovetail.report import vega
 from dovetail.report.numbers import Numbers
 from dovetail.report.text import shorten, show, write_duration, write_time
@@ -30,7 +32,9 @@ STATE_COLOURS = {
     "failed": "#d9413f",
     "orphan_response": "#9a6bd4",
 }
-FABRIC_COLOURS = {"pcp": "#4a7fe0", "won": "#b565c9", "swarm": "#1f9e9e"}
+_PALETTE = ("#4a7fe0", "#b565c9", "#1f9e9e", "#c2832e", "#6a8f3c")
+FABRIC_COLOURS = dict(zip(REGISTRY, cycle(_PALETTE), strict=False))
+COVERAGE_COLOUR = "#1f9e9e"
 MAX_TYPES = 12
 MAX_REASONS = 20
 _NAME_CHARS = 30
@@ -198,9 +202,9 @@ def _coverage(numbers: Numbers) -> list[Chart]:
         charts.append(
             Chart(
                 id=f"coverage-{number}",
-                title=f"Swarm {_name(swarm)}",
+                title=f"Coverage of {_name(swarm)}",
                 caption="mean share of the peers that hold a message; the shade reaches down to the worst one",
-                spec=vega.draw_band(points, FABRIC_COLOURS["swarm"], share="held by", time="appeared (UTC)"),
+                spec=vega.draw_band(points, COVERAGE_COLOUR, share="held by", time="appeared (UTC)"),
                 colours={},
                 columns=("appeared (UTC)", "messages", "mean", "worst", "half had it within", "all had it within"),
                 rows=[

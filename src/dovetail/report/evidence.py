@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from dovetail.report.arrays import micros
 from dovetail.report.tables import BINARY, Tables
 
-SWARM_KEY_BYTES = 8
-
 
 @dataclass(frozen=True, slots=True)
 class HopSeen:

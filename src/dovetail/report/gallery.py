@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from dovetail.report.arrays import count_by
 from dovetail.report.evidence import (
     Evidence,
+    HopSeen,
     LinkSeen,
     read_chains,
     read_hops,
@@ -22,16 +23,16 @@ from dovetail.report.evidence import (
 from dovetail.report.pictures import (
     Picture,
     draw_conversation,
+    draw_holders,
     draw_neighbourhood,
-    draw_pcp_route,
-    draw_swarm_route,
+    draw_recipients,
 )
 from dovetail.report.tables import BINARY, Tables
-from dovetail.report.text import name_briefly, name_server, shorten
+from dovetail.report.text import community_of, name_briefly, name_server, shorten
 
 MAX_CONVERSATIONS = 3
 MAX_CHAINS_PER_CONVERSATION = 2
-MAX_ROUTES = 3
+MAX_SPREADS = 3
 MAX_FINDING_PICTURES = 150
 MAX_NEIGHBOURS = 20_000
 NEIGHBOUR_STEPS = 2
@@ -59,7 +60,7 @@ def draw_conversations(tables: Tables) -> list[Picture]:
         shown = _keep_trouble(rows)
         states = ", ".join(sorted({_name_state(row) for row in shown}))
         ends = " and ".join(_name_ends(shown[0]))
-        title = f"A conversation between {ends}" if shown[0]["fabric"] == "won" else f"A request from {ends}"
+        title = f"A request from {ends}" if shown[0]["conversation"] is None else f"A conversation between {ends}"
         caption = f"{len(shown)} of {len(rows)} chains; {states}"
         pictures.append(draw_conversation(shown, evidence, links, title=title, caption=caption))
     return pictures
@@ -80,7 +81,7 @@ def _choose_conversations(chains: pa.Table) -> list[str]:
 
 
 def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
-    """Without won: one pcp request of each state."""
+    """Without conversations: one request of each state."""
     requests = chains.filter(pc.equal(chains["kind"], "request"))
     by_state = {}
     for state in sorted(set(requests["state"].to_pylist())):
@@ -105,8 +106,8 @@ def _name_ends(chain: dict[str, Any]) -> list[str]:
     return [shorten(name_server(chain[end] or "somebody"), 40) for end in ("sender", "recipient")]
 
 
-def draw_routes(tables: Tables, peers: Collection[str]) -> list[Picture]:
-    """The broadcast that most peers lack, the slowest one that reached all, and the pcp message with most targets."""
+def draw_spreads(tables: Tables, peers: Collection[str]) -> list[Picture]:
+    """The broadcast that most peers lack, the slowest one that reached all, and the message with most targets."""
     coverage = tables.read("coverage", ("swarm", "scope", "message", "peer", "lacking", "all_us"))
     spread = coverage.filter(pc.equal(coverage["scope"], "message"))
     chosen: dict[bytes, str] = {}
@@ -116,40 +117,43 @@ def draw_routes(tables: Tables, peers: Collection[str]) -> list[Picture]:
     complete = spread.filter(pc.is_valid(spread["all_us"])).sort_by(
         [("all_us", "descending"), ("message", "ascending")]
     )
-    for rows, words in ((lacking, "The broadcast that most peers lack"), (complete, "The slowest complete broadcast")):
+    for rows, words in (
+        (lacking, "The broadcast that most peers lack:"),
+        (complete, "The slowest complete broadcast:"),
+    ):
         for address in rows["message"].slice(0, 1).to_pylist():
             chosen.setdefault(address, words)
     for address in complete["message"].slice(complete.num_rows // 2, 1).to_pylist():
-        chosen.setdefault(address, "A typical broadcast")
+        chosen.setdefault(address, "A typical broadcast:")
     hops = read_hops(tables, chosen)
     pictures = [
-        draw_swarm_route(
-            hops.get(address, []),
-            _peers_like(hops.get(address, []), peers),
-            title=f"{words}: {name_briefly(address, 'swarm')}",
-        )
-        for address, words in list(chosen.items())[:MAX_ROUTES]
+        _draw_holders(address, hops.get(address, []), peers, words)
+        for address, words in list(chosen.items())[:MAX_SPREADS]
     ]
-    return pictures + _draw_pcp_broadcast(tables)
+    return pictures + _draw_most_targets(tables, peers)
 
 
-def _peers_like(hops: Sequence[Any], peers: Collection[str]) -> list[str]:
-    """The peers of the swarm in which the hops happened."""
-    swarms = {hop.server.rpartition("/")[0] for hop in hops}
-    return [peer for peer in peers if peer.rpartition("/")[0] in swarms]
+def _draw_holders(address: bytes, hops: Sequence[HopSeen], peers: Collection[str], words: str) -> Picture:
+    """How a message spread among the peers of the community in which the hops happened."""
+    communities = {community_of(hop.server) for hop in hops}
+    members = [peer for peer in peers if community_of(peer) in communities]
+    name = name_briefly(address, communities.pop()[0] if communities else "")
+    return draw_holders(hops, members, title=f"{words} {name}")
 
 
-def _draw_pcp_broadcast(tables: Tables) -> list[Picture]:
-    deliveries = tables.read("deliveries", ("message",), where=pc.field("fabric") == "pcp")
-    counts = sorted(count_by(deliveries, ("message",)), key=lambda row: (-row[1], row[0]))
-    if not counts or counts[0][1] < 2:
+def _draw_most_targets(tables: Tables, peers: Collection[str]) -> list[Picture]:
+    """The message with most targets, of fabrics whose servers form no communities."""
+    communal = {community_of(peer)[0] for peer in peers}
+    deliveries = tables.read("deliveries", ("fabric", "message"), where=~pc.field("fabric").isin(sorted(communal)))
+    counts = sorted(count_by(deliveries, ("fabric", "message")), key=lambda row: (-row[2], row[1]))
+    if not counts or counts[0][2] < 2:
         return []
-    address = counts[0][0]
+    fabric, address, _ = counts[0]
     rows = tables.read("deliveries", where=pc.field("message") == pa.scalar(address, BINARY)).drop(
         ["accepted", "finished"]
     )
-    title = f"The pcp message with most targets: {name_briefly(address, 'pcp')}"
-    return [draw_pcp_route(rows.to_pylist(), title=title)]
+    title = f"The message with most targets: {name_briefly(address, fabric)}"
+    return [draw_recipients(rows.to_pylist(), title=title)]
 
 
 def draw_findings(tables: Tables, findings: pa.Table, peers: Collection[str]) -> list[tuple[bytes, Picture]]:
@@ -162,14 +166,13 @@ def draw_findings(tables: Tables, findings: pa.Table, peers: Collection[str]) ->
             continue
         (graph if check.startswith(("gap.", "fork.")) else others).setdefault(address, fabric or "")
     pictures = _draw_graphs(tables, graph)
-    swarm = [address for address, fabric in others.items() if fabric == "swarm"]
-    hops = read_hops(tables, swarm) if swarm else {}
-    for address in swarm:
+    communal = {community_of(peer)[0] for peer in peers}
+    spread = [address for address, fabric in others.items() if fabric in communal]
+    hops = read_hops(tables, spread) if spread else {}
+    for address in spread:
         if any(hop.stage in ("accepted", "created") for hop in hops.get(address, [])):
-            title = f"The route of {name_briefly(address, 'swarm')}"
-            route = draw_swarm_route(hops[address], _peers_like(hops[address], peers), title=title)
-            pictures.append((address, route))
-    rest = {address: fabric for address, fabric in others.items() if fabric != "swarm"}
+            pictures.append((address, _draw_holders(address, hops[address], peers, "The spread of")))
+    rest = {address: fabric for address, fabric in others.items() if fabric not in communal}
     return pictures + _draw_chains(tables, rest)
 
 
@@ -236,7 +239,7 @@ def _read_parts(tables: Tables, chains: Iterable[dict[str, Any]]) -> tuple[Evide
 
 
 def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 3) -> list[Picture]:
-    """Neighbourhoods: of forks and gaps, or, where all is well, of the latest swarm message that refers.
+    """Neighbourhoods: of forks and gaps, or, where all is well, of a message that refers to others.
 
     The first are those that are wrong in what they refer to: only they have a line to show.
     """

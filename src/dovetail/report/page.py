@@ -23,7 +23,7 @@ from dovetail.model.errors import DovetailError
 from dovetail.report.charts import Chart, make_charts
 from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings
-from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_routes
+from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
 from dovetail.report.numbers import Numbers
 from dovetail.report.pictures import Picture
 from dovetail.report.receipts import Origins, Related, Shelf, build_shelf
@@ -57,7 +57,7 @@ def gather_content(
     places = {address: number for number, address in enumerate(addresses)}
     return Content(
         findings=encode_findings(findings, messages, read_hops(tables, addresses), total=rows.num_rows),
-        gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_routes(tables, peers)],
+        gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_spreads(tables, peers)],
         finding_pictures=[(places[address], picture) for address, picture in draw_findings(tables, findings, peers)],
         receipts=Shelf() if origins is None else build_shelf(origins, addresses, _responses(tables, addresses)),
     )

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.report import dag, route, sequence
+from dovetail.model.fabric import Role
+from dovetail.report import dag, sequence, spread
 from dovetail.report.evidence import Evidence, HopSeen, LinkSeen
 from dovetail.report.text import name_briefly, name_server, write_duration
 
 _TAKEN = ("accepted", "created")
 _AWAY = ("delivered", "redelivered", "echoed", "forwarded", "served")
 _FAILED_AWAY = ("undeliverable", "expired")
+_PARTS = {None: "message", Role.FIRST: "first_response", Role.SECOND: "second_response", Role.FAILURE: "failure"}
+"""The columns of a chain by the roles of their messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +35,9 @@ def draw_conversation(
     servers = {hop.server for seen in evidence.hops.values() for hop in seen}
     arrows: list[sequence.Arrow] = []
     for chain in sorted(chains, key=lambda each: each["begun_us"] or 0):
-        parts = (("m", "message"), ("s1", "first_response"), ("s2", "second_response"), ("failure", "failure"))
-        for role, column in parts:
+        for role, column in _PARTS.items():
             if chain[column] is not None:
-                arrows += trace_arrows(chain[column], role, evidence, servers)
+                arrows += trace_arrows(chain[column], sequence.ROLES[role], evidence, servers)
     arrows.sort(key=lambda arrow: arrow.at_us)
     shown = {arrow.message for arrow in arrows}
     references = [
@@ -55,7 +57,7 @@ def trace_arrows(address: bytes, role: str, evidence: Evidence, servers: set[str
     """One arrow per leg of a message: what one server sent and another took in is one leg."""
     hops = evidence.hops.get(address, [])
     message = evidence.messages.get(address, {})
-    label = f"m {_short_type(message.get('type'))}".strip() if role == "m" else role
+    label = f"{role} {_short_type(message.get('type'))}".strip() if role == sequence.ROLES[None] else role
     taken = {hop.server for hop in hops if hop.stage in _TAKEN}
     arrows = []
     for hop in hops:
@@ -109,7 +111,12 @@ def draw_neighbourhood(
     """The messages within so many references of the focus."""
     links = evidence.links
     near = _walk(focus, links, steps)
-    nodes = [_dag_node(address, address in focus, is_evidence, evidence) for address in near]
+    fabrics = {link.parent: evidence.fabric_of(link.child) for link in links}
+    fabrics |= {address: row["fabric"] for address, row in evidence.messages.items()}
+    nodes = [
+        _dag_node(address, fabrics.get(address, ""), evidence, is_focus=address in focus, is_evidence=is_evidence)
+        for address in near
+    ]
     edges = [
         dag.Edge(child=link.child, parent=link.parent, relation=link.relation)
         for link in links
@@ -134,9 +141,8 @@ def _walk(focus: Sequence[bytes], links: Sequence[LinkSeen], steps: int) -> dict
     return near
 
 
-def _dag_node(address: bytes, is_focus: bool, is_evidence: bool, evidence: Evidence) -> dag.Node:
+def _dag_node(address: bytes, fabric: str, evidence: Evidence, *, is_focus: bool, is_evidence: bool) -> dag.Node:
     message = evidence.messages.get(address)
-    fabric = message["fabric"] if message else "won" if len(address) == 32 else ""
     if message is None:
         return dag.Node(id=address, label=name_briefly(address, fabric), caption="nobody has it", kind="missing")
     kind: dag.Kind = "known"
@@ -146,8 +152,8 @@ def _dag_node(address: bytes, is_focus: bool, is_evidence: bool, evidence: Evide
     return dag.Node(id=address, label=name_briefly(address, fabric), caption=caption, kind=kind)
 
 
-def draw_swarm_route(hops: Sequence[HopSeen], peers: Iterable[str], *, title: str) -> Picture:
-    """How a swarm message came to each peer."""
+def draw_holders(hops: Sequence[HopSeen], members: Iterable[str], *, title: str) -> Picture:
+    """How a message came to each member of its community."""
     first: dict[str, HopSeen] = {}
     asked: dict[str, int] = {}
     for hop in hops:
@@ -158,7 +164,7 @@ def draw_swarm_route(hops: Sequence[HopSeen], peers: Iterable[str], *, title: st
     begun = min((hop.at_us for hop in first.values()), default=0)
     origin = min(first.values(), key=lambda hop: (hop.stage != "created", hop.at_us), default=None)
     arrivals = [
-        route.Arrival(
+        spread.Arrival(
             receiver=server,
             after_us=hop.at_us - begun,
             via=hop.counterpart,
@@ -166,20 +172,18 @@ def draw_swarm_route(hops: Sequence[HopSeen], peers: Iterable[str], *, title: st
         )
         for server, hop in first.items()
     ]
-    lacking = sorted(set(peers) - first.keys())
-    arrivals += [route.Arrival(receiver=peer, after_us=None, how="failed") for peer in lacking]
+    lacking = sorted(set(members) - first.keys())
+    arrivals += [spread.Arrival(receiver=peer, after_us=None, how="failed") for peer in lacking]
     pulled = sum(each.how == "pulled" for each in arrivals)
     longest = max((each.after_us for each in arrivals if each.after_us is not None), default=0)
     caption = f"{len(first)} of {len(arrivals)} peers have it, the last after {write_duration(longest)}"
-    caption += f"; {pulled} had to ask for it"
-    svg = route.draw_route(arrivals, label=f"{title}. {caption}")
-    return Picture(kind="route", title=title, caption=caption, svg=svg)
+    return _draw_spread(arrivals, title, f"{caption}; {pulled} had to ask for it")
 
 
-def draw_pcp_route(deliveries: Sequence[dict[str, Any]], *, title: str) -> Picture:
-    """What a pcp broker did with a message for many."""
+def draw_recipients(deliveries: Sequence[dict[str, Any]], *, title: str) -> Picture:
+    """What became of a message for many recipients."""
     arrivals = [
-        route.Arrival(
+        spread.Arrival(
             receiver=row["recipient"] or "unknown",
             after_us=row["latency_us"] if row["outcome"] == "delivered" else None,
             via=row["sender"],
@@ -191,11 +195,13 @@ def draw_pcp_route(deliveries: Sequence[dict[str, Any]], *, title: str) -> Pictu
     sender = next((row["sender"] for row in deliveries if row["sender"]), None)
     arrived = sum(each.after_us is not None for each in arrivals)
     if sender and all(each.receiver != sender for each in arrivals):
-        arrivals.append(route.Arrival(receiver=sender, after_us=0, how="origin"))
-    caption = f"{arrived} of {len(deliveries)} targets have it"
-    return Picture(
-        kind="route", title=title, caption=caption, svg=route.draw_route(arrivals, label=f"{title}. {caption}")
-    )
+        arrivals.append(spread.Arrival(receiver=sender, after_us=0, how="origin"))
+    return _draw_spread(arrivals, title, f"{arrived} of {len(deliveries)} targets have it")
+
+
+def _draw_spread(arrivals: Sequence[spread.Arrival], title: str, caption: str) -> Picture:
+    drawn = spread.draw_spread(arrivals, label=f"{title}. {caption}")
+    return Picture(kind="spread", title=title, caption=caption, svg=drawn)
 
 
 def _short_type(type_: str | None) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.model.fabric import Role
 from dovetail.report import svg
 from dovetail.report.text import name_server, shorten, write_duration
 
+ROLES = {None: "m", Role.FIRST: "s1", Role.SECOND: "s2", Role.FAILURE: "failure"}
+"""What messages are called by their roles; None is a message that answers nothing."""
 MAX_ARROWS = 48
 MAX_ACTORS = 8
 MAX_REFERENCES = 10
@@ -24,7 +27,7 @@ class Arrow:
     """Something that went from one actor to another, or was made by one (`made`, source and target are the same)."""
 
     role: str
-    """`m`, `s1`, `s2`, `failure`: decides the colour."""
+    """One of `ROLES`: decides the colour."""
     label: str
     source: str
     target: str
@@ -128,7 +131,7 @@ def _draw_head(x: float, y: float, forward: int) -> str:
 
 
 def _role_class(role: str) -> str:
-    return role if role in ("m", "s1", "s2", "failure") else "m"
+    return role if role in ROLES.values() else ROLES[None]
 
 
 def _place_references(arrows: Sequence[Arrow], references: Sequence[Reference]) -> list[tuple[int, int, str, int]]:

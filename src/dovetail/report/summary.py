@@ -38,7 +38,7 @@ from dovetail.report.numbers import (
     StageCount,
     TrafficSlot,
 )
-from dovetail.report.text import name_address
+from dovetail.report.text import community_of, name_address
 
 MAX_SLOW_PER_FABRIC = 20
 MAX_FORKS = 200
@@ -100,12 +100,13 @@ def measure_legs(deliveries: pa.Table, chains: pa.Table, coverage: pa.Table) -> 
     by_type: dict[str, list[Leg]] = defaultdict(list)
     for fabric, type_, times in quantiles_by(deliveries, ("fabric", "type"), "latency_us"):
         by_type[fabric].append(Leg(fabric=fabric, leg="delivery", of=type_ or "unknown type", times=times))
-    for column, won, pcp in (("first_leg_us", "m to s1", "request to answer"), ("second_leg_us", "s1 to s2", "")):
+    for column, name in (("first_leg_us", "to the first response"), ("second_leg_us", "first to second response")):
         for fabric, times in quantiles_by(chains, ("fabric",), column):
-            legs.append(Leg(fabric=fabric, leg=won if fabric == "won" else pcp, of="", times=times))
+            legs.append(Leg(fabric=fabric, leg=name, of="", times=times))
+    spread = _with_fabric(coverage)
     for column, name in (("half_us", "to half of the peers"), ("most_us", "to 95 %"), ("all_us", "to all peers")):
-        for (times,) in quantiles_by(coverage, (), column):
-            legs.append(Leg(fabric="swarm", leg=name, of="", times=times))
+        for fabric, times in quantiles_by(spread, ("fabric",), column):
+            legs.append(Leg(fabric=fabric, leg=name, of="", times=times))
     for fabric in sorted(by_type):
         often = sorted(by_type[fabric], key=lambda leg: -leg.times.count)[:MAX_TYPES_PER_FABRIC]
         if len(often) > 1:
@@ -166,6 +167,15 @@ def list_forks(forks: pa.Table) -> list[ForkEvidence]:
         )
         for row, at in zip(rows.drop(["first_seen"]).to_pylist(), times, strict=True)
     ]
+
+
+def _with_fabric(coverage: pa.Table) -> pa.Table:
+    """The rows of messages with the fabric of their community, which its peers' URIs tell."""
+    peers = coverage.filter(pc.equal(coverage["scope"], "peer"))
+    names = zip(peers["swarm"].to_pylist(), peers["peer"].to_pylist(), strict=True)
+    fabrics = {community: community_of(peer)[0] for community, peer in names}
+    rows = coverage.filter(pc.equal(coverage["scope"], "message"))
+    return rows.append_column("fabric", pa.array(map(fabrics.get, rows["swarm"].to_pylist()), pa.string()))
 
 
 def follow_coverage(coverage: pa.Table) -> list[CoverageSlot]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from dovetail.fabrics import REGISTRY, address_text
+from dovetail.fabrics import REGISTRY, address_text, fabric_of
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.times import to_datetime
 
@@ -45,10 +45,21 @@ def name_briefly(address: bytes, fabric: str) -> str:
     return name_address(address, fabric).removeprefix("wm:/")[:ADDRESS_CHARS]
 
 
+def community_of(server: str) -> tuple[str, str]:
+    """The fabric of a server and the community that it belongs to; empty where they are unknown."""
+    try:
+        fabric = fabric_of(server)
+    except ValueError:
+        return "", ""
+    return fabric.name, fabric.community(server)
+
+
 def name_server(uri: str) -> str:
     """What is particular in a URI: without its scheme and what all servers of a kind have in common."""
-    rest = uri.partition("://")[2] or uri
-    return rest.removesuffix("/server").replace("/won/resource", "", 1) or uri
+    try:
+        return fabric_of(uri).show_uri(uri) or uri
+    except ValueError:
+        return uri.partition("://")[2] or uri
 
 
 def write_time(at_us: int | None) -> str:

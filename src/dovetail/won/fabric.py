@@ -35,7 +35,7 @@ from dovetail.won.signing import (
     expected_signer,
     extract_keys,
 )
-from dovetail.won.vocabulary import PROTOCOL_VERSION, MessageType
+from dovetail.won.vocabulary import NODE_PATH, PROTOCOL_VERSION, MessageType
 
 CONFLICTING_RESPONSE: Final = "conflicting_response"
 FORKED_LOG: Final = "forked_log"
@@ -145,6 +145,10 @@ class WonFabric(Fabric):
     def needle(self, key: bytes) -> bytes:
         """The message URI."""
         return self.show_key(key).lower().encode()
+
+    def show_uri(self, uri: str) -> str:
+        """Without the path that all nodes have."""
+        return super().show_uri(uri).replace(NODE_PATH, "", 1)
 
     def conflict_keys(self, message: MessageInfo) -> dict[str, Hashable]:
         """A node answers a message once in each role, continues an atom's log once, and an atom is created once."""

@@ -1,4 +1,4 @@
-"""Draws the route of a broadcast: when each receiver had the message, from whom, and who never did."""
+"""Draws how a message spread: when each receiver had it, from whom, and who never did."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Arrival:
     note: str = ""
 
 
-def draw_route(arrivals: Sequence[Arrival], *, label: str) -> str:
+def draw_spread(arrivals: Sequence[Arrival], *, label: str) -> str:
     """A row per receiver in the order of arrival, time to the right, a line from whom it came."""
     ordered = sorted(arrivals, key=lambda each: (each.after_us is None, each.after_us or 0, each.receiver))
     shown = _choose(ordered)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from dovetail.report.route import MAX_RECEIVERS, Arrival, draw_route
+from dovetail.report.spread import MAX_RECEIVERS, Arrival, draw_spread
 
 
 def rows(svg: str) -> list[str]:
@@ -18,7 +18,7 @@ def test_rows_are_in_the_order_of_arrival_and_who_never_had_it_is_last() -> None
         Arrival(receiver="origin", after_us=0, how="origin"),
         Arrival(receiver="soon", after_us=100, via="origin"),
     ]
-    svg = draw_route(arrivals, label="x")
+    svg = draw_spread(arrivals, label="x")
     assert rows(svg) == ["arrival origin", "arrival pushed", "arrival pulled", "arrival failed"]
     names = [node.text for node in ElementTree.fromstring(svg).iter("text") if node.get("class") == "words"]
     assert names == ["origin", "soon", "late", "never"]
@@ -28,7 +28,7 @@ def test_rows_are_in_the_order_of_arrival_and_who_never_had_it_is_last() -> None
 
 def test_of_many_receivers_the_first_and_the_last_are_shown() -> None:
     arrivals = [Arrival(receiver=f"peer-{number:03d}", after_us=number) for number in range(100)]
-    svg = draw_route(arrivals, label="x")
+    svg = draw_spread(arrivals, label="x")
     assert len(rows(svg)) == MAX_RECEIVERS
     assert "peer-000" in svg
     assert "peer-099" in svg
@@ -37,5 +37,7 @@ def test_of_many_receivers_the_first_and_the_last_are_shown() -> None:
 
 
 def test_nobody_and_hostile_names() -> None:
-    assert rows(draw_route([], label="x")) == []
-    assert "<script" not in draw_route([Arrival(receiver="<script>", after_us=None, note="<script>")], label="<script>")
+    assert rows(draw_spread([], label="x")) == []
+    assert "<script" not in draw_spread(
+        [Arrival(receiver="<script>", after_us=None, note="<script>")], label="<script>"
+    )
