@@ -123,7 +123,6 @@ MOVED = {
     "shells.supervisor": "site.supervisor",
     "shells.swarm_batches": "runtime.swarm_batches",
     "shells.swarm_control": "runtime.swarm_control",
-    "shells.swarm_gate": "runtime.swarm_gate",
     "shells.swarm_metrics": "runtime.swarm_metrics",
     "shells.swarm_node": "runtime.swarm_node",
     "shells.swarm_solver": "runtime.swarm_solver",

@@ -7,13 +7,14 @@ import contextlib
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 
 import msgspec
 import pytest
 from prometheus_client.exposition import generate_latest
 
 from dovetail.journal.reader import JournalReader
-from dovetail.model.errors import ConfigError, DovetailError, JournalFull, LocalProtocolError, ResourceBusy
+from dovetail.model.errors import ConfigError, DovetailError, LocalProtocolError, ResourceBusy
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime import swarm_node
 from dovetail.runtime.clock import now_us
@@ -23,6 +24,7 @@ from dovetail.runtime.swarm_node import Gap, Message, Missed, SwarmNode
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp, format_endpoint, is_sendable, parse_endpoint
 from dovetail.swarm.content import Content, Reference, check_work, decode_content, encode_content
+from dovetail.swarm.events import MessageAccepted
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.pow import NONCES, RUN
 from dovetail.swarm.settings import SwarmSettings
@@ -129,30 +131,31 @@ def test_ipv6(tmp_path):
 
 
 class SlowJournal:
-    """A journal that waits until it is let go, and may be full at first."""
+    """A journal that waits until it is let go."""
 
-    def __init__(self, failures: int = 0) -> None:
-        self.may_go = asyncio.Event()
-        self.appended: list[Observation] = []
-        self.failures = failures
+    def __init__(self) -> None:
+        self.stalled = None
+        self.on_failure = None
+        self.committed: list[Observation] = []
+        self._waiting: list[tuple[list[Observation], Callable[[None], None]]] = []
 
-    async def append_async(self, observations) -> int:
-        await self.may_go.wait()
-        if self.failures:
-            self.failures -= 1
-            raise JournalFull("no room")
-        self.appended += observations
-        return len(self.appended)
+    def commit(self, observations, done) -> None:
+        self._waiting.append((observations, done))
 
-    def write(self, observations) -> None:
-        self.appended += observations
+    def let_go(self) -> None:
+        self.commit = self._commit
+        for observations, done in self._waiting:
+            self._commit(observations, done)
+
+    def _commit(self, observations, done) -> None:
+        self.committed += observations
+        done(None)
 
 
-@pytest.mark.parametrize("failures", [0, 2])
-def test_nothing_is_sent_before_it_is_journaled(failures):
+def test_nothing_is_sent_before_it_is_journaled():
     async def run() -> None:
         bench = Bench(now=now_us())
-        journal = SlowJournal(failures)
+        journal = SlowJournal()
         told = []
         udp = SwarmUdp(bench.peer, journal, listener=told.extend)
         (endpoint,) = await udp.start(["127.0.0.1:0"])
@@ -170,8 +173,8 @@ def test_nothing_is_sent_before_it_is_journaled(failures):
         await asyncio.sleep(0.1)
         with pytest.raises(BlockingIOError):
             neighbour.recv(2048)
-        assert not any(isinstance(event, Observation) for event in told)
-        journal.may_go.set()
+        assert not [event for event in told if isinstance(event, MessageAccepted)]
+        journal.let_go()
         received = []
 
         def is_relayed() -> bool:
@@ -180,7 +183,8 @@ def test_nothing_is_sent_before_it_is_journaled(failures):
             return message in received
 
         await eventually(is_relayed)
-        assert [one.stage for one in journal.appended[:1]] == [Stage.ACCEPTED]
+        assert [one.stage for one in journal.committed[:1]] == [Stage.ACCEPTED]
+        await eventually(lambda: [event for event in told if isinstance(event, MessageAccepted)])
         await udp.stop()
         neighbour.close()
         other.close()

@@ -148,13 +148,13 @@ class Journal:
     def commit(self, observations: Sequence[Observation], done: Done) -> None:
         """Append; `done` is called once they are durable, or with the error that has ended this journal.
 
-        With relaxed durability it is called before this returns, unless the queue is at its bound. Else one of the
-        journal's threads calls it; it must not raise.
+        With relaxed durability it is called before this returns, unless the disk takes nothing now or the queue is at
+        its bound. Else one of the journal's threads calls it; it must not raise.
         """
         cost = _cost_of(observations)
         with self._lock:
             refusal = self._refusal()
-            is_waiting = self._options.durability == "full" or self._is_full(cost)
+            is_waiting = self._options.durability == "full" or self._is_full(cost) or self._stalled is not None
             if refusal is None:
                 self._enqueue(observations, done if is_waiting else None, cost)
         if refusal is not None or not is_waiting:

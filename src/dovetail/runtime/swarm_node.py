@@ -32,8 +32,9 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys import load_signing_key
 from dovetail.keys.files import write_private
 from dovetail.model.address import Address, address_of
-from dovetail.model.errors import JournalError
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.driver import Health as DriverHealth
+from dovetail.runtime.loop import ask
 from dovetail.runtime.metrics import Health
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp
@@ -59,7 +60,6 @@ log = logging.getLogger("dovetail.swarm")
 
 MAX_WAITING: Final = 65_536
 """Items kept for a subscriber that does not read; then the oldest give way, and it is told how many."""
-WATCH_S: Final = 1.0
 KEY_FILE: Final = "peer.skey"
 JOURNAL_FILE: Final = "journal.db"
 
@@ -150,14 +150,12 @@ class SwarmNode:
         self._udp = SwarmUdp(
             self.peer,
             self.journal,
-            is_full=options.durability == "full",
+            durability=options.durability,
             listener=self._hear,
             on_failure=self._fail,
         )
         self.failure: Exception | None = None
         """Why the node had to stop."""
-        self._file = _identify(self.journal.path)
-        self._watching: asyncio.Task[None] | None = None
         self._block: asyncio.Task[Any] | None = None
         self._threads = threads
         self._solver: WorkSolver | None = None
@@ -167,7 +165,6 @@ class SwarmNode:
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
         self._block = asyncio.current_task()
-        self._watching = asyncio.ensure_future(self._watch_file())
         return self
 
     async def __aexit__(
@@ -188,8 +185,6 @@ class SwarmNode:
 
     async def close(self) -> None:
         """Leave: commit, close sockets and journal, end all subscriptions."""
-        if self._watching is not None:
-            self._watching.cancel()
         await self._udp.stop()
         for subscription in self._subscriptions:
             subscription.items.put_nowait(None)
@@ -205,10 +200,7 @@ class SwarmNode:
         if self._solver is None:
             self._solver = await asyncio.to_thread(WorkSolver, self._threads)
         solved = await self._solver.solve(message, self.peer.rules.pow_target, progress)
-        address = self.peer.publish_solved(solved, now_us())
-        self._udp.turn()
-        await self._udp.settle()
-        return address
+        return await ask(self._udp.driver, lambda now: self.peer.publish_solved(solved, now))
 
     async def subscribe(self) -> AsyncIterator[Item]:
         """Everything that joins the flow from now on, with its gaps; ends when the node closes."""
@@ -248,22 +240,12 @@ class SwarmNode:
     @property
     def health(self) -> Health:
         """Whether the peer can do its work."""
-        if self.failure is not None:
-            return Health(False, "the journal has failed")
-        return Health(False, "waiting for the disk") if self._udp.gate.is_waiting else Health(True, "well")
+        health = self._udp.driver.health
+        return Health(health is DriverHealth.OK, health.value)
 
     async def linked(self) -> None:
         """Wait until the first peer is there that we relay to."""
         await self._linked.wait()
-
-    async def _watch_file(self) -> None:
-        """A file that was removed or replaced still takes writes, but nobody can ever read them."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            if _identify(self.journal.path) != self._file:
-                reason = f"{self.journal.path} was removed or replaced while it was being written"
-                self._udp.gate.fail(JournalError(reason))
-                return
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
@@ -308,15 +290,6 @@ def _item_of(event: Event) -> Item | None:
             return Evidence(kind="cycle", messages=path)
         case _:
             return None
-
-
-def _identify(path: Path) -> tuple[int, int] | None:
-    """Which file lies there; None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _load_key(path: Path) -> Ed25519PrivateKey:

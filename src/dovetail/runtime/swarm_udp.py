@@ -1,10 +1,9 @@
-"""The swarm on UDP sockets: feeds the peer, journals what it saw, sends, and sets the timer again.
+"""The swarm on UDP sockets: the transport of a peer's driver.
 
-Theory of operation. Everything that a socket holds, up to about `MAX_BATCH` datagrams, is one turn: it is fed to the
-core, and what comes of it is kept at the gate until its observations are journaled (`swarm_gate`); only then are the
-application told and the datagrams sent. Datagrams come and go in as few system calls as can be (`swarm_batches`). While
-the gate is crowded neither sockets nor the timer feed the core: the kernel's buffer fills, then UDP loses, and the
-swarm repairs it. After a failure of the journal nothing is read or sent any more.
+Everything that a socket holds, up to about `MAX_BATCH` datagrams, is fed in one turn; what comes of it leaves once its
+observations are journaled (`driver`). Datagrams come and go in as few system calls as can be (`swarm_batches`). While
+the driver's inbox is over its bound nothing is read: the kernel's buffer fills, then UDP loses, and the swarm repairs
+it. Datagrams that were made more than `MAX_HELD_US` ago are not sent: the swarm's signature has rotated since.
 
 Endpoints are numeric, `192.0.2.7:4711` or `[2001:db8::7]:4711`: names that peers pass on are never looked up.
 """
@@ -12,23 +11,28 @@ Endpoints are numeric, `192.0.2.7:4711` or `[2001:db8::7]:4711`: names that peer
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dovetail.model.errors import ConfigError
+from dovetail.model.errors import ConfigError, DovetailError
+from dovetail.model.wire import Datagrams, Outgoing
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.driver import Driver, Durability
 from dovetail.runtime.listening import listening
+from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal, settled
 from dovetail.runtime.swarm_batches import BatchReceiver, BatchSender, SocketAddress
-from dovetail.runtime.swarm_gate import Journal, JournalGate, Turn
 from dovetail.swarm.events import Event
 from dovetail.swarm.peer import Peer
 from dovetail.swarm.peer_exchange import Endpoint
 
 MAX_BATCH: Final = 512
 MAX_DATAGRAM_BYTES: Final = 2_048
+MAX_INBOX_BYTES: Final = 4 << 20
+MAX_HELD_US: Final = 10_000_000
+STALL_CHECK_S: Final = 0.2
 SOCKET_BUFFER_BYTES: Final = 4 << 20
 MAX_NAMES: Final = 8_192
 
@@ -67,26 +71,26 @@ class SwarmUdp:
     def __init__(
         self,
         peer: Peer,
-        journal: Journal | None,
+        journal: CallingJournal | None,
         *,
-        is_full: bool = True,
-        listener: Callable[[list[Event]], None] | None = None,
-        on_failure: Callable[[Exception], None] | None = None,
+        durability: Durability = "full",
+        listener: Callable[[list[Event]], None] = lambda _: None,
+        on_failure: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self.peer = peer
         self.dropped = 0
         """Datagrams that the kernel did not take."""
-        self.gate = JournalGate(journal, is_full=is_full, let_go=self._let_go, on_failure=self._fail)
+        self._journal = journal
+        self._durability: Durability = durability
         self._listener = listener
         self._on_failure = on_failure
         self._sockets: dict[int, socket.socket] = {}
         self._endpoints: dict[SocketAddress, Endpoint] = {}
         self._receivers: dict[int, BatchReceiver] = {}
         self._senders: dict[int, BatchSender] = {}
-        self._addresses: dict[Endpoint, tuple[BatchSender, SocketAddress] | None] = {}
+        self._addresses: dict[str, tuple[BatchSender, SocketAddress] | None] = {}
         self._is_reading = False
         self._is_stopping = False
-        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, listen: Sequence[str]) -> list[Endpoint]:
         """Bind and begin; the endpoints that were bound, with the ports that 0 became."""
@@ -99,98 +103,67 @@ class SwarmUdp:
             opened = self._sockets[family] = _open_socket(family, host, port)
             self._receivers[family] = BatchReceiver(opened, MAX_DATAGRAM_BYTES)
             self._senders[family] = BatchSender(opened)
-        self._read_on()
-        self.turn()
+        journal = None if self._journal is None else LoopJournal(self._journal, lambda error: self.driver.fail(error))
+        self.driver: Driver[Event] = Driver(
+            self.peer,
+            journal,
+            self,
+            LoopClock(),
+            durability=self._durability,
+            on_events=self._listener,
+            on_failure=self._on_failure,
+            max_inbox_bytes=MAX_INBOX_BYTES,
+        )
+        self.set_reading(True)
+        self.driver.start()
         return [format_endpoint(each.getsockname()) for each in self._sockets.values()]
 
     async def stop(self) -> None:
-        """Commit and send what is kept, then close; what the journal has no room for is dropped. Safe to call twice."""
-        is_first, self._is_stopping = not self._is_stopping, True
-        self._rest()
-        if is_first:
-            self.turn()
-        await self.gate.close()
+        """Commit and send what came, then close; what the journal has no room for is dropped. Safe to call twice."""
+        self._is_stopping = True
+        self.set_reading(False)
+        if self._sockets:
+            self.driver.drain()
+            while not self.driver.is_idle and self.driver.failure is None and not self._is_stalled():
+                # a disk that gets full meanwhile is noticed within this time
+                await asyncio.wait([asyncio.ensure_future(_settle(self.driver))], timeout=STALL_CHECK_S)
+            self.driver.stop()
         for each in self._sockets.values():
             each.close()
 
-    async def settle(self) -> None:
-        """Wait until everything so far is journaled and sent; raises what stopped the journal for good."""
-        await self.gate.settle()
+    def _is_stalled(self) -> bool:
+        return self._journal is not None and self._journal.stalled is not None
 
-    def turn(self) -> None:
-        """Drain the core after it was fed: journal, tell, send, re-arm."""
-        events = self.peer.events()
-        datagrams = [(Endpoint(each.endpoint), data) for each in self.peer.to_send() for data in each.datagrams]
-        if events or datagrams:
-            self.gate.put(Turn(events, datagrams, self._loop.time()))
-        if self.gate.is_crowded:
-            self._rest()
-        else:
-            self._arm()
+    # -- called by the driver
 
-    # -- the turn's parts
+    def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:
+        """Send datagrams; those that are too old, or that the kernel does not take, are lost."""
+        is_old = now_us() - made_at > MAX_HELD_US
+        for item in outgoing:
+            if isinstance(item, Datagrams):
+                found = None if is_old else self._addresses.get(item.endpoint) or self._locate(item.endpoint)
+                self.dropped += len(item.datagrams) if found is None else found[0].send(found[1], item.datagrams)
 
-    def _read(self, receiver: BatchReceiver) -> None:
-        now = now_us()
-        peer, endpoints = self.peer, self._endpoints
-        for address, datagrams in receiver.receive(MAX_BATCH):
-            peer.receive_datagrams(datagrams, endpoints.get(address) or self._name(address), now)
-        self.turn()
-
-    def _let_go(self, turns: list[Turn]) -> None:
-        """Tell the application and send: what was observed is in the journal now."""
-        outgoing: defaultdict[Endpoint, list[bytes]] = defaultdict(list)
-        for turn in turns:
-            if self._listener is not None and turn.events:
-                self._listener(turn.events)
-            for endpoint, datagram in turn.datagrams:
-                outgoing[endpoint].append(datagram)
-        for endpoint, waiting in outgoing.items():
-            found = self._addresses.get(endpoint) or self._locate(endpoint)
-            self.dropped += len(waiting) if found is None else found[0].send(found[1], waiting)
-        if not self._is_reading and not self._is_stopping:
-            self._read_on()
-            self._arm()
-
-    def _fail(self, error: Exception) -> None:
-        """The journal has failed for good: whatever is seen from now on could not be journaled."""
-        self._is_stopping = True
-        self._rest()
-        if self._on_failure is not None:
-            self._on_failure(error)
-
-    def _rest(self) -> None:
-        """Feed the core nothing more."""
-        self._read_off()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        due = self.peer.next_timer()
-        if due is not None and not self._is_stopping:
-            self._timer = self._loop.call_later(max(0.001, (due - now_us()) / 1e6), self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.peer.handle_timer(now_us())
-        self.turn()
+    def set_reading(self, wanted: bool) -> None:
+        """Stop or go on reading from the sockets."""
+        wanted = wanted and not self._is_stopping
+        if wanted is self._is_reading:
+            return
+        self._is_reading = wanted
+        for family, each in self._sockets.items():
+            if wanted:
+                self._loop.add_reader(each.fileno(), self._read, self._receivers[family])
+            else:
+                self._loop.remove_reader(each.fileno())
 
     # -- sockets
 
-    def _read_on(self) -> None:
-        if not self._is_reading and not self._is_stopping:
-            self._is_reading = True
-            for family, each in self._sockets.items():
-                self._loop.add_reader(each.fileno(), self._read, self._receivers[family])
-
-    def _read_off(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            for each in self._sockets.values():
-                self._loop.remove_reader(each.fileno())
+    def _read(self, receiver: BatchReceiver) -> None:
+        receive, endpoints = self.driver.receive, self._endpoints
+        for address, datagrams in receiver.receive(MAX_BATCH):
+            endpoint = endpoints.get(address) or self._name(address)
+            for data in datagrams:
+                receive(data, endpoint)
 
     def _name(self, address: SocketAddress) -> Endpoint:
         if len(self._endpoints) >= MAX_NAMES:
@@ -198,7 +171,7 @@ class SwarmUdp:
         endpoint = self._endpoints[address] = format_endpoint(address)
         return endpoint
 
-    def _locate(self, endpoint: Endpoint) -> tuple[BatchSender, SocketAddress] | None:
+    def _locate(self, endpoint: str) -> tuple[BatchSender, SocketAddress] | None:
         if len(self._addresses) >= MAX_NAMES:
             self._addresses.clear()
         found: tuple[BatchSender, SocketAddress] | None = None
@@ -209,6 +182,11 @@ class SwarmUdp:
                 found = self._senders[family], (host, port)
         self._addresses[endpoint] = found
         return found
+
+
+async def _settle(driver: Driver[Event]) -> None:
+    with contextlib.suppress(DovetailError):
+        await settled(driver)
 
 
 def _open_socket(family: int, host: str, port: int) -> socket.socket:

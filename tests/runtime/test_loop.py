@@ -1,0 +1,127 @@
+"""A driver on an event loop: callbacks come in the loop's thread, and callers hear what became of what they asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from dovetail.model.address import address_of
+from dovetail.model.errors import JournalError
+from dovetail.model.hop import Observation, Stage
+from dovetail.runtime.driver import Driver
+from dovetail.runtime.loop import LoopClock, LoopJournal, ask
+
+
+class Core:
+    """Observes what it is told to."""
+
+    def __init__(self) -> None:
+        self._events: list[Observation] = []
+
+    def note(self, text: bytes, now: int) -> int:
+        self._events.append(Observation(at_us=now, stage=Stage.CREATED, message=address_of(text), raw=text))
+        return len(text)
+
+    def receive_frames(self, frames, now):
+        raise AssertionError("nothing is received here")
+
+    def handle_timer(self, now):
+        raise AssertionError("no timer was asked for")
+
+    def next_timer(self):
+        return None
+
+    def events(self):
+        events, self._events = self._events, []
+        return events
+
+    def to_send(self):
+        return []
+
+
+class ThreadedJournal:
+    """Calls back from a thread of its own."""
+
+    def __init__(self) -> None:
+        self.stalled = None
+        self.on_failure = None
+        self.error: JournalError | None = None
+        self.committed: list[bytes | None] = []
+
+    def commit(self, observations, done) -> None:
+        self.committed += [observation.raw for observation in observations]
+        threading.Thread(target=done, args=(self.error,)).start()
+
+
+class Transport:
+    def send(self, outgoing, made_at):
+        raise AssertionError("nothing is sent here")
+
+    def set_reading(self, wanted):
+        pass
+
+
+def drive(journal: ThreadedJournal, failures: list[Exception]) -> tuple[Core, Driver]:
+    core = Core()
+    bridge = LoopJournal(journal, lambda error: driver.fail(error))
+    driver = Driver(
+        core,
+        bridge,
+        Transport(),
+        LoopClock(),
+        durability="full",
+        on_events=lambda events: None,
+        on_failure=failures.append,
+    )
+    return core, driver
+
+
+def test_who_asks_gets_the_answer_once_it_is_committed():
+    async def run() -> None:
+        journal = ThreadedJournal()
+        core, driver = drive(journal, [])
+        assert await ask(driver, lambda now: core.note(b"abc", now)) == 3
+        assert journal.committed == [b"abc"]
+        with pytest.raises(ZeroDivisionError):
+            await ask(driver, lambda now: now // 0)
+
+    asyncio.run(run())
+
+
+def test_who_asks_hears_that_the_journal_failed():
+    async def run() -> None:
+        failures: list[Exception] = []
+        journal = ThreadedJournal()
+        core, driver = drive(journal, failures)
+        journal.error = JournalError("gone")
+        with pytest.raises(JournalError, match="gone"):
+            await ask(driver, lambda now: core.note(b"abc", now))
+        with pytest.raises(JournalError, match="gone"):
+            await ask(driver, lambda now: core.note(b"def", now))
+        assert failures == [journal.error]
+
+    asyncio.run(run())
+
+
+def test_failure_that_nobody_waits_for_is_told_in_the_loops_thread():
+    async def run() -> None:
+        told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        journal = ThreadedJournal()
+        LoopJournal(journal, lambda error: told.set_result(threading.get_ident()))
+        threading.Thread(target=journal.on_failure, args=(JournalError("gone"),)).start()
+        assert await told == threading.get_ident()
+
+    asyncio.run(run())
+
+
+def test_timer_fires():
+    async def run() -> None:
+        clock = LoopClock()
+        fired = asyncio.Event()
+        clock.call_at(clock.now() + 1000, fired.set)
+        clock.call_at(clock.now() + 3_600_000_000, lambda: pytest.fail("cancelled")).cancel()
+        await fired.wait()
+
+    asyncio.run(run())
