@@ -1,0 +1,249 @@
+"""Where the lake's objects are kept: a few verbs that a local directory and an object store can both do.
+
+An object is written whole and never changes. `create` is the commit point of everything: it makes an object only if
+there is none (`link` in a directory, `If-None-Match: *` in an object store), so that of two writers one succeeds.
+
+Keys are relative and plain. A `LocalStore` opens every directory on the way without following symbolic links, so that
+no key, wherever it was read from, leads out of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from dovetail.model.errors import JournalDamaged
+
+SCRATCH = "_scratch"
+SCRATCH_AGE_S = 86_400
+"""A scratch directory older than this was left by a process that was killed."""
+
+MAX_KEY_CHARS = 1024
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_=.-]{0,254}"
+_KEY = re.compile(rf"{_PART}(/{_PART})*")
+_NAME = re.compile(_PART)
+_COMPARE_BYTES = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a planted pipe must not block its reader
+
+
+class Entry(NamedTuple):
+    """An object in a listing."""
+
+    key: str
+    size: int
+    modified_s: float
+
+
+class Store(Protocol):
+    """Whole objects under keys. A write is durable and whole when it returns. Missing objects are FileNotFoundError."""
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Store a file of `scratch`. An equal object may exist already; a different one is JournalDamaged."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Store bytes only if there is no such object; False where there is one, whatever its bytes."""
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """At most `length` bytes from `start`."""
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix`, sorted by key."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that do not exist are passed over."""
+
+    def open(self, key: str) -> pa.NativeFile:
+        """An object to be read at any position."""
+
+    def url(self, key: str) -> str:
+        """Where Spark finds the object. Spark follows links, so it is given only keys that `open` accepts."""
+
+    def scratch(self) -> AbstractContextManager[Path]:
+        """A local directory for files that are being written, removed at the end."""
+
+
+def check_key(key: str) -> str:
+    """The key itself; JournalDamaged where it is not relative and plain."""
+    if len(key) > MAX_KEY_CHARS or _KEY.fullmatch(key) is None:
+        raise JournalDamaged(f"{key[:200]!r} is not a key of the lake")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """A directory. Files and the names of files are synced to the disk before a write returns."""
+
+    root: Path
+
+    def put_file(self, key: str, path: Path) -> None:
+        """Give a file of `scratch` its name. An equal object may exist already; a different one is JournalDamaged."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+            if not self._link(path, key) and not self._is_equal(key, descriptor):
+                raise JournalDamaged(f"{self.root / key} exists with other bytes")
+        finally:
+            os.close(descriptor)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Store bytes only if there is no such object; False where there is one, whatever its bytes."""
+        with self.scratch() as directory:
+            path = directory / "object"
+            with path.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            return self._link(path, key)
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """At most `length` bytes from `start`."""
+        with self._opened(key) as descriptor:
+            rest = max(0, os.fstat(descriptor).st_size - start)
+            wanted = rest if length is None else min(length, rest)
+            parts = []
+            while wanted and (part := os.pread(descriptor, wanted, start)):
+                parts.append(part)
+                start, wanted = start + len(part), wanted - len(part)
+            return b"".join(parts)
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix`, sorted by key. Only plain files are objects."""
+        directory, slash, beginning = prefix.rpartition("/")
+        try:
+            with self._directory(directory) as descriptor:
+                yield from _walk(descriptor, directory + slash, beginning)
+        except (FileNotFoundError, JournalDamaged):
+            return
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that do not exist are passed over."""
+        names: dict[str, list[str]] = {}
+        for key in keys:
+            directory, _, name = check_key(key).rpartition("/")
+            names.setdefault(directory, []).append(name)
+        for directory, inside in names.items():
+            with contextlib.suppress(FileNotFoundError), self._directory(directory) as descriptor:
+                for name in inside:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=descriptor)
+                os.fsync(descriptor)
+
+    def open(self, key: str) -> pa.NativeFile:
+        """An object to be read at any position."""
+        with self._opened(key) as descriptor:
+            return pa.OSFile(f"/dev/fd/{descriptor}")
+
+    def url(self, key: str) -> str:
+        """The path of the object."""
+        return str(self.root / check_key(key))
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A directory on the file system of the lake. Those that killed processes left go after SCRATCH_AGE_S."""
+        name = f"{os.getpid()}-{secrets.token_hex(6)}"
+        with self._directory(SCRATCH, is_made=True) as descriptor:
+            _remove_abandoned(descriptor)
+            os.mkdir(name, dir_fd=descriptor)
+            try:
+                yield self.root / SCRATCH / name
+            finally:
+                shutil.rmtree(name, dir_fd=descriptor)
+
+    def _link(self, path: Path, key: str) -> bool:
+        """Give a synced file a second name, durably; False where the name is taken."""
+        directory, _, name = check_key(key).rpartition("/")
+        with self._directory(directory, is_made=True) as descriptor:
+            try:
+                os.link(path, name, dst_dir_fd=descriptor, follow_symlinks=False)
+            except FileExistsError:
+                return False
+            os.fsync(descriptor)
+            return True
+
+    def _is_equal(self, key: str, descriptor: int) -> bool:
+        with self._opened(key) as other:
+            size = os.fstat(descriptor).st_size
+            return size == os.fstat(other).st_size and all(
+                os.pread(descriptor, _COMPARE_BYTES, start) == os.pread(other, _COMPARE_BYTES, start)
+                for start in range(0, size, _COMPARE_BYTES)
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        directory, _, name = check_key(key).rpartition("/")
+        with self._directory(directory) as parent:
+            descriptor = self._open_at(parent, name, _FILE, key)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise JournalDamaged(f"{self.root / key} is not a plain file")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _directory(self, key: str, *, is_made: bool = False) -> Iterator[int]:
+        """The directory of this key, reached part by part from the root; the root itself may be a link."""
+        if is_made:
+            self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in check_key(key).split("/") if key else ():
+                if is_made:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=descriptor)
+                        os.fsync(descriptor)
+                child = self._open_at(descriptor, part, _DIRECTORY, key)
+                os.close(descriptor)
+                descriptor = child
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open_at(self, directory: int, name: str, flags: int, key: str) -> int:
+        try:
+            return os.open(name, flags, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+                raise JournalDamaged(f"{self.root / key}: {name} is a link or not of the expected kind") from None
+            raise
+
+
+def _walk(descriptor: int, prefix: str, beginning: str) -> Iterator[Entry]:
+    """Plain files below a directory, in the order of their keys; `beginning` limits the names in this one."""
+    with os.scandir(descriptor) as found:
+        entries = [entry for entry in found if entry.name.startswith(beginning) and _NAME.fullmatch(entry.name)]
+    names = {entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""): entry for entry in entries}
+    for name, entry in sorted(names.items()):
+        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+            if name.endswith("/"):
+                child = os.open(entry.name, _DIRECTORY, dir_fd=descriptor)
+                try:
+                    yield from _walk(child, prefix + name, "")
+                finally:
+                    os.close(child)
+            elif entry.is_file(follow_symlinks=False):
+                status = entry.stat(follow_symlinks=False)
+                yield Entry(prefix + name, status.st_size, status.st_mtime)
+
+
+def _remove_abandoned(scratch: int) -> None:
+    oldest_s = time.time() - SCRATCH_AGE_S
+    with os.scandir(scratch) as found:
+        for entry in found:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < oldest_s:
+                    shutil.rmtree(entry.name, dir_fd=scratch)
