@@ -18,7 +18,6 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,8 +26,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.audit.settings import AuditSettings, SwarmRules
 from dovetail.fabrics import name_of
-from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, manifest_directory, range_name, server_slug
-from dovetail.lake.seal import LAKE_SCHEMA
+from dovetail.lake.layout import data_key
+from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile
+from dovetail.lake.rows import LAKE_SCHEMA
+from dovetail.lake.snapshot import commit
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Hop, Stage
 from dovetail.model.times import time_text
@@ -86,6 +88,7 @@ class LakeWriter:
         self.lake = lake
         self.processes = processes
         self._trees: dict[str, Frontier] = {}
+        self._numbers: dict[str, int] = {}
         self._large: tuple[int, int] | None = None
 
     def seal(self, shares: Shares) -> int:
@@ -144,7 +147,6 @@ class LakeWriter:
 
     def _announce(self, server: str, files: list[SealedFile]) -> None:
         tree = self._trees[server]
-        first = tree.size
         for file in files:
             tree.append(bytes.fromhex(file.root), file.level)
         signer = Signer(server, Ed25519PrivateKey.from_private_bytes(key_seed(server)))
@@ -157,9 +159,8 @@ class LakeWriter:
             frontier=[peak.hex() for peak in tree.peaks()],
             files=files,
         )
-        directory = manifest_directory(self.lake, server)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / f"{range_name(first, tree.size)}.json").write_bytes(msgspec.json.encode(manifest))
+        self._numbers[server] = self._numbers.get(server, -1) + 1
+        assert commit(LocalStore(self.lake), manifest, self._numbers[server], lambda _: True) is not None
 
 
 def key_seed(owner: str) -> bytes:
@@ -299,8 +300,8 @@ def write_file(lake: Path, server: str, table: pa.Table, root: bytes) -> SealedF
     """Write one file of the lake as sealing does."""
     first, rows = table["seq"][0].as_py(), table.num_rows
     times = table["at"].cast(pa.int64())
-    name = f"{server_slug(server)}.{range_name(first, first + rows)}.parquet"
-    path = lake / f"fabric={name_of(server)}" / f"date={table['at'][0].as_py():%Y-%m-%d}" / name
+    date = table["at"][0].as_py().date()
+    path = lake / data_key(server, name_of(server), date, first, first + rows, root.hex()[:8])
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression="zstd", use_dictionary=["server", "stage", "counterpart"])
     with path.open("rb") as file:

@@ -23,6 +23,7 @@ from dovetail.audit.store import Store
 from dovetail.audit.tablefiles import plain_columns
 from dovetail.audit.transforms.messages import links, undecoded, widen_swarm
 from dovetail.audit.transforms.swarm_messages import swarm_fields
+from dovetail.lake.store import LocalStore
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -121,7 +122,7 @@ def _make_core(spark: SparkSession, lake: Path, out: Path) -> None:
     hops = sum(pq.read_metadata(lake / path).num_rows for path in paths)
     tune(spark, max(hops, SMALL_ROWS + 1))  # interpreted, a small lake would be another matter
     # in an audit the walk has compared each row's digest with its bytes before
-    rows = read_rows(spark, lake, paths).where(sha256(F.col("raw")) == F.col("message"))
+    rows = read_rows(spark, LocalStore(lake), paths).where(sha256(F.col("raw")) == F.col("message"))
     targets = {name: rules.pow_target for name, rules in SETTINGS.swarms.items()}
     waiting = undecoded(rows.withColumn("digest", F.col("message")), None, targets=targets)
     made = widen_swarm(swarm_fields(waiting, epochs=SETTINGS.epochs))

@@ -21,9 +21,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.scratch import Row, make_parser, print_rows
 from dovetail.journal.writer import JournalWriter
-from dovetail.lake.index import INDEXES
+from dovetail.lake.layout import INDEXES
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of, parse_prefix
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
@@ -64,7 +65,7 @@ def write_lake(directory: Path, hops: int, fan_out: int) -> tuple[Path, int]:
                 ]
             writer.append(observations)
         writer.checkpoint()
-    seal_journal(path, lake)
+    seal_journal(path, LocalStore(lake))
     path.unlink()
     return lake, count
 
@@ -75,7 +76,7 @@ def measure(lake: Path, numbers: list[int]) -> dict[str, float]:
     for number in numbers:
         address = address_of(body(number))
         start = time.perf_counter()
-        sources = open_lake(lake)
+        sources = open_lake(LocalStore(lake))
         find_address(sources, parse_prefix(address.hex()))
         middle = time.perf_counter()
         build_receipt(sources, address)

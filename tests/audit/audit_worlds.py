@@ -12,6 +12,7 @@ from dovetail.audit.session import SessionOptions, open_session, tune
 from dovetail.audit.settings import AuditSettings, SwarmRules
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.times import time_text
@@ -74,7 +75,7 @@ def append_and_seal(root: Path, lake: Path, server: str, observations: list[Obse
     if observations:
         journal.append(observations)
     journal.close()
-    seal_journal(path, lake)
+    seal_journal(path, LocalStore(lake))
 
 
 def pcp_frame(number: int, targets: list[str], *, sender=A, expires_us=T0_US + 3600 * SECOND, reply_to=None) -> bytes:

@@ -16,13 +16,22 @@ import pytest
 
 from audit.audit_worlds import BROKER, T0_US, signer_of, write_lake
 from audit.audit_worlds import pcp_world as make_pcp
-from dovetail.audit.ingest_log import changed_manifests, learn_manifest, missing_files, unannounced_files
+from dovetail.audit.ingest_log import (
+    changed_manifests,
+    learn_manifest,
+    missing_files,
+    present_files,
+    unannounced_files,
+)
 from dovetail.audit.integrity import judge_servers
 from dovetail.audit.sources import announced_files, learn_files
-from dovetail.lake.manifest import SealedFile, manifest_paths, read_manifests
+from dovetail.lake.manifest import SealedFile
+from dovetail.lake.snapshot import manifest_keys
+from dovetail.lake.store import LocalStore
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import hash_leaf
+from lake.lakes import manifests_of
 
 MINUTE_US = 60_000_000
 CELLS = {
@@ -49,7 +58,7 @@ def server_of(kind: str) -> str:
 
 
 def largest_file(lake: Path, server: str) -> SealedFile:
-    files = [file for manifest in read_manifests(lake, server) for file in manifest.files]
+    files = [file for manifest in manifests_of(lake, server) for file in manifest.files]
     return max(files, key=lambda file: file.rows)
 
 
@@ -62,6 +71,11 @@ def set_cell(rows: pa.Table, index: int, **cells) -> pa.Table:
     data = rows.to_pylist()
     data[index] |= cells
     return pa.Table.from_pylist(data, schema=rows.schema)
+
+
+def manifest_files(lake: Path, server: str) -> list[Path]:
+    """All of a server's manifests, also those that were tampered with."""
+    return [lake / key for key in manifest_keys(LocalStore(lake), server)]
 
 
 def edit_manifest(path: Path, change) -> None:
@@ -164,7 +178,7 @@ def another_servers_file(lake, server, file):
 
 @tampering
 def old_checkpoint(lake, server, file):
-    first, second, _ = manifest_paths(lake, server)
+    first, second, _ = manifest_files(lake, server)
     old = json.loads(first.read_text())["checkpoint"]
     missing = json.loads(second.read_text())["files"][0]["first_seq"]
     edit_manifest(second, lambda manifest: manifest.update(checkpoint=old))
@@ -173,7 +187,7 @@ def old_checkpoint(lake, server, file):
 
 @tampering
 def removed_manifest(lake, server, file):
-    _, second, _ = manifest_paths(lake, server)
+    _, second, _ = manifest_files(lake, server)
     missing = json.loads(second.read_text())["files"][0]["first_seq"]
     second.unlink()
     return {("missing_hops", missing)}
@@ -181,7 +195,7 @@ def removed_manifest(lake, server, file):
 
 @tampering
 def another_key(lake, server, file):
-    _, second, third = manifest_paths(lake, server)
+    _, second, third = manifest_files(lake, server)
     edit_manifest(second, lambda manifest: manifest.update(key=signer_of(BROKER).verifier.text()))
     seqs = [json.loads(path.read_text())["files"][0]["first_seq"] for path in (second, third)]
     return {("bad_signature", seqs[0]), ("key_changed", seqs[0]), ("key_changed", seqs[1])}
@@ -189,9 +203,9 @@ def another_key(lake, server, file):
 
 @tampering
 def changed_root(lake, server, file):
-    path = manifest_paths(lake, server)[0]
+    path = manifest_files(lake, server)[0]
     edit_manifest(path, lambda manifest: manifest["files"][0].update(root="00" * 32))
-    seqs = [json.loads(path.read_text())["files"][0]["first_seq"] for path in manifest_paths(lake, server)]
+    seqs = [json.loads(path.read_text())["files"][0]["first_seq"] for path in manifest_files(lake, server)]
     return {("subtree_mismatch", 0), *(("root_mismatch", seq) for seq in seqs)}
 
 
@@ -216,19 +230,21 @@ KINDS |= {f"cell_{column}": change_cell(column) for column in CELLS}
 
 
 def learn(spark, lake: Path):
-    facts = [learn_manifest(lake, path) for path in manifest_paths(lake)]
-    return facts, learn_files(spark, lake, announced_files(facts))
+    store = LocalStore(lake)
+    facts = [learn_manifest(store, key) for key in manifest_keys(store)]
+    return facts, learn_files(spark, store, announced_files(facts))
 
 
 def judge(lake: Path, facts, files, trusted=(), changed=()):
     manifests = [fact.manifest for fact in facts if fact.manifest is not None]
+    present = present_files(LocalStore(lake))
     verdicts = judge_servers(
         facts,
         files,
         trusted=trusted,
         changed=changed,
-        unannounced=unannounced_files(lake, manifests),
-        missing=missing_files(lake, manifests),
+        unannounced=unannounced_files(present, manifests),
+        missing=missing_files(present, manifests),
     )
     return {verdict.server: verdict for verdict in verdicts}
 
@@ -314,9 +330,9 @@ def test_a_manifest_that_changes_after_it_was_read(tampered, tmp_path):
     copy = tmp_path / "lake"
     shutil.copytree(lake, copy)
     server = server_of("untouched")
-    first, second, _ = manifest_paths(copy, server)
+    first, second, _ = manifest_files(copy, server)
     first.unlink()
     edit_manifest(second, lambda manifest: manifest.update(key="other"))
-    verdict = judge(copy, facts, files, changed=changed_manifests(copy, facts))[server]
+    verdict = judge(copy, facts, files, changed=changed_manifests(LocalStore(copy), facts))[server]
     details = sorted(item.detail for item in verdict.breaks if item.check == "integrity.manifest_changed")
     assert details == ["the manifest is gone", "the manifest no longer says what it said before"]

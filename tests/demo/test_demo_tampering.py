@@ -10,6 +10,7 @@ from dovetail.demo.faults import Kind
 from dovetail.demo.tampering import Tamperer
 from dovetail.journal.journal import Journal
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Observation, Stage
@@ -31,7 +32,7 @@ def lake(tmp_path):
                     Observation(at_us=number, stage=Stage.DELIVERED, message=address, counterparts=("pcp://b/agent",)),
                 ]
             )
-    seal_journal(tmp_path / "j", tmp_path / "lake")
+    seal_journal(tmp_path / "j", LocalStore(tmp_path / "lake"))
     return tmp_path / "lake"
 
 

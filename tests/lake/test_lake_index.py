@@ -5,24 +5,33 @@ import shutil
 
 import pytest
 
-from dovetail.lake.index import INDEXES, FileIndex, RunCollector, fold_blocks, index_path
-from dovetail.lake.manifest import SealedFile, read_manifests
+from dovetail.lake.index import FileIndex, IndexBuilder
+from dovetail.lake.layout import INDEXES, index_key
+from dovetail.lake.manifest import SealedFile
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.tlog.tree import fold_perfect
 from journal.worlds import SERVER, START_US, open_writer, random_observations
+from lake.lakes import manifests_of
 
 PARQUET = bytes(range(32))
 
 
+def encode(parquet_sha256, messages, leaves):
+    """The bytes of an index, from rows that come in parts."""
+    index = IndexBuilder()
+    for start in range(0, len(messages), 100):
+        index.add(messages[start : start + 100], leaves[start : start + 100])
+    assert index.root() == fold_perfect(leaves)
+    return index.encode(parquet_sha256.hex())
+
+
 def write_index(lake, messages, leaves):
     """The index of a file with these rows."""
-    runs = RunCollector()
-    for message in messages:
-        runs.add(message)
-    path = index_path(lake, SERVER, "x.parquet")
+    path = lake / index_key(SERVER, "x.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(runs.encode(PARQUET, fold_blocks(leaves)))
+    path.write_bytes(encode(PARQUET, messages, leaves))
     return path, SealedFile(
         path="x.parquet",
         first_seq=0,
@@ -50,7 +59,7 @@ def rows_of(index: FileIndex, prefix: bytes) -> list[int]:
 
 def test_every_row_of_every_message_is_found(indexed):
     lake, messages, _, _, file = indexed
-    index = FileIndex.open(lake, SERVER, file)
+    index = FileIndex.open(LocalStore(lake), SERVER, file)
     for message in {*messages, address_of(b"never seen")}:
         for length in (0, 1, 2, 7, 8, 9, 32):
             prefix = message[:length]
@@ -63,7 +72,7 @@ def test_every_row_of_every_message_is_found(indexed):
 def test_a_small_file_has_no_blocks(tmp_path):
     leaves = [address_of(b"leaf %d" % number) for number in range(4)]
     _, file = write_index(tmp_path, [address_of(b"one")] * 4, leaves)
-    assert FileIndex.open(tmp_path, SERVER, file).block_roots() == []
+    assert FileIndex.open(LocalStore(tmp_path), SERVER, file).block_roots() == []
 
 
 @pytest.mark.parametrize("place", [0, 8, 40, 72, 80, 88, 300, -1])
@@ -72,25 +81,22 @@ def test_a_changed_index_is_not_believed(indexed, place):
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
-    assert FileIndex.open(lake, SERVER, file) is None
+    assert FileIndex.open(LocalStore(lake), SERVER, file) is None
 
 
 @pytest.mark.parametrize("cut", [0, 20, 88, 200, -1])
 def test_half_an_index_is_not_believed(indexed, cut):
     lake, _, _, path, file = indexed
     path.write_bytes(path.read_bytes()[:cut])
-    assert FileIndex.open(lake, SERVER, file) is None
+    assert FileIndex.open(LocalStore(lake), SERVER, file) is None
 
 
 def test_no_index_and_that_of_other_bytes_are_none(indexed):
     lake, messages, leaves, path, file = indexed
-    runs = RunCollector()
-    for message in messages:
-        runs.add(message)
-    path.write_bytes(runs.encode(bytes(32), fold_blocks(leaves)))
-    assert FileIndex.open(lake, SERVER, file) is None
+    path.write_bytes(encode(bytes(32), messages, leaves))
+    assert FileIndex.open(LocalStore(lake), SERVER, file) is None
     path.unlink()
-    assert FileIndex.open(lake, SERVER, file) is None
+    assert FileIndex.open(LocalStore(lake), SERVER, file) is None
 
 
 @pytest.fixture
@@ -103,16 +109,16 @@ def sealed(tmp_path):
             for step in range(60):
                 journal.append(random_observations(rng, START_US + (part * 60 + step) * 10**6, 8))
             journal.checkpoint()
-        seal_journal(path, lake)
+        seal_journal(path, LocalStore(lake))
     return path, lake
 
 
 def test_sealing_writes_the_index_of_each_file(sealed):
     _, lake = sealed
-    files = [file for manifest in read_manifests(lake) for file in manifest.files]
+    files = [file for manifest in manifests_of(lake) for file in manifest.files]
     assert sum(file.rows for file in files) > 1000
     for file in files:
-        index = FileIndex.open(lake, SERVER, file)
+        index = FileIndex.open(LocalStore(lake), SERVER, file)
         assert index is not None
         if file.rows >= 256:
             assert fold_perfect(index.block_roots()).hex() == file.root
@@ -122,20 +128,5 @@ def test_files_from_before_get_the_same_index_at_the_next_sealing(sealed):
     path, lake = sealed
     before = {file.name: file.read_bytes() for file in lake.glob(f"{INDEXES}/*/*")}
     shutil.rmtree(lake / INDEXES)
-    assert seal_journal(path, lake) is None
+    assert seal_journal(path, LocalStore(lake)) is None
     assert {file.name: file.read_bytes() for file in lake.glob(f"{INDEXES}/*/*")} == before
-
-
-def test_indexes_of_an_interrupted_sealing_are_removed(sealed):
-    path, lake = sealed
-    (folder,) = lake.glob(f"{INDEXES}/*")
-    before = sorted(file.name for file in folder.iterdir())
-    end = list(read_manifests(lake))[-1].end
-    for name in (f"{end:019d}-{end + 7:019d}.index", f".{end:019d}-{end + 7:019d}.index.tmp"):
-        (folder / name).write_bytes(b"half")
-    with open_writer(path) as journal:
-        journal.append(random_observations(random.Random(9), START_US + 10**9, 3))
-        journal.checkpoint()
-    manifest = seal_journal(path, lake)
-    names = sorted(file.name for file in folder.iterdir())
-    assert names == sorted([*before, *(index_path(lake, SERVER, f.path).name for f in manifest.files)])

@@ -6,8 +6,10 @@ import pytest
 
 from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
+from dovetail.lake.layout import parse_data_key
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of, parse_prefix
 from dovetail.model.errors import DovetailError, JournalDamaged
 from dovetail.model.hop import Observation, Stage
@@ -27,8 +29,8 @@ TRUSTED = samples.verifiers()
 def test_the_lake_gives_the_same_receipt_as_the_journals(tmp_path, fabric, target_bytes):
     case = samples.CASES[fabric](tmp_path / "journals")
     for path in case.journals:
-        seal_journal(path, tmp_path / "lake", target_bytes=target_bytes)
-    sources = open_lake(tmp_path / "lake")
+        seal_journal(path, LocalStore(tmp_path / "lake"), target_bytes=target_bytes)
+    sources = open_lake(LocalStore(tmp_path / "lake"))
     assert find_address(sources, parse_prefix(case.address.hex()[:10])) == case.address
     assert build_receipt(sources, case.address).data == case.build()
 
@@ -46,13 +48,13 @@ def grown(tmp_path):
                 seen = Observation(at_us=samples.T0 + 1500, stage=Stage.ACCEPTED, message=address_of(raw), raw=raw)
                 writer.append([seen])
             writer.checkpoint()
-            seal_journal(path, lake, target_bytes=20_000)
+            seal_journal(path, LocalStore(lake), target_bytes=20_000)
     return path, lake, address_of(raw)
 
 
 def test_nodes_of_the_tree_are_those_of_the_journal(grown):
     path, lake, _ = grown
-    (source,) = open_lake(lake)
+    (source,) = open_lake(LocalStore(lake))
     with JournalSource.open(path) as journal:
         for seq in (0, 1, 332, 333, 666, 667, 999):
             assert prove_inclusion(seq, 1000, source.node) == prove_inclusion(seq, 1000, journal.node)
@@ -67,21 +69,21 @@ def test_nodes_of_the_tree_are_those_of_the_journal(grown):
 
 def test_only_files_of_the_searched_time_are_searched(grown):
     _, lake, address = grown
-    (source,) = open_lake(lake, (samples.T0 + 1500, samples.T0 + 1501))
+    (source,) = open_lake(LocalStore(lake), (samples.T0 + 1500, samples.T0 + 1501))
     assert len(verify_receipt(build_receipt([source], address).data, TRUSTED).hops) == 1
-    (elsewhere,) = open_lake(lake, (samples.T0 + 2100, samples.T0 + 2200))
+    (elsewhere,) = open_lake(LocalStore(lake), (samples.T0 + 2100, samples.T0 + 2200))
     assert elsewhere.find(address) == set()
 
 
 def test_a_changed_file_gives_no_receipt(grown, tmp_path):
     _, lake, address = grown
-    (source,) = open_lake(lake)
+    (source,) = open_lake(LocalStore(lake))
     seq = source.hops_of(address)[0].hop.seq
     victim = next(p for p in lake.glob("fabric=*/date=*/*.parquet") if _holds(p, seq))
     other = next(p for p in lake.glob("fabric=*/date=*/*.parquet") if p.stat().st_size != victim.stat().st_size)
     victim.write_bytes(other.read_bytes())
     with pytest.raises(DovetailError):
-        build_receipt(open_lake(lake), address)
+        build_receipt(open_lake(LocalStore(lake)), address)
 
 
 def test_without_or_with_a_wrong_index_the_receipt_is_the_same(grown):
@@ -92,19 +94,19 @@ def test_without_or_with_a_wrong_index_the_receipt_is_the_same(grown):
     assert len(indexes) > 10
     for number, index in enumerate(indexes):
         index.write_bytes(b"" if number % 2 else index.read_bytes()[::-1])
-    assert build_receipt(open_lake(lake), address).data == expected
+    assert build_receipt(open_lake(LocalStore(lake)), address).data == expected
     shutil.rmtree(lake / "_index")
-    assert build_receipt(open_lake(lake), address).data == expected
+    assert build_receipt(open_lake(LocalStore(lake)), address).data == expected
 
 
 def test_with_indexes_only_the_file_of_the_message_is_opened(grown):
     """So it is found although all other files are gone."""
     _, lake, address = grown
-    seq = open_lake(lake)[0].hops_of(address)[0].hop.seq
+    seq = open_lake(LocalStore(lake))[0].hops_of(address)[0].hop.seq
     for path in lake.glob("fabric=*/date=*/*.parquet"):
         if not _holds(path, seq):
             path.unlink()
-    (source,) = open_lake(lake)
+    (source,) = open_lake(LocalStore(lake))
     assert source.find(address[:6]) == {address}
     assert [kept.hop.seq for kept in source.hops_of(address)] == [seq]
     assert source.find(address_of(b"never seen")) == set()
@@ -113,16 +115,16 @@ def test_with_indexes_only_the_file_of_the_message_is_opened(grown):
 
 def test_a_folder_without_manifests_is_no_lake(tmp_path):
     with pytest.raises(JournalDamaged, match="not a lake"):
-        open_lake(tmp_path)
+        open_lake(LocalStore(tmp_path))
 
 
 def test_a_missing_sealing_is_noticed(grown):
     _, lake, _ = grown
     min(lake.glob("_manifests/*/0*.json")).unlink()
     with pytest.raises(JournalDamaged, match="hops 0 to 332"):
-        open_lake(lake)
+        open_lake(LocalStore(lake))
 
 
-def _holds(path, seq: int) -> bool:
-    first, last = path.name.removesuffix(".parquet").rpartition(".")[2].split("-")
-    return int(first) <= seq <= int(last)
+def _holds(path, seq):
+    name = parse_data_key("/".join(path.parts[-3:]))
+    return name.first_seq <= seq < name.end

@@ -1,7 +1,9 @@
-"""Sealing and purging: files that are subtrees, manifests that announce them, crashes in between, expired bytes."""
+"""Sealing and purging: files that are subtrees, manifests that announce them, rival sealings, expired bytes."""
 
 import datetime as dt
+import multiprocessing
 import random
+import shutil
 import sqlite3
 
 import pyarrow.parquet as pq
@@ -10,15 +12,19 @@ import pytest
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
-from dovetail.lake.manifest import manifest_paths, read_manifest, read_manifests, server_slug
-from dovetail.lake.seal import LAKE_SCHEMA, seal_journal
+from dovetail.lake.layout import manifest_key, server_slug
+from dovetail.lake.rows import LAKE_SCHEMA
+from dovetail.lake.seal import seal_journal
+from dovetail.lake.snapshot import read_manifest
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
-from dovetail.model.errors import JournalDamaged, JournalLocked
+from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.checkpoint import verify_checkpoint
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import Frontier, hash_leaf, root_of
 from journal.worlds import SERVER, SIGNER, START_US, observe, open_writer, random_observations
+from lake.lakes import manifest_files, manifests_of
 
 DAY_US = 86_400_000_000
 
@@ -41,7 +47,7 @@ def hops_of_lake(lake):
     """Hops as they lie in the lake, with each file's own claims checked on the way."""
     hops = []
     tree = Frontier()
-    for manifest in read_manifests(lake):
+    for manifest in manifests_of(lake):
         for file in manifest.files:
             leaves = []
             for row in rows_of(lake, file):
@@ -74,7 +80,7 @@ def hops_of_lake(lake):
 
 def test_the_lake_holds_every_hop_once_in_files_that_are_subtrees(tmp_path):
     fill(tmp_path / "a.journal")
-    seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
     with JournalReader.open(tmp_path / "a.journal") as reader:
         assert hops_of_lake(tmp_path / "lake") == list(reader.hops())
 
@@ -83,20 +89,20 @@ def test_sealing_again_adds_only_what_is_new(tmp_path):
     lake = tmp_path / "lake"
     for round_ in range(5):
         fill(tmp_path / "a.journal", seed=round_, steps=round_ + 1, start_us=START_US + round_ * 10**8)
-        assert seal_journal(tmp_path / "a.journal", lake) is not None
-        assert seal_journal(tmp_path / "a.journal", lake) is None
+        assert seal_journal(tmp_path / "a.journal", LocalStore(lake)) is not None
+        assert seal_journal(tmp_path / "a.journal", LocalStore(lake)) is None
     with JournalReader.open(tmp_path / "a.journal") as reader:
         assert hops_of_lake(lake) == list(reader.hops())
-    assert len(manifest_paths(lake)) == 5
+    assert len(manifest_files(lake)) == 5
 
 
 def test_nothing_is_sealed_beyond_the_last_checkpoint(tmp_path):
     with open_writer(tmp_path / "a.journal") as journal:
         journal.append([observe(b"1"), observe(b"2"), observe(b"3")])
-        assert seal_journal(tmp_path / "a.journal", tmp_path / "lake") is None
+        assert seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake")) is None
         journal.checkpoint()
         journal.append([observe(b"4")])
-        assert seal_journal(tmp_path / "a.journal", tmp_path / "lake").end == 3
+        assert seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake")).end == 3
 
 
 def test_a_file_has_hops_of_one_date(tmp_path):
@@ -105,7 +111,7 @@ def test_a_file_has_hops_of_one_date(tmp_path):
         journal.append([observe(b"%d" % i, at_us=midnight - 5 + i) for i in range(11)])
         journal.append([observe(b"later", at_us=midnight + 3 * DAY_US)])
         journal.checkpoint()
-    manifest = seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    manifest = seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
     assert [file.rows for file in manifest.files] == [4, 1, 1, 2, 2, 1, 1]
     assert len(hops_of_lake(tmp_path / "lake")) == 12
 
@@ -115,39 +121,9 @@ def test_files_stay_near_the_target_size(tmp_path):
         for i in range(64):
             journal.append([observe(random.Random(i).randbytes(10_000))])
         journal.checkpoint()
-    manifest = seal_journal(tmp_path / "a.journal", tmp_path / "lake", target_bytes=100_000)
+    manifest = seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"), target_bytes=100_000)
     assert [file.rows for file in manifest.files] == [8] * 8
     assert all(file.bytes < 120_000 for file in manifest.files)
-
-
-@pytest.mark.exhaustive
-def test_a_crash_at_any_moment_leaves_nothing_that_counts_and_is_made_good(tmp_path):
-    class PowerCut(Exception):
-        pass
-
-    fill(tmp_path / "a.journal", steps=7)
-    with JournalReader.open(tmp_path / "a.journal") as reader:
-        hops = list(reader.hops())
-    whole = len(seal_journal(tmp_path / "a.journal", tmp_path / "whole").files)
-    for cut in range(whole):
-        lake = tmp_path / f"lake{cut}"
-
-        def stop(done, total, cut=cut, calls=[0]):  # noqa: B006
-            calls[0] += 1
-            if calls[0] > cut:
-                raise PowerCut
-
-        with pytest.raises(PowerCut):
-            seal_journal(tmp_path / "a.journal", lake, progress=stop)
-        assert list(read_manifests(lake)) == []
-        leftover = next(lake.glob("fabric=*/date=*/*.parquet"))
-        leftover.with_name(f".{leftover.name}.tmp").write_bytes(b"half")
-        fill(tmp_path / "a.journal", seed=99, steps=0)
-        seal_journal(tmp_path / "a.journal", lake)
-        assert hops_of_lake(lake) == hops
-        announced = {file.path for manifest in read_manifests(lake) for file in manifest.files}
-        there = {str(path.relative_to(lake)) for path in lake.glob("fabric=*/date=*/*")}
-        assert there == announced, "something that no manifest announces was left"
 
 
 def test_a_tampered_journal_is_not_sealed(tmp_path):
@@ -157,39 +133,116 @@ def test_a_tampered_journal_is_not_sealed(tmp_path):
         connection.execute("UPDATE names SET name = name || 'x' WHERE id = 3")
     connection.close()
     with pytest.raises(JournalDamaged, match="not those that were signed"):
-        seal_journal(tmp_path / "a.journal", tmp_path / "lake")
-    assert manifest_paths(tmp_path / "lake") == []
+        seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
+    assert manifest_files(tmp_path / "lake") == []
 
 
 def test_manifests_that_are_not_whole_are_refused(tmp_path):
     fill(tmp_path / "a.journal")
-    seal_journal(tmp_path / "a.journal", tmp_path / "lake")
-    (path,) = manifest_paths(tmp_path / "lake")
+    seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
+    (path,) = manifest_files(tmp_path / "lake")
     data = path.read_bytes()
     for bad in (
         data[:-20],
         b"{}",
         data.replace(b'"rows": 32', b'"rows": 31'),
-        data.replace(b'"format": 1', b'"format": 9'),
+        data.replace(b'"format": 3', b'"format": 9'),
     ):
         path.write_bytes(bad)
         with pytest.raises(JournalDamaged, match=path.name):
-            read_manifest(path)
+            read_manifest(LocalStore(tmp_path / "lake"), str(path.relative_to(tmp_path / "lake")))
 
 
-def test_only_one_sealing_at_a_time(tmp_path):
+def test_of_two_sealings_that_begin_together_one_succeeds(tmp_path):
     fill(tmp_path / "a.journal")
+    lake = LocalStore(tmp_path / "lake")
 
-    def again(done, total):
-        with pytest.raises(JournalLocked, match="sealed into"):
-            seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    def seal_first(done, total):
+        if not manifest_files(lake.root):
+            assert seal_journal(tmp_path / "a.journal", lake) is not None
 
-    assert seal_journal(tmp_path / "a.journal", tmp_path / "lake", progress=again) is not None
+    with pytest.raises(JournalLocked, match="another process sealed them meanwhile"):
+        seal_journal(tmp_path / "a.journal", lake, progress=seal_first)
+    assert len(manifest_files(lake.root)) == 1
+    with JournalReader.open(tmp_path / "a.journal") as reader:
+        assert hops_of_lake(lake.root) == list(reader.hops())
+
+
+class Meeting(LocalStore):
+    """A store in which writers wait for each other before they create a manifest."""
+
+    barrier = None
+
+    def create(self, key, data):
+        self.barrier.wait(60)
+        return super().create(key, data)
+
+
+def seal_at_once(path, lake, barrier, results):
+    Meeting.barrier = barrier
+    try:
+        results.put(seal_journal(path, Meeting(lake)) is not None)
+    except JournalLocked:
+        results.put(False)
+
+
+@pytest.mark.system
+def test_of_two_sealing_processes_one_succeeds(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    for number in range(3):
+        fill(tmp_path / "a.journal", seed=number, steps=3, start_us=START_US + number * 10**8)
+        barrier, results = context.Barrier(2), context.Queue()
+        given = (tmp_path / "a.journal", tmp_path / "lake", barrier, results)
+        processes = [context.Process(target=seal_at_once, args=given) for _ in range(2)]
+        for process in processes:
+            process.start()
+        assert sorted(results.get(timeout=60) for _ in processes) == [False, True]
+        for process in processes:
+            process.join(60)
+    with JournalReader.open(tmp_path / "a.journal") as reader:
+        assert hops_of_lake(tmp_path / "lake") == list(reader.hops())
+    assert [manifest.number for manifest in manifests_of(tmp_path / "lake")] == [0, 1, 2]
+
+
+def test_a_number_that_something_else_took_is_an_error(tmp_path):
+    fill(tmp_path / "a.journal")
+    taken = tmp_path / "lake" / manifest_key(SERVER, 0)
+    taken.parent.mkdir(parents=True)
+    taken.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalDamaged, match="taken by something that is no manifest"):
+        seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_old_copy_of_a_journal_is_not_sealed(tmp_path):
+    path, lake = tmp_path / "a.journal", LocalStore(tmp_path / "lake")
+    fill(path, steps=3)
+    shutil.copy(path, tmp_path / "copy.journal")
+    seal_journal(path, lake)
+    fill(path, seed=2, steps=2, start_us=START_US + 10**9)
+    end = seal_journal(path, lake).end
+    with pytest.raises(JournalError, match=f"signed hops, but {end} hops of {SERVER} are sealed: it is an old copy"):
+        seal_journal(tmp_path / "copy.journal", lake)
+    # the copy goes on by itself, past what was sealed of the other
+    fill(tmp_path / "copy.journal", seed=3, steps=9, start_us=START_US + 10**9)
+    with pytest.raises(JournalDamaged, match="are not those that were signed"):
+        seal_journal(tmp_path / "copy.journal", lake)
+    assert len(manifest_files(lake.root)) == 2
+
+
+def test_another_history_of_the_same_length_is_noticed(tmp_path):
+    for name, text in (("a", b"one"), ("b", b"other")):
+        with open_writer(tmp_path / f"{name}.journal") as journal:
+            journal.append([observe(text)])
+            journal.checkpoint()
+    seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
+    with pytest.raises(JournalDamaged, match="its first 1 hops are not those that were sealed"):
+        seal_journal(tmp_path / "b.journal", LocalStore(tmp_path / "lake"))
 
 
 def test_names_of_files_carry_server_and_range(tmp_path):
     fill(tmp_path / "a.journal")
-    manifest = seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    manifest = seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
     assert server_slug(SERVER).startswith("broker.example-server-")
     assert server_slug(SERVER) in manifest.files[0].path
     assert server_slug("pcp://a/b") != server_slug("pcp://a-b/") != server_slug("pcp://a/b/")
@@ -216,7 +269,7 @@ def test_expired_bytes_go_and_everything_still_verifies(tmp_path):
     verdict = verify_journal(tmp_path / "a.journal", since=before)
     assert verdict.findings == []
     assert b"short" not in (tmp_path / "a.journal").read_bytes()
-    seal_journal(tmp_path / "a.journal", tmp_path / "lake")
+    seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
     assert [hop.raw for hop in hops_of_lake(tmp_path / "lake")] == [None, b"long", b"forever", None, None]
 
 

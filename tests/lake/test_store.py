@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import random
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.lake.store import SCRATCH, SCRATCH_AGE_S, LocalStore, check_key
-from dovetail.model.errors import JournalDamaged
+from dovetail.model.errors import JournalDamaged, JournalError
 
 KEY = "fabric=pcp/date=2026-11-15/one.parquet"
 
@@ -194,6 +195,16 @@ def test_bytes_are_synced_before_the_name_and_the_name_before_the_end(store, mon
     assert {store.root.stat().st_ino, path.parent.parent.stat().st_ino} <= set(done[:at])
 
 
+def test_a_file_system_without_links_is_named(store, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(JournalError, match="has no hard links"):
+        store.create(KEY, b"x")
+    assert keys(store) == []
+
+
 def test_scratch_is_gone_afterwards_and_what_was_abandoned_after_a_day(store):
     with store.scratch() as kept:
         old, young = kept.with_name("old"), kept.with_name("young")
@@ -204,6 +215,8 @@ def test_scratch_is_gone_afterwards_and_what_was_abandoned_after_a_day(store):
         os.utime(old, (long_ago, long_ago))
         with store.scratch() as own:
             assert own != kept
+            (own / "half").write_bytes(b"")
+            assert keys(store) == [], "what is being written is no object"
         assert sorted(path.name for path in kept.parent.iterdir()) == sorted([kept.name, "young"])
     assert [path.name for path in (store.root / SCRATCH).iterdir()] == ["young"]
 

@@ -13,7 +13,7 @@ from dovetail.audit.jobs.run import Audit
 from dovetail.audit.reading import open_table
 from dovetail.audit.session import SMALL_WORK
 from dovetail.audit.store import Store
-from dovetail.lake.manifest import manifest_paths
+from lake.lakes import manifest_files
 from oracle.audit_answers import ask_oracle, ask_tables
 
 LARGE = {
@@ -49,7 +49,7 @@ def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -
     assert all(expected.values()), "the world must have something of everything"
 
     # in three runs, of which the first sees only the latest manifests and the last the earliest ones
-    paths = manifest_paths(root / "lake")
+    paths = manifest_files(root / "lake")
     hidden = root / "hidden"
     steps = audit(spark, root, "steps", whole_below=0)
     for number in (2, 1, 0):

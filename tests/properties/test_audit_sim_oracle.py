@@ -12,8 +12,9 @@ from dovetail.audit.jobs.run import Audit
 from dovetail.audit.settings import AuditSettings, SwarmRules
 from dovetail.audit.store import Store
 from dovetail.journal.journal import Journal, JournalOptions
-from dovetail.lake.manifest import server_slug
+from dovetail.lake.layout import server_slug
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.hop import Hop, Observation
 from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.faults import apply_faults
@@ -64,7 +65,7 @@ def write_journals(root: Path, hops: list[Hop], key: bytes) -> None:
         if own:
             journal.append([observe(hop) for hop in own])
         journal.close()
-        seal_journal(path, root / "lake")
+        seal_journal(path, LocalStore(root / "lake"))
 
 
 def observe(hop: Hop) -> Observation:

@@ -13,6 +13,7 @@ from dovetail.journal.catalogue import Limits
 from dovetail.journal.purge import purge_step
 from dovetail.journal.verify import verify_journal
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.hop import Stage
 from journal.worlds import START_US, Model, observe, open_writer, random_observations
 
@@ -65,7 +66,7 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def seal(self):
-        seal_journal(self.path, self.directory / "lake")
+        seal_journal(self.path, LocalStore(self.directory / "lake"))
 
     @rule()
     def reopen(self):

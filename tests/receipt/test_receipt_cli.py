@@ -11,6 +11,7 @@ from dovetail.fabrics import address_text
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of, won_uri
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.format import MAX_RECEIPT_BYTES
@@ -87,7 +88,7 @@ def test_build_writes_the_same_to_stdout(receipt, tmp_path):
 def test_a_beginning_of_the_address_is_enough(receipt, tmp_path):
     case = samples.won_case(tmp_path / "journals")
     for path in case.journals:
-        seal_journal(path, tmp_path / "lake")
+        seal_journal(path, LocalStore(tmp_path / "lake"))
     journals = [part for path in case.journals for part in ("--journal", path)]
     m, s1, s2 = samples.won_chain()
     for places in (journals, ("--lake", tmp_path / "lake")):
@@ -207,7 +208,7 @@ def test_options_that_do_nothing_are_told(receipt, tmp_path):
 def test_build_from_the_lake(receipt, trust, tmp_path):
     case = samples.won_case(tmp_path / "journals")
     for path in case.journals:
-        seal_journal(path, tmp_path / "lake")
+        seal_journal(path, LocalStore(tmp_path / "lake"))
     out = tmp_path / "r.json"
     assert (
         receipt("build", won_uri(case.address), "--lake", tmp_path / "lake", "--date", "2025-11-15", "-o", out).code
@@ -268,7 +269,7 @@ def test_accusing_a_server(receipt, trust, tmp_path):
     assert ran.code == 0
     ran = receipt("verify", evidence, "--trust", trust)
     assert (ran.code, "whose first 11 have the root" in ran.out) == (0, True)
-    seal_journal(other.journals[0], tmp_path / "lake")
+    seal_journal(other.journals[0], LocalStore(tmp_path / "lake"))
     again = tmp_path / "again.json"
     assert receipt("accuse", *files, "--trust", trust, "--lake", tmp_path / "lake", "-o", again).code == 0
     assert again.read_bytes() == evidence.read_bytes()

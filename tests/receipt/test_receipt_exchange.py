@@ -8,6 +8,7 @@ from counting import count_calls
 from dovetail.journal.source import JournalSource
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
@@ -74,8 +75,8 @@ def test_a_statement_ends_where_it_says(said):
 
 
 def test_the_lake_gives_the_same(said, statement, tmp_path):
-    seal_journal(said.journal, tmp_path / "lake")
-    (source,) = open_lake(tmp_path / "lake")
+    seal_journal(said.journal, LocalStore(tmp_path / "lake"))
+    (source,) = open_lake(LocalStore(tmp_path / "lake"))
     assert build_exchange(source, said.address("request")) == statement
 
 

@@ -8,6 +8,7 @@ from dovetail.journal.hop_source import MAX_MATCHES
 from dovetail.journal.source import JournalSource
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import MAX_CANDIDATES, Address, AddressPrefix, address_of, parse_prefix, won_uri
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Observation, Stage
@@ -119,7 +120,7 @@ def crowd(tmp_path_factory):
         for number in range(2000)
     ]
     path = samples.write(folder / "a.journal", samples.NODE_A, seen)
-    seal_journal(path, folder / "lake", target_bytes=20_000)
+    seal_journal(path, LocalStore(folder / "lake"), target_bytes=20_000)
     return path, folder / "lake"
 
 
@@ -127,7 +128,7 @@ def crowd(tmp_path_factory):
 def sources(crowd, request):
     path, lake = crowd
     if request.param == "lake":
-        yield open_lake(lake)
+        yield open_lake(LocalStore(lake))
     else:
         with JournalSource.open(path) as source:
             yield [source]

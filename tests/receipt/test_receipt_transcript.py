@@ -5,6 +5,7 @@ import pytest
 from dovetail.journal.source import JournalSource
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.errors import ReceiptError
 from dovetail.receipt.build_conversation import build_conversation
@@ -35,8 +36,8 @@ def test_any_message_of_it_gives_the_same_statement(spoken, statement):
 
 def test_the_lake_gives_the_same_statement(spoken, statement, tmp_path):
     for path in spoken.journals:
-        seal_journal(path, tmp_path / "lake", target_bytes=20_000)
-    assert build_conversation(open_lake(tmp_path / "lake"), spoken.said[0].address, NODE_KEYS) == statement
+        seal_journal(path, LocalStore(tmp_path / "lake"), target_bytes=20_000)
+    assert build_conversation(open_lake(LocalStore(tmp_path / "lake")), spoken.said[0].address, NODE_KEYS) == statement
 
 
 def test_without_a_search_it_ends_with_the_message_that_was_named(spoken, statement):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from dovetail.cli.report import app
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError, PipelineError
 from dovetail.report.numbers import Numbers
 from dovetail.report.tables import Tables
@@ -32,7 +33,7 @@ def test_it_writes_the_page_and_prints_the_summary(tables: Tables, tmp_path: Pat
 def test_receipts_come_from_the_journals_or_the_lake_that_are_named(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="the charts' library is not installed")
     case = samples.pcp_case(tmp_path / "journals")
-    seal_journal(case.journals[0], tmp_path / "lake")
+    seal_journal(case.journals[0], LocalStore(tmp_path / "lake"))
     world = small_world()
     world.find("delivery.lost", "pcp", case.address, at=1, detail="x")
     tables, out = world.write(tmp_path / "out"), tmp_path / "report.html"

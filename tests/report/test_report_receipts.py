@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.receipt.verify import verify_receipt
 from dovetail.report.page import gather_content
@@ -44,7 +45,7 @@ def test_receipts_are_those_that_the_command_builds(cases, origins) -> None:
 
 def test_a_lake_gives_the_same(cases, tmp_path) -> None:
     for path in cases["won"].journals:
-        seal_journal(path, tmp_path / "lake")
+        seal_journal(path, LocalStore(tmp_path / "lake"))
     shelf = build_shelf(Origins(lake=tmp_path / "lake"), [cases["won"].address], responses(cases))
     assert shelf.receipts[0].encode() == cases["won"].build()
 

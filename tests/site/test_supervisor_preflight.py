@@ -10,6 +10,7 @@ from dovetail.audit.java import Java
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime import swarm_control
@@ -128,7 +129,7 @@ def test_a_journal_from_an_old_backup_is_not_started_on(problems, directory):
     write(b"one")
     shutil.copy(journal, copy)
     write(b"two")
-    assert seal_journal(journal, directory / "lake") is not None
+    assert seal_journal(journal, LocalStore(directory / "lake")) is not None
     assert problems() == []
     shutil.copy(copy, journal)
     (problem,) = problems()

@@ -34,8 +34,8 @@ from audit.audit_worlds import (
     write_lake,
 )
 from dovetail.audit.session import SMALL_JAVA
-from dovetail.lake.manifest import read_manifests
 from dovetail.model.hop import Stage
+from lake.lakes import files_in, manifests_of
 from oracle.audit_answers import ask_oracle, ask_tables
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
@@ -210,20 +210,30 @@ def bring_tampered(tmp_path: Path, lake: Path) -> None:
     manifests.rename(lake / "_manifests" / manifests.name)
 
 
-@pytest.mark.soak
-def test_a_compaction_that_is_killed_and_run_again(tmp_path):
+@pytest.mark.parametrize("options", [(), pytest.param(SMALL, marks=pytest.mark.soak)], ids=["processes", "spark"])
+def test_a_compaction_that_is_killed_and_run_again(tmp_path, options):
     lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
-    hops = count_hops(lake)
-    process = start("compact", lake, "--before", "2025-11-20", *SMALL)
-    wait_for(lambda: list(lake.glob("fabric=*/*/*.g000001.parquet")), process, 240)
+    hops, before = count_hops(lake), files_in(lake)
+    process = start("compact", lake, "--before", "2025-11-20", *options)
+    wait_for(lambda: files_in(lake) > before or process.poll() is not None, process, 240)
+    process.kill()
+    while options == () and processes_of(process.pid):
+        time.sleep(0.1)  # its workers end by themselves
     kill(process)
     assert count_hops(lake) == hops
-    summary = json.loads(run("compact", lake, "--before", "2025-11-20", "--json", *SMALL))
+    summary = json.loads(run("compact", lake, "--before", "2025-11-20", "--grace", "0", "--json", *options))
     assert summary["left_alone"] == []
     assert count_hops(lake) == hops
-    (manifest,) = read_manifests(lake)
-    assert len(list(lake.glob("fabric=*/*/*"))) == len(manifest.files)
-    for arguments, text in ((("--before", "2999-01-01"), "lies in the future"), (("--before", "soon"), "takes a date")):
+    assert len(manifests_of(lake)) == 1
+
+
+def test_compactions_that_cannot_be_meant(tmp_path):
+    lake = write_lake(tmp_path, {BROKER: quiet_pcp(1)})
+    for arguments, text in (
+        (("--before", "2999-01-01"), "is in the future"),
+        (("--before", "soon"), "takes a date"),
+        (("--before", "2025-11-20", "--driver-memory", "1g"), "name its --master"),
+    ):
         refused = start("compact", lake, *arguments)
         assert text in refused.communicate()[1]
         assert refused.returncode == 2
@@ -237,7 +247,7 @@ def test_a_follower_says_nothing_about_a_compaction_beside_it(tmp_path):
         process = start("follow", lake, "--out", out, "--every", "0.5", *SMALL, *SHORT, stdout=told)
         try:
             wait_for((out / "_state" / "run.json").exists, process, 240)
-            run("compact", lake, "--before", "2025-11-20", "--wait", "120", *SMALL)
+            run("compact", lake, "--before", "2025-11-20")
             wait_for((out / "_state" / "batches" / "000000001.json").exists, process, 240)
             before = (out / "_state" / "run.json").stat().st_mtime_ns
             append_and_seal(tmp_path, lake, BROKER, quiet_pcp(1, T0_US + 86_400 * SECOND, 50))
@@ -254,5 +264,5 @@ def is_newer(path: Path, than_ns: int) -> bool:
 
 
 def count_hops(lake: Path) -> int:
-    files = [file for manifest in read_manifests(lake) for file in manifest.files]
+    files = [file for manifest in manifests_of(lake) for file in manifest.files]
     return sum(pq.ParquetFile(lake / file.path).metadata.num_rows for file in files)

@@ -16,8 +16,8 @@ import pytest
 
 from dovetail.journal.reader import JournalReader
 from dovetail.keys import create_signing_key
-from dovetail.lake.manifest import manifest_paths, read_manifest
 from dovetail.model.hop import Stage
+from lake.lakes import manifests_of
 from system.up_site import dovetail, free_port, is_alive, json_lines, running, until
 
 pytestmark = pytest.mark.system
@@ -128,7 +128,7 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
     assert sum(stage is Stage.ACCEPTED for stage, _ in hops(site.broker_journal)) >= 2
     verified = site.run("journal", "verify", site.broker_journal, site.peer_directory / "journal.db")
     assert verified.count(": intact; ") == 2
-    sealed = {manifest.server: manifest.end for manifest in map(read_manifest, manifest_paths(site.directory / "lake"))}
+    sealed = {manifest.server: manifest.end for manifest in manifests_of(site.directory / "lake")}
     for journal in (site.broker_journal, site.peer_directory / "journal.db"):
         with JournalReader.open(journal) as reader:
             assert sealed[reader.identity.server] == reader.size, "the last sealing has everything"
@@ -192,7 +192,7 @@ def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(direc
         assert up.stop() == 0
     verified = dovetail("journal", "verify", *(directory / "journals").rglob("*.journal"), cwd=directory)
     assert verified.stdout.count(": intact; ") == 2, verified.stdout
-    servers = {read_manifest(path).server for path in manifest_paths(directory / "lake")}
+    servers = {manifest.server for manifest in manifests_of(directory / "lake")}
     assert servers == {"pcp://broker/server", uri}
 
 
@@ -291,7 +291,7 @@ def test_sealing_and_page_are_back_when_killed_and_all_stop_in_waves(site):
     assert stopped[0] == "dashboard", "who only looks stops first"
     assert set(stopped[1:3]) == {"pcp/broker", "swarm/test/peer"}
     assert stopped[3:] == ["seal"], "the sealing sees everything that the servers wrote"
-    sealed = [read_manifest(path) for path in manifest_paths(site.directory / "lake")]
+    sealed = manifests_of(site.directory / "lake")
     with JournalReader.open(site.peer_directory / "journal.db") as reader:
         assert max(each.end for each in sealed if each.server == reader.identity.server) == reader.size
 

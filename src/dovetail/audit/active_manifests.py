@@ -9,36 +9,42 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
-from dovetail.audit.ingest_log import BatchFacts, ManifestFact
-from dovetail.lake.manifest import MANIFESTS, standing_paths
+from dovetail.audit.ingest_log import BatchFacts, ManifestFact, learn_manifest
+from dovetail.lake.manifest import Manifest
+from dovetail.lake.snapshot import choose, manifest_keys
+from dovetail.lake.store import Store
 
 Range = tuple[int, int]
 """The first hop, and the one after the last."""
 
 
-def standing_facts(facts: BatchFacts) -> BatchFacts:
+def active_facts(facts: BatchFacts) -> BatchFacts:
     """Without manifests that others among them replace."""
-    paths = {str(path) for path in standing_paths(Path(fact.path) for fact in facts.manifests)}
-    return BatchFacts(manifests=[fact for fact in facts.manifests if fact.path in paths], files=facts.files)
+    by_key = {fact.path: fact.manifest for fact in facts.manifests}
+    active = choose(by_key, by_key.__getitem__)
+    return BatchFacts(manifests=[fact for fact in facts.manifests if fact.path in active], files=facts.files)
 
 
-def lying_manifests(lake: Path, manifests: Sequence[ManifestFact]) -> list[ManifestFact]:
-    """Those that must still lie in the lake: a follower may look before the stream brings what replaced the others."""
-    lying = {path.relative_to(lake) for path in (lake / MANIFESTS).glob("*/[0-9]*.json")}
-    standing = set(standing_paths({*lying, *(Path(fact.path) for fact in manifests)}))
-    return [fact for fact in manifests if Path(fact.path) in standing]
+def expected_manifests(lake: Store, manifests: Sequence[ManifestFact]) -> list[ManifestFact]:
+    """Those that must still be in the lake: a follower may look before the stream brings what replaced the others."""
+    known = {fact.path: fact.manifest for fact in manifests}
+
+    def read(key: str) -> Manifest | None:
+        return known[key] if key in known else learn_manifest(lake, key).manifest
+
+    active = choose({*manifest_keys(lake), *known}, read)
+    return [fact for fact in manifests if fact.path in active]
 
 
 def hops_read_again(known: BatchFacts, manifests: Sequence[ManifestFact]) -> dict[str, list[Range]]:
     """By server, the hops that files of these compacted manifests have and that were read from others before."""
     read = {fact.path for fact in known.files if fact.part is not None}
     again: dict[str, list[Range]] = {}
-    for compacted in (fact.manifest for fact in manifests if fact.manifest is not None and fact.manifest.generation):
+    for compacted in (fact.manifest for fact in manifests if fact.manifest is not None and fact.manifest.is_compaction):
         for old in (fact.manifest for fact in known.manifests if fact.manifest is not None):
             if old.server == compacted.server and old.first_seq < compacted.end and compacted.first_seq < old.end:
                 again.setdefault(old.server, []).extend(

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from dovetail.audit.reading import Row, scan
-from dovetail.lake.manifest import publish
+from dovetail.journal.durable_file import replace_file
 
 TOLD = "_state/alerts.json"
 RUN = "_state/run.json"
@@ -56,7 +56,7 @@ class Alerts:
         for finding in new:
             self.tell(finding)
         if present.keys() != told:
-            publish(path, msgspec.json.encode(sorted(present)[:MAX_TOLD]))
+            replace_file(path, msgspec.json.encode(sorted(present)[:MAX_TOLD]))
         return len(new)
 
     def _overdue(self, now: dt.datetime) -> list[Row]:

@@ -14,46 +14,12 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from dovetail.lake.decoded import DECODED
 from dovetail.model.hop import Relation
 
 DECODER_INPUT = ("fabric", "digest", "raw", "size", "swarm", "work_valid")
 """`raw` may be cut to what the decoder needs; `size` is that of the whole."""
 
-LINK = pa.struct([("parent", pa.binary()), ("relation", pa.string()), ("parent_expires_us", pa.int64())])
-
-DECODED = pa.schema(
-    [
-        ("fabric", pa.string()),
-        ("digest", pa.binary()),
-        ("message", pa.binary()),
-        ("key", pa.binary()),
-        ("id", pa.string()),
-        ("type", pa.string()),
-        ("sender", pa.string()),
-        ("recipients", pa.list_(pa.string())),
-        ("created_us", pa.int64()),
-        ("expires_us", pa.int64()),
-        ("size", pa.int64()),
-        ("version", pa.string()),
-        ("direction", pa.string()),
-        ("connection", pa.string()),
-        ("sender_socket", pa.string()),
-        ("recipient_socket", pa.string()),
-        ("responding_to_type", pa.string()),
-        ("signer", pa.string()),
-        ("address_valid", pa.bool_()),
-        ("work_valid", pa.bool_()),
-        ("claims_valid", pa.bool_()),
-        ("signed_digest", pa.binary()),
-        ("signature", pa.binary()),
-        ("fingerprint", pa.string()),
-        ("key_owner", pa.string()),
-        ("public_key", pa.binary()),
-        ("links", pa.list_(LINK)),
-        ("reject", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
 DECODED_SCHEMA: StructType = from_arrow_schema(DECODED)
 
 Batches = Iterable[pa.RecordBatch]

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dovetail.audit.decode import LINK, Batches
+from dovetail.audit.decode import Batches
+from dovetail.lake.decoded import LINK
 from dovetail.model.hop import Reason, Relation
 from dovetail.swarm import content as c
 

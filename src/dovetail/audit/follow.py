@@ -1,8 +1,8 @@
 """`audit follow`: the stream of manifests with a processing-time trigger, and a look at the lake when it is quiet.
 
 A trigger without new manifests runs nothing. But a file may be removed from a quiet lake, and a chain may become
-overdue there; so a second thread looks at the same pace, judges the lake as it lies, and tells what is new. Only one of
-the two works at a time, and while it does it keeps compactions away.
+overdue there; so a second thread looks at the same pace, judges the lake as it is, and tells what is new. Only one of
+the two works at a time.
 
 Told to stop, the follower stops at once: what was under way is done again by the next start.
 """
@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 
 from dovetail.audit.alerts import Alerts
 from dovetail.audit.jobs.run import Audit, wait
-from dovetail.audit.lock import reading
 from dovetail.audit.progress import Progress
 
 SETTLING_S = 600
@@ -80,7 +79,7 @@ class Follower:
 
     def _process(self, rows: DataFrame, number: int) -> None:
         try:
-            with self._turn, reading(self.audit.lake, self.audit.progress.step):
+            with self._turn:
                 self.audit.process(rows, number)
                 self._conclude()
         except Exception:
@@ -96,8 +95,7 @@ class Follower:
             while not self.stop.wait(self.every_s):
                 if self.audit.store.batch_ids() and self._turn.acquire(blocking=False):
                     try:
-                        with reading(self.audit.lake, self.audit.progress.step):
-                            self._conclude()
+                        self._conclude()
                     finally:
                         self._turn.release()
         except Exception as error:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from dovetail.audit.merkle_scan import Part
-from dovetail.lake.manifest import MAX_MANIFEST_BYTES, Manifest, SealedFile, read_manifest
+from dovetail.lake.manifest import MAX_MANIFEST_BYTES, Manifest, SealedFile, parse_manifest
+from dovetail.lake.store import Store
 from dovetail.model.errors import JournalDamaged
 
 
@@ -71,59 +70,52 @@ def decode_facts(data: bytes) -> BatchFacts:
     return msgspec.json.decode(data, type=BatchFacts)
 
 
-def learn_manifest(lake: Path, path: Path) -> ManifestFact:
+def learn_manifest(lake: Store, key: str) -> ManifestFact:
     """Read one manifest; what is wrong with it becomes a fact, not an error."""
-    name = str(path.relative_to(lake))
+    digest = ""
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            return ManifestFact(
-                path=name, sha256="", error=f"{path.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}"
-            )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        return ManifestFact(path=name, sha256=digest, manifest=read_manifest(path))
+        data = lake.get(key, 0, MAX_MANIFEST_BYTES + 1)
+        digest = hashlib.sha256(data).hexdigest()
+        return ManifestFact(path=key, sha256=digest, manifest=parse_manifest(key, data))
     except JournalDamaged as error:
-        return ManifestFact(path=name, sha256=digest, error=str(error).replace(str(path), name))
+        return ManifestFact(path=key, sha256=digest, error=str(error))
     except OSError as error:
-        return ManifestFact(path=name, sha256="", error=error.strerror or str(error))
+        return ManifestFact(path=key, sha256="", error=error.strerror or str(error))
 
 
-def changed_manifests(lake: Path, known: Iterable[ManifestFact]) -> list[tuple[ManifestFact, str]]:
+def changed_manifests(lake: Store, known: Iterable[ManifestFact]) -> list[tuple[ManifestFact, str]]:
     """Manifests that are gone or no longer say what they said, with what happened."""
     changed = []
     for fact in known:
-        path = lake / fact.path
-        if not path.is_file():
+        try:
+            digest = hashlib.sha256(lake.get(fact.path, 0, MAX_MANIFEST_BYTES + 1)).hexdigest()
+        except (OSError, JournalDamaged):
             changed.append((fact, "is gone"))
-        elif fact.sha256 and hashlib.sha256(path.read_bytes()).hexdigest() != fact.sha256:
-            changed.append((fact, "no longer says what it said before"))
+        else:
+            if fact.sha256 and digest != fact.sha256:
+                changed.append((fact, "no longer says what it said before"))
     return changed
 
 
-def unannounced_files(lake: Path, manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:
+def present_files(lake: Store) -> dict[str, float]:
+    """The Parquet files that are in the lake, whoever announces them, with the time of their last change."""
+    return {entry.key: entry.modified_s for entry in lake.list("fabric=") if entry.key.endswith(".parquet")}
+
+
+def unannounced_files(present: Mapping[str, float], manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:
     """Parquet files that no manifest announces; a sealing under way makes some, so young ones may be passed over."""
     announced = {file.path for manifest in manifests for file in manifest.files}
     youngest = time.time() - min_age_s
-    found = []
-    for path in lake.glob("fabric=*/date=*/[!._]*.parquet"):
-        name = str(path.relative_to(lake))
-        # one that is gone by now was being replaced
-        with contextlib.suppress(FileNotFoundError):
-            if name not in announced and (not min_age_s or path.stat().st_mtime < youngest):
-                found.append(name)
-    return sorted(found)
+    return sorted(
+        key for key, modified_s in present.items() if key not in announced and (not min_age_s or modified_s < youngest)
+    )
 
 
-def missing_files(lake: Path, manifests: Sequence[Manifest]) -> set[str]:
+def missing_files(present: Collection[str], manifests: Sequence[Manifest]) -> set[str]:
     """Announced files that are not there."""
-    return {file.path for manifest in manifests for file in manifest.files if not (lake / file.path).is_file()}
+    return {file.path for manifest in manifests for file in manifest.files if file.path not in present}
 
 
-def announced_rows(paths: Iterable[Path]) -> int:
+def announced_rows(facts: Iterable[ManifestFact]) -> int:
     """How many hops these manifests announce, as far as they can be read."""
-    rows = 0
-    for path in paths:
-        try:
-            rows += sum(file.rows for file in read_manifest(path).files)
-        except (JournalDamaged, OSError):
-            continue
-    return rows
+    return sum(file.rows for fact in facts if fact.manifest is not None for file in fact.manifest.files)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dovetail.model.errors import CheckpointError, ConfigError
+from dovetail.model.fabric import Agreement
 from dovetail.swarm.content import POW_TARGET, ContentRules
 from dovetail.tlog.keys import Verifier, parse_verifier
 
@@ -38,6 +39,15 @@ class AuditSettings:
         """Changes when anything here changes."""
         text = repr((sorted(self.swarms.items()), sorted(v.text() for v in self.trusted), self.patience_us))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def agreements(self) -> dict[str, Agreement]:
+        """Those that were given by name: a lifetime that is only assumed removes no bytes."""
+        return {
+            name: Agreement(epoch_ms=rules.epoch_ms, work_target=rules.pow_target)
+            for name, rules in self.swarms.items()
+            if name
+        }
 
     @property
     def epochs(self) -> dict[str, int]:

@@ -28,7 +28,7 @@ from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact, decode
 from dovetail.audit.reading import BATCH, STATE
 from dovetail.audit.schemas import BY_NAME, Table
 from dovetail.audit.tablefiles import count_rows, read_here, read_table, write_here, write_table
-from dovetail.lake.manifest import publish
+from dovetail.journal.durable_file import replace_file
 from dovetail.model.errors import PipelineError
 
 CURRENT = "current"
@@ -92,7 +92,7 @@ class Store:
 
     def finish_batch(self, batch: int, facts: BatchFacts) -> None:
         """The batch counts from here on."""
-        publish(self.root / STATE / "batches" / f"{batch:09d}.json", encode_facts(facts))
+        replace_file(self.root / STATE / "batches" / f"{batch:09d}.json", encode_facts(facts))
 
     def facts(self, *, below: int | None = None) -> BatchFacts:
         """Everything known about manifests and files, or what was known before batch `below`."""
@@ -226,7 +226,7 @@ class Store:
             for path in written.glob("*.parquet"):
                 path.rename(target / path.name)
             shutil.rmtree(written)
-        publish(self.root / STATE / "run.json", msgspec.json.encode(record))
+        replace_file(self.root / STATE / "run.json", msgspec.json.encode(record))
 
     def forget_run(self) -> None:
         """From here on the gold tables may be of different runs."""

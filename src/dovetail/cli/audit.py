@@ -109,8 +109,13 @@ def compact(
         str, typer.Option(metavar="DATE", help="Compact files from before this UTC date, for example 2026-11-01.")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for an audit that reads the lake.", min=0)] = 30,
-    master: Master = None,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long replaced files are kept for readers.", min=0)
+    ] = 86_400,
+    wait: Annotated[float | None, typer.Option(hidden=True)] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Run on Spark with this master; by default in processes of this machine.")
+    ] = None,
     conf: Conf = None,
     driver_memory: Memory = None,
     swarm: Swarms = None,
@@ -120,16 +125,35 @@ def compact(
 
     Bytes of swarm messages are removed only with --swarm, since the agreement says how long they live.
     """
-    from dovetail.audit.jobs.compact import Compaction, parse_before
     from dovetail.audit.settings import load_settings
-    from dovetail.audit.sources import check_lake
-    from dovetail.cli.output import print_json, print_text
+    from dovetail.cli.output import print_json, print_text, say
+    from dovetail.cli.progress import Bar
+    from dovetail.lake.compact import Compaction, RunTasks, parse_before, run_in_processes
+    from dovetail.lake.snapshot import check_lake
+    from dovetail.lake.store import LocalStore
+    from dovetail.model.errors import UsageError
 
+    if wait is not None:
+        say("--wait has no effect any more: a compaction no longer waits for audits")
+    if master is None and (conf or driver_memory):
+        raise UsageError("--conf and --driver-memory are for Spark; name its --master")
     moment = parse_before(before, dt.datetime.now(dt.UTC))
-    lake, settings = check_lake(lake), load_settings(swarm or [])
-    spark = _open_spark(master, conf, driver_memory)
-    compaction = Compaction(spark=spark, lake=lake, before=moment, settings=settings, is_dry=dry_run, wait_s=wait)
-    summary = _run_with_progress(compaction)
+    store, agreements = LocalStore(check_lake(lake)), load_settings(swarm or []).agreements
+    run_tasks: RunTasks = run_in_processes
+    if master is not None:
+        from dovetail.audit.compact import SparkTasks
+
+        run_tasks = SparkTasks(_open_spark(master, conf, driver_memory))
+    with Bar("compact", "files") as bar:
+        summary = Compaction(
+            store=store,
+            before=moment,
+            agreements=agreements,
+            is_dry=dry_run,
+            grace_s=grace,
+            run_tasks=run_tasks,
+            progress=bar.update,
+        ).run()
     if as_json:
         print_json(summary)
     else:
@@ -234,16 +258,15 @@ def _open_audit(
     *,
     is_once: bool = False,
 ) -> Any:
-    from dovetail.audit.ingest_log import announced_rows
     from dovetail.audit.jobs.run import Audit
     from dovetail.audit.settings import load_settings
-    from dovetail.audit.sources import check_lake
     from dovetail.audit.store import Store
-    from dovetail.lake.manifest import manifest_paths
+    from dovetail.lake.snapshot import check_lake, snapshot
+    from dovetail.lake.store import LocalStore
 
     lake = check_lake(lake)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
-    rows = announced_rows(manifest_paths(lake)) if is_once else None
+    rows = snapshot(LocalStore(lake)).hops if is_once else None
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
     spark = _open_spark(master, conf, driver_memory, rows)
     return Audit(spark=spark, lake=lake, store=Store.open(out), settings=settings, as_of=moment)
@@ -257,7 +280,7 @@ def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str |
 
 
 def _run_with_progress(job: Any) -> Any:
-    """Run an audit or a compaction, with progress on a terminal."""
+    """Run an audit, with progress on a terminal."""
     import dataclasses
 
     if not sys.stderr.isatty():

@@ -192,13 +192,14 @@ def seal(
     from dovetail.cli.output import print_rows
     from dovetail.cli.progress import Bar
     from dovetail.lake.seal import seal_journal
+    from dovetail.lake.store import LocalStore
 
     rows = []
     for path in _find(paths):
         if key is not None:
             _sign(path, key)
         with Bar(f"seal {path.name}", "hops") as bar:
-            manifest = seal_journal(path, lake, target_bytes=target_mb << 20, progress=bar.update)
+            manifest = seal_journal(path, LocalStore(lake), target_bytes=target_mb << 20, progress=bar.update)
         rows.append(
             {
                 "path": str(path),
@@ -229,7 +230,8 @@ def purge(
     from dovetail.cli.output import print_record
     from dovetail.journal.purge import purge_step
     from dovetail.journal.writer import JournalWriter
-    from dovetail.lake.manifest import latest_manifest
+    from dovetail.lake.snapshot import read_head
+    from dovetail.lake.store import LocalStore
     from dovetail.model.errors import UsageError
     from dovetail.runtime.clock import now_us
 
@@ -240,8 +242,7 @@ def purge(
     signer = _load_signer(key)
     sealed = None
     if lake is not None:
-        manifest = latest_manifest(lake, signer.name)
-        sealed = manifest.end if manifest else 0
+        sealed = read_head(LocalStore(lake), signer.name).end
     purged = 0
     with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
         writer.checkpoint()

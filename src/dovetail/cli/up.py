@@ -130,7 +130,7 @@ def _print_ready(ready: dict[str, object]) -> None:
 def _follow(site: Site) -> None:
     """The audit, as `audit follow` does it; the agreements of the site's swarms lie beside its tables."""
     from dovetail.cli.audit import follow
-    from dovetail.lake.manifest import MANIFESTS
+    from dovetail.lake.layout import MANIFESTS
     from dovetail.site.servers import write_agreements
 
     config = site.config

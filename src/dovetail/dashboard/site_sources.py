@@ -12,24 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from dovetail.journal.folder import PEER_JOURNAL, find_journals
 from dovetail.journal.hop_source import HopRange, HopSource
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.source import JournalSource
-from dovetail.lake.manifest import MANIFESTS, Manifest, manifest_paths, read_manifest, standing_paths
+from dovetail.lake.snapshot import snapshot
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, JournalError
 from dovetail.model.hop import Hop
 
-if TYPE_CHECKING:
-    from dovetail.lake.reader import ServerReader
-
 T = TypeVar("T")
 MAX_SOURCES = 200
 SEALED_WINDOW_HOPS = 512
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +136,18 @@ def _open_journal(stack: contextlib.ExitStack, path: Path, sealed: Mapping[str, 
     return JournalWithLake(reader, sealed.get(reader.identity.server))
 
 
-def _open_lake(lake: Path | None, damages: list[Damage]) -> list[ServerReader]:
+def _open_lake(lake: Path | None, damages: list[Damage]) -> list[HopSource]:
     """Each server of a lake by itself: the bad manifest of one hides no other."""
     if lake is None:
         return []
-    if not (lake / MANIFESTS).is_dir() and lake.is_dir() and any(lake.iterdir()):
+    from dovetail.lake.reader import ServerReader  # loads Arrow
+
+    store = LocalStore(lake)
+    found = snapshot(store)
+    if not found.servers and not found.damages and lake.is_dir() and any(lake.iterdir()):
         damages.append(Damage(lake.name, "has no manifests: it is not a lake"))
-    sources: list[ServerReader] = []
-    for folder in sorted({path.parent for path in manifest_paths(lake)}):
-        sources += attempt(f"{lake.name}/{folder.name}", damages, partial(_open_sealed, lake, folder))
-    return sources
-
-
-def _open_sealed(lake: Path, folder: Path) -> ServerReader:
-    from dovetail.lake.reader import ServerReader
-
-    manifests: list[Manifest] = []
-    for _ in range(_ATTEMPTS):
-        with contextlib.suppress(FileNotFoundError):  # a compaction has replaced one since they were listed
-            manifests = [read_manifest(path) for path in standing_paths(folder.glob("[0-9]*.json"))]
-            break
-    if not manifests:
-        raise JournalError(f"the manifests in {folder} are being replaced; look again")
-    return ServerReader(lake, manifests)
+    damages += [Damage(f"{lake.name}/{directory}", str(damage)) for directory, damage in found.damages.items()]
+    return [ServerReader(store, manifests) for manifests in found.servers.values()]
 
 
 def check_site(site: Site) -> None:

@@ -18,6 +18,7 @@ from dovetail.demo.site import BROKER
 from dovetail.demo.tampering import Tamperer
 from dovetail.journal.reader import read_identity
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.times import to_datetime
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def write_trust(layout: Layout) -> None:
 
 def seal_all(layout: Layout) -> int:
     """Seal every journal; how many hops."""
-    manifests = [seal_journal(path, layout.lake) for path in sorted(layout.journals.glob("*.journal"))]
+    lake = LocalStore(layout.lake)
+    manifests = [seal_journal(path, lake) for path in sorted(layout.journals.glob("*.journal"))]
     return sum(manifest.end for manifest in manifests if manifest is not None)
 
 

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dovetail.demo.faults import Fault, Kind
-from dovetail.lake.manifest import SealedFile, read_manifests
+from dovetail.lake.manifest import SealedFile
+from dovetail.lake.snapshot import snapshot
+from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Stage
 from dovetail.runtime.clock import now_us
@@ -70,7 +72,8 @@ class Tamperer:
         raise DovetailError(f"{server} delivered nothing that could be tampered with")
 
     def _files(self, server: str) -> list[SealedFile]:
-        return [file for manifest in read_manifests(self._lake, server) for file in manifest.files]
+        manifests = snapshot(LocalStore(self._lake), server).check().manifests()
+        return [file for manifest in manifests for file in manifest.files]
 
     def _read(self, file: SealedFile) -> pa.Table:
         # as one file, not as a dataset: the columns in the path are no columns of the file

@@ -1,10 +1,10 @@
-"""The index beside each sealed file: where a message's hops lie in it, and the roots of its blocks of leaves.
+"""The index beside each sealed file: in which rows a message is, and the roots of the file's blocks of leaves.
 
 With it one message is found, and proven, without reading a file's columns. It is an aid and no part of the lake's
 truth: what it points to is compared with the rows, block roots must fold to the root that the manifest announces, and a
 reader does without it where it is missing or not that of the file.
 
-    LAKE/_index/<server>/<first seq>-<last seq>.index, named after its file, all integers little-endian:
+All integers are little-endian:
 
     offset   bytes   field
     0        8       "DOVEIDX1"
@@ -21,78 +21,71 @@ reader does without it where it is missing or not that of the file.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import struct
 from array import array
-from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Sequence
 from sys import byteorder
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.lake.manifest import SealedFile, server_slug
+from dovetail.lake.layout import index_key
+from dovetail.lake.manifest import SealedFile
+from dovetail.lake.store import Store
+from dovetail.model.errors import JournalDamaged
 from dovetail.tlog.tree import HASH_BYTES, fold_perfect
 
-INDEXES = "_index"
 BLOCK_LEVEL = 8
 BLOCK_LEAVES = 1 << BLOCK_LEVEL
-MAX_RUNS = 1 << 26
 _MAGIC = b"DOVEIDX1"
 _HEAD = struct.Struct("<8s32s32sQQ")
 _KEY_BYTES = 8
 _RUN_BYTES = _KEY_BYTES + 4 + 4
 
 
-def index_directory(lake: Path, server: str) -> Path:
-    """Where the indexes of a server's files lie."""
-    return lake / INDEXES / server_slug(server)
+class IndexBuilder:
+    """The index and the root of a file, from its rows in order."""
 
-
-def index_path(lake: Path, server: str, file: str) -> Path:
-    """The index of the Parquet file at this path."""
-    name = PurePosixPath(file).stem.removeprefix(f"{server_slug(server)}.")
-    return index_directory(lake, server) / f"{name}.index"
-
-
-class RunCollector:
-    """The runs of a file's rows, as they are written."""
-
-    __slots__ = ("_counts", "_firsts", "_keys", "_last", "_rows")
+    __slots__ = ("_blocks", "_counts", "_firsts", "_keys", "_last", "_leaves", "rows")
 
     def __init__(self) -> None:
         self._keys = array("Q")
         self._firsts = array("I")
         self._counts = array("I")
         self._last: bytes | None = None
-        self._rows = 0
+        self._leaves: list[bytes] = []
+        self._blocks: list[bytes] = []
+        self.rows = 0
 
-    def add(self, message: bytes) -> None:
-        """The next row is of this message."""
-        if message == self._last:
-            self._counts[-1] += 1
-        else:
-            self._keys.append(int.from_bytes(message[:_KEY_BYTES], "big"))
-            self._firsts.append(self._rows)
-            self._counts.append(1)
-            self._last = message
-        self._rows += 1
+    def add(self, messages: Iterable[bytes], leaves: Sequence[bytes]) -> None:
+        """Append rows: the message and the leaf hash of each."""
+        for message in messages:
+            if message == self._last:
+                self._counts[-1] += 1
+            else:
+                self._keys.append(int.from_bytes(message[:_KEY_BYTES], "big"))
+                self._firsts.append(self.rows)
+                self._counts.append(1)
+                self._last = message
+            self.rows += 1
+        self._leaves += leaves
+        whole = len(self._leaves) & -BLOCK_LEAVES
+        for start in range(0, whole, BLOCK_LEAVES):
+            self._blocks.append(fold_perfect(self._leaves[start : start + BLOCK_LEAVES]))
+        del self._leaves[:whole]
 
-    def encode(self, parquet_sha256: bytes, block_roots: Sequence[bytes]) -> bytes:
+    def root(self) -> bytes:
+        """The root of the file, whose rows must be a power of two."""
+        return fold_perfect(self._blocks or self._leaves)
+
+    def encode(self, parquet_sha256: str) -> bytes:
         """The bytes of the index."""
         order = pc.sort_indices(_arrow(self._keys))
         parts = [_encode_column(values, order) for values in (self._keys, self._firsts, self._counts)]
-        body = b"".join((*parts, *block_roots))
+        body = b"".join((*parts, *self._blocks))
         digest = hashlib.sha256(body).digest()
-        return _HEAD.pack(_MAGIC, parquet_sha256, digest, len(self._keys), len(block_roots)) + body
-
-
-def fold_blocks(leaves: Sequence[bytes]) -> list[bytes]:
-    """The roots of a file's blocks; none where it has fewer rows than a block."""
-    if len(leaves) < BLOCK_LEAVES:
-        return []
-    return [fold_perfect(leaves[start : start + BLOCK_LEAVES]) for start in range(0, len(leaves), BLOCK_LEAVES)]
+        return _HEAD.pack(_MAGIC, bytes.fromhex(parquet_sha256), digest, len(self._keys), len(self._blocks)) + body
 
 
 class FileIndex:
@@ -100,34 +93,39 @@ class FileIndex:
 
     __slots__ = ("_blocks", "_data", "_runs")
 
-    def __init__(self, data: bytes | mmap.mmap, runs: int, blocks: int) -> None:
+    def __init__(self, data: bytes, runs: int, blocks: int) -> None:
         self._data = data
         self._runs = runs
         self._blocks = blocks
 
     @classmethod
-    def open(cls, lake: Path, server: str, file: SealedFile) -> FileIndex | None:
+    def open(cls, store: Store, server: str, file: SealedFile) -> FileIndex | None:
         """The index of a file; None where it is missing, damaged or that of other bytes."""
+        blocks = file.rows >> BLOCK_LEVEL
+        limit = _HEAD.size + file.rows * _RUN_BYTES + blocks * HASH_BYTES
         try:
-            with index_path(lake, server, file.path).open("rb") as handle:
-                data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
+            data = store.get(index_key(server, file.path), 0, limit + 1)
+        except (OSError, JournalDamaged):
             return None
         if len(data) < _HEAD.size:
             return None
-        magic, parquet_sha256, digest, runs, blocks = _HEAD.unpack_from(data)
-        expected_blocks = file.rows >> BLOCK_LEVEL
-        if magic != _MAGIC or parquet_sha256.hex() != file.sha256 or blocks != expected_blocks or runs > MAX_RUNS:
+        magic, parquet_sha256, digest, runs, own_blocks = _HEAD.unpack_from(data)
+        if magic != _MAGIC or parquet_sha256.hex() != file.sha256 or own_blocks != blocks or runs > file.rows:
             return None
         if len(data) != _HEAD.size + runs * _RUN_BYTES + blocks * HASH_BYTES:
             return None
-        with memoryview(data) as view, view[_HEAD.size :] as body:
-            if hashlib.sha256(body).digest() != digest:
+        with memoryview(data) as view:
+            if hashlib.sha256(view[_HEAD.size :]).digest() != digest:
                 return None
         return cls(data, runs, blocks)
 
+    @property
+    def memory_bytes(self) -> int:
+        """How much memory it takes."""
+        return len(self._data)
+
     def runs_of(self, prefix: bytes) -> list[tuple[int, int]]:
-        """Runs, as first row and number of rows, of messages that may begin with `prefix`; in the order of rows."""
+        """Runs of messages that may begin with `prefix`, as first row and number of rows, in the order of rows."""
         head = prefix[:_KEY_BYTES]
         low = int.from_bytes(head.ljust(_KEY_BYTES, b"\x00"), "big")
         high = int.from_bytes(head.ljust(_KEY_BYTES, b"\xff"), "big")

@@ -1,45 +1,30 @@
-"""The lake: where sealed hops lie, what their columns are, and the manifests that announce them.
+"""Manifests: what a sealing or a compaction added to the lake, and the signed checkpoint that it leads to.
 
-    LAKE/fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.parquet
-    LAKE/_manifests/<server>/<first seq>-<last seq>.json
-    LAKE/_index/<server>/<first seq>-<last seq>.index        an aid to find messages: see `index`
+Manifests of a server are numbered. Whoever adds one creates the next number, which succeeds only once: that is the
+commit point. A file counts only when a manifest that counts announces it.
 
-`<server>` is readable text of the server's URI and 8 hex digits of its SHA-256. A Parquet file counts only when a
-manifest announces it; a manifest is written last, whole, and never again. Readers that list files skip names with a
-leading `_` or `.`.
-
-A compaction writes a manifest of a higher generation, `<first seq>-<last seq>.g<generation>.json`, over the hops of one
-or several others. From the moment it has its name, manifests of lower generations whose hops it covers do not count: so
-one rename replaces them all, and `standing_paths` tells by the names alone which ones count.
+A compaction's manifest names in `replaces` all manifests whose place it takes, also those that they had replaced
+before. Which manifests count follows from these lists alone, whatever has been deleted since: see `snapshot`.
 """
 
 from __future__ import annotations
 
-import bisect
-import hashlib
-import os
-import re
-from collections.abc import Iterable
-from pathlib import Path
-
 import msgspec
 
 from dovetail.fabrics import check_name
+from dovetail.lake.layout import check_data_key, manifest_key, manifest_prefix, range_manifest_name, retained_key
 from dovetail.model.errors import CheckpointError, JournalDamaged
 from dovetail.tlog.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.tlog.tree import Frontier
 
-MANIFEST_FORMAT = 1
-COMPACTED_FORMAT = 2
-MANIFESTS = "_manifests"
+MANIFEST_FORMAT = 3
+SEALED_FORMAT, COMPACTED_FORMAT = 1, 2
+"""The formats without numbers, of a sealing and of a compaction, which are still read."""
 MAX_MANIFEST_BYTES = 64 << 20
-_MAX_SLUG_CHARS = 80
-_ATTEMPTS = 5
-_MANIFEST_NAME = re.compile(r"([0-9]{19})-([0-9]{19})(?:\.g([0-9]{6}))?\.json")
 
 
-class KeptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a compaction kept of the messages whose bytes it removed from a file: a Parquet file beside it."""
+class RetainedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of the messages whose bytes a compaction removed from a file: a Parquet file beside it."""
 
     path: str
     rows: int
@@ -61,7 +46,7 @@ class EarlierCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One Parquet file: a perfect subtree of the journal's tree.
 
-    A compaction adds `kept`, and in `bytes_until_us` the earliest expiry of the bytes that it left; 0 is unknown.
+    A compaction adds `retained`, and in `bytes_until_us` the earliest expiry of the bytes that it left; 0 is unknown.
     """
 
     path: str
@@ -72,7 +57,7 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     bytes: int
     sha256: str
     root: str
-    kept: KeptFile | None = None
+    retained: RetainedFile | None = msgspec.field(default=None, name="kept")
     bytes_until_us: int = 0
 
     @property
@@ -87,10 +72,10 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one sealing added: its files, and the signed checkpoint that their roots lead to.
+    """What one sealing or compaction added: its files, and the signed checkpoint that their roots lead to.
 
     `frontier` are the peaks of the tree after the last file, so that the next sealing need not read earlier manifests.
-    One that a compaction wrote has a `generation`, and the checkpoints of the manifests that it replaced.
+    A compaction keeps in `earlier` the checkpoints of the manifests that it replaced. `generation` is of format 2.
     """
 
     format: int
@@ -100,11 +85,23 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checkpoint: str
     frontier: list[str]
     files: list[SealedFile]
+    number: int | None = None
+    replaces: list[int | str] = []
     generation: int = 0
     earlier: list[EarlierCheckpoint] = []
 
     def __post_init__(self) -> None:
         check_name(self.fabric)
+
+    @property
+    def id(self) -> int | str:
+        """How `replaces` names it."""
+        return range_manifest_name(self.first_seq, self.end, self.generation) if self.number is None else self.number
+
+    @property
+    def is_compaction(self) -> bool:
+        """It replaced others, and no hop is new."""
+        return bool(self.replaces) or self.generation > 0
 
     @property
     def first_seq(self) -> int:
@@ -128,118 +125,57 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _decoder = msgspec.json.Decoder(Manifest)
 
 
-def server_slug(server: str) -> str:
-    """A server's URI as part of a file name: readable, and unique by its hash."""
-    text = re.sub(r"[^A-Za-z0-9.-]+", "-", server.partition("://")[2]).strip("-.") or "server"
-    return f"{text[:_MAX_SLUG_CHARS]}-{hashlib.sha256(server.encode()).hexdigest()[:8]}"
-
-
-def range_name(first_seq: int, end: int) -> str:
-    """A range of hops as part of a file name, both ends included, sorting as numbers do."""
-    return f"{first_seq:019d}-{end - 1:019d}"
-
-
-def manifest_directory(lake: Path, server: str) -> Path:
-    """Where the manifests of a server lie."""
-    return lake / MANIFESTS / server_slug(server)
-
-
-def manifest_name(first_seq: int, end: int, generation: int = 0) -> str:
-    """The file name of a manifest."""
-    return f"{range_name(first_seq, end)}{generation_mark(generation)}.json"
-
-
-def generation_mark(generation: int) -> str:
-    """What stands in the names of a generation's files; nothing for what a sealing wrote."""
-    return f".g{generation:06d}" if generation else ""
-
-
-def manifest_paths(lake: Path, server: str | None = None) -> list[Path]:
-    """Manifests that count, of one server or of all, each server's in the order of its hops."""
-    if server is not None:
-        return standing_paths(manifest_directory(lake, server).glob("[0-9]*.json"))
-    return standing_paths((lake / MANIFESTS).glob("*/[0-9]*.json"))
-
-
-def standing_paths(paths: Iterable[Path]) -> list[Path]:
-    """Those of these manifests that none of a higher generation replaces, in order."""
-    ordered = sorted(paths)
-    by_directory: dict[Path, list[tuple[str, str, str, Path]]] = {}
-    for path in ordered:
-        if (name := _MANIFEST_NAME.fullmatch(path.name)) is not None:
-            by_directory.setdefault(path.parent, []).append((name[1], name[2], name[3] or "", path))
-    replaced: set[Path] = set()
-    for named in by_directory.values():
-        for first, last, generation, _ in named:
-            # numbers of one width compare as their texts do
-            for other in named[bisect.bisect_left(named, (first,)) :] if generation else ():
-                if other[0] > last:
-                    break
-                if other[1] <= last and other[2] < generation:
-                    replaced.add(other[3])
-    return [path for path in ordered if path not in replaced]
-
-
-def read_manifest(path: Path) -> Manifest:
-    """One manifest; JournalDamaged where it is not whole or contradicts itself."""
-    if path.stat().st_size > MAX_MANIFEST_BYTES:
-        raise JournalDamaged(f"{path} has {path.stat().st_size} bytes, expected at most {MAX_MANIFEST_BYTES}")
-    try:
-        manifest = _decoder.decode(path.read_bytes())
-        expected = COMPACTED_FORMAT if manifest.generation else MANIFEST_FORMAT
-        if manifest.format != expected or not manifest.files:
-            raise JournalDamaged(f"{path} has manifest format {manifest.format}, expected {expected}")
-        signed, tree = manifest.signed_checkpoint(), manifest.tree()
-    except (msgspec.DecodeError, CheckpointError, ValueError) as error:
-        raise JournalDamaged(f"{path} is not a manifest: {error}") from None
-    position = manifest.first_seq
-    for file in manifest.files:
-        if file.first_seq != position or file.rows < 1 or file.rows & (file.rows - 1) or position % file.rows:
-            raise JournalDamaged(f"{path}: {file.path} is not the subtree that follows hop {position}")
-        position = file.end
-    if signed.size != position or signed.checkpoint.origin != manifest.server or signed.root != tree.root():
-        raise JournalDamaged(f"{path}: the checkpoint is not that of its files")
-    if path.name != manifest_name(manifest.first_seq, manifest.end, manifest.generation):
-        raise JournalDamaged(f"{path} is named after other hops than it announces")
-    return manifest
-
-
-def read_manifests(lake: Path, server: str | None = None) -> list[Manifest]:
-    """All manifests that count, of one server or of all."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return [read_manifest(path) for path in manifest_paths(lake, server)]
-        except FileNotFoundError:
-            continue  # a compaction has replaced it since it was listed
-    return [read_manifest(path) for path in manifest_paths(lake, server)]
-
-
-def latest_manifest(lake: Path, server: str) -> Manifest | None:
-    """The manifest that goes furthest for this server."""
-    paths = manifest_paths(lake, server)
-    return read_manifest(paths[-1]) if paths else None
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
-    """A manifest as its file has it."""
+    """A manifest as its object has it."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-def publish(path: Path, data: bytes) -> None:
-    """Write a whole file durably: to a temporary name, fsynced, then renamed."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-    publish_written(temporary, path)
-
-
-def publish_written(temporary: Path, path: Path) -> None:
-    """Give a written file its name, durably."""
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
+def parse_manifest(key: str, data: bytes) -> Manifest:
+    """The manifest under this key; JournalDamaged where it is not whole, contradicts itself or names other objects."""
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise JournalDamaged(f"{key} has over {MAX_MANIFEST_BYTES} bytes, expected at most {MAX_MANIFEST_BYTES}")
     try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        manifest = _decoder.decode(data)
+        if not manifest.files:
+            raise JournalDamaged(f"{key} announces no file")
+        signed, tree = manifest.signed_checkpoint(), manifest.tree()
+    except (msgspec.DecodeError, CheckpointError, ValueError) as error:
+        raise JournalDamaged(f"{key} is not a manifest: {error}") from None
+    _check_identity(key, manifest)
+    position = manifest.first_seq
+    for file in manifest.files:
+        if file.first_seq != position or file.rows < 1 or file.rows & (file.rows - 1) or position % file.rows:
+            raise JournalDamaged(f"{key}: {file.path[:200]!r} is not the subtree that follows hop {position}")
+        _check_file(key, manifest, file)
+        position = file.end
+    if signed.size != position or signed.checkpoint.origin != manifest.server or signed.root != tree.root():
+        raise JournalDamaged(f"{key}: the checkpoint is not that of its files")
+    return manifest
+
+
+def _check_identity(key: str, manifest: Manifest) -> None:
+    """Format, number and key belong together, and it replaces only older ones."""
+    is_numbered = manifest.format == MANIFEST_FORMAT
+    expected = COMPACTED_FORMAT if manifest.generation else SEALED_FORMAT
+    if is_numbered != (manifest.number is not None) or (is_numbered and manifest.generation):
+        raise JournalDamaged(f"{key} has manifest format {manifest.format} with the fields of another")
+    if not is_numbered and manifest.format != expected:
+        raise JournalDamaged(f"{key} has manifest format {manifest.format}, expected {expected} or {MANIFEST_FORMAT}")
+    if manifest.number is None:
+        own = f"{manifest_prefix(manifest.server)}{manifest.id}.json"
+    else:
+        own = manifest_key(manifest.server, manifest.number)
+        if any(isinstance(other, int) and other >= manifest.number for other in manifest.replaces):
+            raise JournalDamaged(f"{key} replaces manifests that are not older than it")
+    if key != own:
+        raise JournalDamaged(f"{key} is named after other hops or another server than it announces")
+
+
+def _check_file(key: str, manifest: Manifest, file: SealedFile) -> None:
+    """It lies where a sealing of these hops puts it, and so does what is beside it."""
+    try:
+        check_data_key(file.path, manifest.server, manifest.fabric, file.first_seq, file.end)
+        if file.retained is not None and file.retained.path != retained_key(file.path):
+            raise JournalDamaged(f"{file.retained.path[:200]!r} is not what is retained of {file.path}")
+    except JournalDamaged as error:
+        raise JournalDamaged(f"{key}: {error}") from None

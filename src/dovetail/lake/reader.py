@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,9 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dovetail.journal.hop_source import MAX_MATCHES, CommittedHop, HopRange
-from dovetail.lake.index import BLOCK_LEVEL, FileIndex, fold_blocks
-from dovetail.lake.manifest import MANIFESTS, Manifest, SealedFile, read_manifests
+from dovetail.lake.index import BLOCK_LEAVES, BLOCK_LEVEL, FileIndex
+from dovetail.lake.manifest import Manifest, SealedFile
 from dovetail.lake.rows import LEAF_COLUMNS, hash_rows, list_columns, read_words
+from dovetail.lake.snapshot import snapshot
+from dovetail.lake.store import Store
 from dovetail.model.address import Address
 from dovetail.model.errors import CheckpointError, JournalDamaged
 from dovetail.model.hop import Hop
@@ -32,6 +33,7 @@ from dovetail.tlog.tree import Frontier, fold_perfect
 
 _MAX_BLOCKS_CACHED = 256
 _MAX_FILES_OPEN = 16
+_MAX_INDEX_BYTES_CACHED = 256 << 20
 _MAX_FOUND_CACHED = 4_096
 _RANGE_HOPS = 2_048
 
@@ -45,8 +47,8 @@ class ServerReader:
     No range that `read` gives spans two files, so that a damaged file hides no other.
     """
 
-    def __init__(self, lake: Path, manifests: Sequence[Manifest], searched: TimeRange | None = None) -> None:
-        self._lake = lake
+    def __init__(self, store: Store, manifests: Sequence[Manifest], searched: TimeRange | None = None) -> None:
+        self._store = store
         self._latest = manifests[-1]
         self._files = [file for manifest in manifests for file in manifest.files]
         self._starts = [file.first_seq for file in self._files]
@@ -54,17 +56,13 @@ class ServerReader:
         self._found: dict[Address, list[CommittedHop]] = {}
         self._blocks: dict[int, list[bytes]] = {}
         self._indexes: dict[int, FileIndex | None] = {}
+        self._index_bytes = 0
         self._leaf_blocks: dict[int, list[bytes]] = {}
         self._parquets: dict[int, Any] = {}
-        position = 0
-        for file in self._files:
-            if file.first_seq != position:
-                raise JournalDamaged(f"{lake}: hops {position} to {file.first_seq - 1} of {self.server} are missing")
-            position = file.end
 
     @property
     def _where(self) -> str:
-        return f"{self._lake}: {self.server}"
+        return f"{self._store}: {self.server}"
 
     @property
     def server(self) -> str:
@@ -87,7 +85,7 @@ class ServerReader:
         try:
             return parse_verifier(self._latest.key)
         except CheckpointError as error:
-            raise JournalDamaged(f"{self._lake}: the key of {self.server}: {error}") from None
+            raise JournalDamaged(f"{self._store}: the key of {self.server}: {error}") from None
 
     def latest_checkpoint(self) -> SignedCheckpoint | None:
         """The checkpoint of the last sealing."""
@@ -138,7 +136,12 @@ class ServerReader:
 
     def _index(self, file: SealedFile) -> FileIndex | None:
         if file.first_seq not in self._indexes:
-            self._indexes[file.first_seq] = FileIndex.open(self._lake, self.server, file)
+            index = FileIndex.open(self._store, self.server, file)
+            self._index_bytes += 0 if index is None else index.memory_bytes
+            if self._index_bytes > _MAX_INDEX_BYTES_CACHED:
+                self._indexes.clear()
+                self._index_bytes = 0 if index is None else index.memory_bytes
+            self._indexes[file.first_seq] = index
         return self._indexes[file.first_seq]
 
     def raw(self, address: Address) -> bytes | None:
@@ -222,7 +225,8 @@ class ServerReader:
         roots = [] if index is None else index.block_roots()
         if roots and fold_perfect(roots).hex() == file.root:
             return roots
-        return fold_blocks(list(self._leaves(file.first_seq, file.end)))
+        leaves = list(self._leaves(file.first_seq, file.end))
+        return [fold_perfect(leaves[start : start + BLOCK_LEAVES]) for start in range(0, len(leaves), BLOCK_LEAVES)]
 
     def _leaves(self, first: int, end: int) -> Iterator[bytes]:
         """Leaf hashes of hops."""
@@ -264,27 +268,25 @@ class ServerReader:
         parquet = self._parquets.get(file.first_seq)
         if parquet is not None:
             return parquet
-        path = self._lake / file.path
         try:
-            parquet = pq.ParquetFile(path)
+            parquet = pq.ParquetFile(self._store.open(file.path))
         except (OSError, pa.ArrowException) as error:
-            raise JournalDamaged(f"{path} cannot be read: {error}") from None
-        if parquet.metadata.num_rows != file.rows:
-            raise JournalDamaged(f"{path} has {parquet.metadata.num_rows} rows, its manifest says {file.rows}")
+            raise JournalDamaged(f"{self._store}: {file.path} cannot be read: {error}") from None
+        rows = parquet.metadata.num_rows
+        if rows != file.rows:
+            raise JournalDamaged(f"{self._store}: {file.path} has {rows} rows, its manifest says {file.rows}")
         if len(self._parquets) >= _MAX_FILES_OPEN:
             self._parquets.clear()
         self._parquets[file.first_seq] = parquet
         return parquet
 
 
-def open_lake(lake: Path, searched: TimeRange | None = None) -> list[ServerReader]:
-    """Readers of all servers in a lake."""
-    if not (lake / MANIFESTS).is_dir():
-        raise JournalDamaged(f"{lake} has no manifests: it is not a lake")
-    by_server: dict[str, list[Manifest]] = {}
-    for manifest in read_manifests(lake):
-        by_server.setdefault(manifest.server, []).append(manifest)
-    return [ServerReader(lake, manifests, searched) for _, manifests in sorted(by_server.items())]
+def open_lake(store: Store, searched: TimeRange | None = None) -> list[ServerReader]:
+    """Readers of all servers in a lake; JournalDamaged where the manifests of one cannot be used."""
+    servers = snapshot(store).check().servers
+    if not servers:
+        raise JournalDamaged(f"{store} has no manifests: it is not a lake")
+    return [ServerReader(store, manifests, searched) for manifests in servers.values()]
 
 
 def _overlaps(file: SealedFile, searched: TimeRange) -> bool:

@@ -1,7 +1,8 @@
-"""Rows of the lake as the leaves they are: what a leaf entry commits to can be read back from a row."""
+"""The columns of sealed files, and the leaf hashes of rows: all that a leaf entry commits to is in the row."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,27 @@ from dovetail.model.errors import JournalDamaged
 from dovetail.model.hop import Reason, Stage
 from dovetail.tlog.leaf import NO_DIGEST, encode_tail, hash_run
 
+LAKE_SCHEMA = pa.schema(
+    [
+        pa.field("server", pa.string(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("stage", pa.string(), nullable=False),
+        pa.field("message", pa.binary(), nullable=False),
+        pa.field("counterpart", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("size", pa.int64()),
+        pa.field("digest", pa.binary()),
+        pa.field("leaf", pa.binary(), nullable=False),
+    ]
+)
+"""Columns of a file; `fabric` and `date` are in its key. `leaf` is the beginning of the hop's leaf hash."""
+
 LEAF_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size", "digest"]
+CHECK_BYTES = 8
+"""How much of a leaf hash the column `leaf` has."""
+
 _STAGES = {str(stage): stage for stage in Stage}
 _REASONS = {str(reason): reason for reason in Reason}
 
@@ -32,7 +53,7 @@ def read_words(where: str, seq: int, stage: str, reason: str | None) -> tuple[St
 
 
 def hash_rows(where: str, table: Any) -> Iterator[bytes]:
-    """Leaf hashes of rows in order; rows that differ only in their counterpart are hashed as the run they were."""
+    """Leaf hashes of rows in order; rows that differ only in their counterpart are hashed as one run."""
     seqs, times, stages, messages, counterparts, reasons, sizes, digests = list_columns(table)
     start, rows = 0, len(seqs)
     while start < rows:
@@ -52,3 +73,13 @@ def hash_rows(where: str, table: Any) -> Iterator[bytes]:
         digest = NO_DIGEST if digests[start] is None else digests[start]
         yield from hash_run(seqs[start], times[start], messages[start], tails, digest, sizes[start] or 0)
         start = stop
+
+
+def check_rows(where: str, table: Any) -> list[bytes]:
+    """Leaf hashes of rows with all columns; JournalDamaged where a row is not as it was sealed."""
+    leaves = list(hash_rows(where, table))
+    columns = (table.column(name).to_pylist() for name in ("seq", "leaf", "raw", "digest"))
+    for leaf, (seq, check, raw, digest) in zip(leaves, zip(*columns, strict=True), strict=True):
+        if leaf[:CHECK_BYTES] != check or (raw is not None and hashlib.sha256(raw).digest() != digest):
+            raise JournalDamaged(f"{where}: hop {seq} is not as it was sealed")
+    return leaves

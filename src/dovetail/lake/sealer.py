@@ -1,18 +1,23 @@
-"""Sealing as a process: every journal of the site goes to the lake, again and again.
+"""Sealing as a process: every journal of a site is sealed again and again, and the lake kept tidy.
 
 A journal is read beside the server that writes it. One that cannot be sealed now (no checkpoint yet, no room, damage)
-is told of and tried again the next time; the others go on.
+is reported and tried again the next time; the others go on.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dovetail.lake.retain import DEFAULT_GRACE_S, sweep
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import Store
 from dovetail.model.errors import DovetailError
+
+SWEEP_INTERVAL_S = 3600.0
 
 log = logging.getLogger("dovetail.seal")
 
@@ -20,22 +25,35 @@ log = logging.getLogger("dovetail.seal")
 class Sealer:
     """Seals journals into a lake until stopped; `stop` may be called from anywhere, also from a signal handler."""
 
-    def __init__(self, journals: Sequence[Path], lake: Path, *, interval_s: float, target_bytes: int) -> None:
+    def __init__(
+        self,
+        journals: Sequence[Path],
+        lake: Store,
+        *,
+        interval_s: float,
+        target_bytes: int,
+        grace_s: float = DEFAULT_GRACE_S,
+    ) -> None:
         self._journals = journals
         self._lake = lake
         self._interval_s = interval_s
         self._target_bytes = target_bytes
+        self._grace_s = grace_s
         self._stopped = threading.Event()
-        self._problems: dict[Path, str] = {}
+        self._problems: dict[object, str] = {}
 
     def stop(self) -> None:
         """Let `run` end after one last sealing."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Seal now and then, and once more at the end: what the servers wrote before they stopped is sealed too."""
+        """Seal at every interval, and once more at the end: what servers wrote as they stopped is sealed too."""
+        next_sweep_s = time.monotonic() + SWEEP_INTERVAL_S
         while not self._stopped.wait(self._interval_s):
             self.seal()
+            if time.monotonic() >= next_sweep_s:
+                self.sweep()
+                next_sweep_s = time.monotonic() + SWEEP_INTERVAL_S
         self.seal()
 
     def seal(self) -> int:
@@ -56,15 +74,26 @@ class Sealer:
                 log.info("sealed %d hops of %s in %d files", count, manifest.server, len(manifest.files))
         return hops
 
-    def _note(self, path: Path, problem: str | None) -> None:
-        """Tell of a problem when it is new, and of its end."""
-        before = self._problems.pop(path, None)
+    def sweep(self) -> None:
+        """Delete what compactions replaced, and what interrupted writers left, once its time is over."""
+        try:
+            swept = sweep(self._lake, grace_s=self._grace_s)
+        except (DovetailError, OSError) as error:
+            self._note(self._lake, f"{self._lake} is not swept: {_text_of(error)}")
+            return
+        self._note(self._lake, None)
+        if swept.files:
+            log.info("deleted %d replaced or abandoned files (%d bytes)", swept.files, swept.bytes)
+
+    def _note(self, subject: object, problem: str | None) -> None:
+        """Report a problem when it is new, and when it is over."""
+        before = self._problems.pop(subject, None)
         if problem is not None:
-            self._problems[path] = problem
+            self._problems[subject] = problem
             if problem != before:
-                log.error("%s; it is tried again every %g s", problem, self._interval_s)
+                log.error("%s; it is tried again", problem)
         elif before is not None:
-            log.info("%s can be sealed again", path)
+            log.info("%s is all right again", subject)
 
 
 def _text_of(error: Exception) -> str:

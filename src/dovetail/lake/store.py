@@ -21,11 +21,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import pyarrow as pa
+from dovetail.model.errors import JournalDamaged, JournalError
 
-from dovetail.model.errors import JournalDamaged
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCRATCH = "_scratch"
 SCRATCH_AGE_S = 86_400
@@ -89,6 +90,9 @@ class LocalStore:
 
     root: Path
 
+    def __str__(self) -> str:
+        return str(self.root)
+
     def put_file(self, key: str, path: Path) -> None:
         """Give a file of `scratch` its name. An equal object may exist already; a different one is JournalDamaged."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -125,7 +129,9 @@ class LocalStore:
         directory, slash, beginning = prefix.rpartition("/")
         try:
             with self._directory(directory) as descriptor:
-                yield from _walk(descriptor, directory + slash, beginning)
+                for entry in _walk(descriptor, directory + slash, beginning):
+                    if not entry.key.startswith(f"{SCRATCH}/"):
+                        yield entry
         except (FileNotFoundError, JournalDamaged):
             return
 
@@ -144,6 +150,8 @@ class LocalStore:
 
     def open(self, key: str) -> pa.NativeFile:
         """An object to be read at any position."""
+        import pyarrow as pa  # loaded only where files are read: servers ask for manifests alone
+
         with self._opened(key) as descriptor:
             return pa.OSFile(f"/dev/fd/{descriptor}")
 
@@ -171,6 +179,10 @@ class LocalStore:
                 os.link(path, name, dst_dir_fd=descriptor, follow_symlinks=False)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise JournalError(f"{self.root}: its file system has no hard links, which a lake needs") from None
+                raise
             os.fsync(descriptor)
             return True
 

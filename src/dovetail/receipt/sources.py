@@ -30,8 +30,9 @@ def open_sources(
             raise ReceiptError("two of the journals are of the same server")
         if lake is not None:
             from dovetail.lake.reader import open_lake
+            from dovetail.lake.store import LocalStore
 
-            for source in open_lake(lake, searched):
+            for source in open_lake(LocalStore(lake), searched):
                 sources.setdefault(source.server, source)
         yield list(sources.values())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dovetail.lake.manifest import publish, server_slug
+from dovetail.journal.durable_file import replace_file
+from dovetail.lake.layout import server_slug
 from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, Checkpoint, parse_checkpoint
 
@@ -28,4 +29,4 @@ def remember(folder: Path, note: str) -> None:
     """Keep a cosigned note durably in place of the server's last one; call it before the note is handed out."""
     folder.mkdir(parents=True, exist_ok=True)
     origin = parse_checkpoint(note).checkpoint.origin
-    publish(folder / f"{server_slug(origin)}{_SUFFIX}", note.encode())
+    replace_file(folder / f"{server_slug(origin)}{_SUFFIX}", note.encode())

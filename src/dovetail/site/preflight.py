@@ -9,7 +9,8 @@ from pathlib import Path
 from dovetail.audit.java import Java, Rejected, find_java
 from dovetail.journal.reader import JournalReader
 from dovetail.keys.signing import load_signing_key
-from dovetail.lake.manifest import latest_manifest
+from dovetail.lake.snapshot import read_head
+from dovetail.lake.store import LocalStore
 from dovetail.model.errors import JournalError, KeyFileError
 from dovetail.site.config import parse_listen
 from dovetail.site.config.sections import DashboardSection
@@ -100,12 +101,12 @@ def _find_old_copy(site: Site, table: ServerSection) -> Iterator[str]:
             return  # its name comes from its key, which it makes with its journal
         else:
             server, size = server_uri(table), 0
-        manifest = latest_manifest(site.config.lake.directory, server)
+        sealed = read_head(LocalStore(site.config.lake.directory), server).end
     except (JournalError, OSError):
         return  # the server itself says what is wrong with its journal
-    if manifest is not None and manifest.end > size:
+    if sealed > size:
         yield (
-            f"{table.label}: {journal} has {size} hops, and the lake has {manifest.end} of {server}: bring back the "
+            f"{table.label}: {journal} has {size} hops, and the lake has {sealed} of {server}: bring back the "
             "newest journal, or start under a new name; an old copy would contradict what was sealed"
         )
 

@@ -18,7 +18,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail.journal.reader import JournalReader
-from dovetail.lake.manifest import latest_manifest, manifest_paths, read_manifest
+from dovetail.lake.snapshot import read_head, read_heads
+from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError
 from dovetail.runtime.journal_metrics import disk_free
 from dovetail.site.servers import Site
@@ -111,12 +112,11 @@ class SiteCollector(Collector):
 
 
 def _unsealed_s(reader: JournalReader, lake: Path, server: str) -> float:
-    manifest = latest_manifest(lake, server)
-    oldest = next(reader.commits(manifest.end if manifest is not None else 0), None)
+    oldest = next(reader.commits(read_head(LocalStore(lake), server).end), None)
     return 0.0 if oldest is None else max(0.0, time.time() - oldest.first_at_us / 1_000_000)
 
 
 def _newest_sealed_us(lake: Path) -> int:
     """The time of the newest hop in the lake, from the last manifest of each server."""
-    latest = {path.parent: path for path in manifest_paths(lake)}
-    return max((read_manifest(path).files[-1].last_at_us for path in latest.values()), default=0)
+    heads = [head.manifest for head in read_heads(LocalStore(lake)) if head.manifest is not None]
+    return max((manifest.files[-1].last_at_us for manifest in heads), default=0)

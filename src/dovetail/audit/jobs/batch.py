@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from pyspark.sql.types import StructType
 
 from dovetail.audit import schemas
-from dovetail.audit.active_manifests import hops_read_again, standing_facts, without
+from dovetail.audit.active_manifests import active_facts, hops_read_again, without
 from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
-from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact, learn_manifest
+from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact
 from dovetail.audit.integrity import proven_paths
 from dovetail.audit.jobs.search import Search, distinct
 from dovetail.audit.leaves import with_leaves
@@ -29,11 +29,11 @@ from dovetail.audit.settings import AuditSettings
 from dovetail.audit.signatures import VERDICT_SCHEMA, verify_signatures
 from dovetail.audit.sources import (
     announced_files,
-    check_kept,
-    kept_paths,
+    check_retained,
     learn_files,
     read_digests,
     read_rows,
+    retained_urls,
 )
 from dovetail.audit.store import Store
 from dovetail.audit.tablefiles import local_rows, read_here, read_table, scan_here
@@ -41,6 +41,7 @@ from dovetail.audit.transforms import hops as hop_transforms
 from dovetail.audit.transforms import messages as message_transforms
 from dovetail.audit.transforms.hops import SERVERS_SCHEMA
 from dovetail.audit.transforms.swarm_messages import swarm_fields
+from dovetail.lake.store import Store as LakeStore
 from dovetail.model.errors import CheckpointError
 from dovetail.tlog.keys import parse_verifier
 
@@ -78,36 +79,35 @@ class Batch:
     """A batch being processed."""
 
     spark: SparkSession
-    lake: Path
+    lake: LakeStore
     store: Store
     settings: AuditSettings
     number: int
     say: Say
 
-    def process(self, paths: Sequence[Path]) -> None:
+    def process(self, manifests: Sequence[ManifestFact]) -> None:
         """Read what these manifests announce and write all silver tables of the batch."""
         before = self.store.facts(below=self.number)
         known = {file.path for file in before.files}
-        manifests = [learn_manifest(self.lake, path) for path in paths]
         everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
         own = {fact.path for fact in manifests}
-        standing = [fact for fact in standing_facts(everything).manifests if fact.path in own]
-        announced = [(server, file) for server, file in announced_files(standing) if file.path not in known]
+        active = [fact for fact in active_facts(everything).manifests if fact.path in own]
+        announced = [(server, file) for server, file in announced_files(active) if file.path not in known]
         self.say("integrity: hash files and leaves")
         files = learn_files(self.spark, self.lake, announced)
-        files = check_kept(self.lake, announced, files)
+        files = check_retained(self.lake, announced, files)
         proven = proven_paths(manifests, files)
-        again = hops_read_again(before, standing)
+        again = hops_read_again(before, active)
         rows = without(self._believed(files, proven), again)
         self.say("hops")
         self._write(schemas.HOPS, hop_transforms.hops(rows))
         self._write(SERVERS_TABLE, hop_transforms.servers(self._own(schemas.HOPS)))
         decoded_before = self._decoded_before(files)
-        self._decode(rows, files, kept_paths(self.lake, announced, files), decoded_before)
+        self._decode(rows, files, retained_urls(self.lake, announced, files), decoded_before)
         self._quarantine(rows, files, decoded_before)
         if any(fact.fabric == "won" for fact in files):
             self._verify([*before.manifests, *manifests])
-        self.store.finish_batch(self.number, BatchFacts(manifests=manifests, files=files))
+        self.store.finish_batch(self.number, BatchFacts(manifests=list(manifests), files=files))
 
     def _believed(self, files: Sequence[FileFact], proven: Collection[str]) -> DataFrame:
         """Rows as they were sealed. Only files in which the walk met an altered row have to be hashed a second time."""
@@ -129,7 +129,7 @@ class Batch:
         return read_rows(self.spark, self.lake, paths).withColumn("proven", F.lit(is_proven))
 
     def _decode(
-        self, rows: DataFrame, files: Sequence[FileFact], kept: Sequence[str], before: DataFrame | None
+        self, rows: DataFrame, files: Sequence[FileFact], retained: Sequence[str], before: DataFrame | None
     ) -> None:
         self.say("messages: decode")
         targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
@@ -143,8 +143,8 @@ class Batch:
         if "swarm" in here:
             said = swarm_fields(waiting.where("fabric = 'swarm'"), epochs=self.settings.epochs)
             decoded.append(message_transforms.widen_swarm(said))
-        if kept:
-            recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*kept)
+        if retained:
+            recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*retained)
             ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
             decoded.append(message_transforms.unread(recorded, ever, waiting))
         nothing = local_rows(self.spark, [], DECODED_SCHEMA)
@@ -161,7 +161,7 @@ class Batch:
             return None
         if rows_of(files) > _SMALL_BATCH:
             return self.store.read_silver(self.spark, DECODED_TABLE, below=self.number).select(*_KNOWN)
-        digests = distinct(read_digests(self.lake / fact.path for fact in files if fact.part is not None))
+        digests = distinct(read_digests(self.lake, (fact.path for fact in files if fact.part is not None)))
         known = Search(self.spark, self.store, rows_of(files)).take(KNOWN_TABLE, self._earlier(DECODED_TABLE), digests)
         self.store.write_rows(KNOWN_TABLE, [known])
         return self.store.read_written(self.spark, KNOWN_TABLE)

@@ -19,26 +19,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from dovetail.audit.active_manifests import lying_manifests, standing_facts
+from dovetail.audit.active_manifests import active_facts, expected_manifests
 from dovetail.audit.ingest_log import (
     BatchFacts,
     ManifestFact,
     announced_rows,
     changed_manifests,
+    learn_manifest,
     missing_files,
+    present_files,
     unannounced_files,
 )
 from dovetail.audit.integrity import Verdict, judge_servers
 from dovetail.audit.jobs.batch import Batch
 from dovetail.audit.jobs.gold import Gold, basis_of
-from dovetail.audit.lock import reading
 from dovetail.audit.progress import Progress, silent
 from dovetail.audit.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.audit.settings import AuditSettings, load_settings
-from dovetail.audit.sources import check_lake
 from dovetail.audit.store import RunRecord, Store
 from dovetail.audit.summary import Summary, summarize
-from dovetail.lake.manifest import MANIFESTS, Manifest
+from dovetail.lake.layout import MANIFESTS
+from dovetail.lake.manifest import Manifest
+from dovetail.lake.snapshot import check_lake
+from dovetail.lake.store import LocalStore
 from dovetail.model.errors import PipelineError
 from dovetail.model.times import to_us
 
@@ -61,9 +64,8 @@ class Audit:
 
     def run(self) -> Summary:
         """Do what is new and return what a person wants to know first."""
-        with reading(self.lake, self.progress.step):
-            self.ingest()
-            return self.conclude()
+        self.ingest()
+        return self.conclude()
 
     def ingest(self) -> None:
         """Make silver of the manifests that were not seen before."""
@@ -76,9 +78,9 @@ class Audit:
         return summarize(self.store, record)
 
     def refresh(self) -> RunRecord:
-        """Judge the lake as it lies, and bring the gold tables to where silver is, if anything has changed."""
+        """Judge the lake as it is, and bring the gold tables to where silver is, if anything has changed."""
         everything = self.store.facts()
-        facts = standing_facts(everything)
+        facts = active_facts(everything)
         verdicts = self._judge(facts, everything)
         record = self._record(facts, verdicts)
         previous = self.store.run_record()
@@ -101,19 +103,22 @@ class Audit:
 
     def process(self, rows: DataFrame, number: int) -> None:
         """Make silver of one batch of manifests."""
-        paths = sorted(_local(row["path"]) for row in rows.collect())
-        tune(self.spark, announced_rows(paths))
-        Batch(self.spark, self.lake, self.store, self.settings, number, self.progress.step).process(paths)
+        lake = LocalStore(self.lake)
+        manifests = [learn_manifest(lake, key) for key in sorted(_key_of(row["path"]) for row in rows.collect())]
+        tune(self.spark, announced_rows(manifests))
+        Batch(self.spark, lake, self.store, self.settings, number, self.progress.step).process(manifests)
 
     def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
-        lying = lying_manifests(self.lake, facts.manifests)
+        lake = LocalStore(self.lake)
+        expected = expected_manifests(lake, facts.manifests)
+        present = present_files(lake)
         return judge_servers(
             facts.manifests,
             facts.files,
             trusted=self.settings.trusted,
-            changed=changed_manifests(self.lake, lying),
-            unannounced=unannounced_files(self.lake, _believed(everything.manifests), self.settling_s),
-            missing=missing_files(self.lake, _believed(lying)),
+            changed=changed_manifests(lake, expected),
+            unannounced=unannounced_files(present, _believed(everything.manifests), self.settling_s),
+            missing=missing_files(present, _believed(expected)),
         )
 
     def _record(self, facts: BatchFacts, verdicts: list[Verdict]) -> RunRecord:
@@ -142,8 +147,9 @@ def _believed(facts: Sequence[ManifestFact]) -> list[Manifest]:
     return [fact.manifest for fact in facts if fact.manifest is not None]
 
 
-def _local(path: str) -> Path:
-    return Path(path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:"))
+def _key_of(url: str) -> str:
+    """The key of a manifest, from where Spark found it."""
+    return "/".join(url.split("/")[-3:])
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -74,6 +74,9 @@ class LakeSection(Section, frozen=True, kw_only=True):
     target_file_mb: Annotated[
         int, Meta(ge=64, le=256, description="Size that a busy server's files are aimed at, in MiB.")
     ] = 128
+    grace_s: Annotated[
+        int, Meta(ge=0, le=2_592_000, description="How long files that a compaction replaced are kept for readers.")
+    ] = 86_400
 
 
 class KeysSection(Section, frozen=True, kw_only=True):

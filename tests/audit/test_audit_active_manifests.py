@@ -8,18 +8,20 @@ import time
 import msgspec
 
 from audit.audit_worlds import BROKER, T0_US, quiet_pcp, write_lake
-from dovetail.audit.active_manifests import hops_read_again, lying_manifests, standing_facts, without
-from dovetail.audit.ingest_log import BatchFacts, FileFact, changed_manifests, learn_manifest, unannounced_files
-from dovetail.audit.merkle_scan import Part
-from dovetail.lake.manifest import (
-    COMPACTED_FORMAT,
-    Manifest,
-    encode_manifest,
-    manifest_directory,
-    manifest_name,
-    manifest_paths,
-    read_manifests,
+from dovetail.audit.active_manifests import active_facts, expected_manifests, hops_read_again, without
+from dovetail.audit.ingest_log import (
+    BatchFacts,
+    FileFact,
+    changed_manifests,
+    learn_manifest,
+    present_files,
+    unannounced_files,
 )
+from dovetail.audit.merkle_scan import Part
+from dovetail.lake.layout import manifest_key, manifest_prefix
+from dovetail.lake.manifest import Manifest, encode_manifest
+from dovetail.lake.store import LocalStore
+from lake.lakes import manifest_files, manifests_of
 
 OTHER = "pcp://other/server"
 
@@ -37,10 +39,11 @@ def read(manifest: Manifest, *, broken: tuple[int, ...] = ()) -> list[FileFact]:
 def compacted(lake, *manifests: Manifest):
     """One manifest over all of these, as a fact."""
     files = [file for manifest in manifests for file in manifest.files]
-    whole = msgspec.structs.replace(manifests[-1], files=files, generation=1, format=COMPACTED_FORMAT)
-    path = manifest_directory(lake, whole.server) / manifest_name(whole.first_seq, whole.end, 1)
-    path.write_bytes(encode_manifest(whole))
-    return learn_manifest(lake, path)
+    replaces = [manifest.number for manifest in manifests]
+    whole = msgspec.structs.replace(manifests[-1], files=files, number=3, replaces=replaces)
+    key = manifest_key(whole.server, 3)
+    (lake / key).write_bytes(encode_manifest(whole))
+    return learn_manifest(LocalStore(lake), key)
 
 
 def make(tmp_path):
@@ -50,43 +53,43 @@ def make(tmp_path):
         {BROKER: quiet_pcp(2, T0_US + 1, 10)},
         {BROKER: quiet_pcp(1, T0_US + 2, 20)},
     )
-    old = [learn_manifest(lake, path) for path in manifest_paths(lake)]
-    return lake, old, read_manifests(lake, BROKER)
+    old = [learn_manifest(LocalStore(lake), str(path.relative_to(lake))) for path in manifest_files(lake)]
+    return lake, old, manifests_of(lake, BROKER)
 
 
 def test_replaced_manifests_do_not_count_whether_they_are_there_or_not(tmp_path):
     lake, old, manifests = make(tmp_path)
     new = compacted(lake, *manifests[:2])
-    facts = standing_facts(BatchFacts(manifests=[*old, new], files=[]))
-    assert {(fact.manifest.server, fact.manifest.first_seq, fact.manifest.generation) for fact in facts.manifests} == {
-        (BROKER, 0, 1),
-        (BROKER, 10, 0),
+    facts = active_facts(BatchFacts(manifests=[*old, new], files=[]))
+    assert {(fact.manifest.server, fact.manifest.first_seq, fact.manifest.number) for fact in facts.manifests} == {
+        (BROKER, 0, 3),
+        (BROKER, 10, 2),
         (OTHER, 0, 0),
     }
-    assert standing_facts(BatchFacts(manifests=old, files=[])).manifests == old
+    assert active_facts(BatchFacts(manifests=old, files=[])).manifests == old
 
 
-def test_a_manifest_need_not_lie_any_more_once_another_has_replaced_it(tmp_path):
+def test_a_manifest_need_not_be_there_once_another_has_replaced_it(tmp_path):
     lake, old, manifests = make(tmp_path)
     compacted(lake, *manifests[:2])
-    for path in sorted(lake.glob(f"_manifests/{manifest_directory(lake, BROKER).name}/*.json")):
-        if ".g" not in path.name:
-            path.unlink()
-    lying = lying_manifests(lake, old)
-    assert [(fact.manifest.server, fact.manifest.first_seq) for fact in lying] == [(BROKER, 10), (OTHER, 0)]
-    # the third was not covered, so that it is missed
-    assert [what for _, what in changed_manifests(lake, lying)] == ["is gone"]
+    for path in sorted(lake.glob(f"{manifest_prefix(BROKER)}*.json"))[:3]:
+        path.unlink()
+    expected = expected_manifests(LocalStore(lake), old)
+    assert [(fact.manifest.server, fact.manifest.first_seq) for fact in expected] == [(BROKER, 10), (OTHER, 0)]
+    # the third was not replaced, so that it is missed
+    assert [what for _, what in changed_manifests(LocalStore(lake), expected)] == ["is gone"]
 
 
 def test_files_of_a_sealing_under_way_are_passed_over_for_a_while(tmp_path):
     lake, old, manifests = make(tmp_path)
     (stray,) = [file.path for file in manifests[2].files]
     known = [fact.manifest for fact in old if fact.manifest != manifests[2]]
-    assert unannounced_files(lake, known) == [stray]
-    assert unannounced_files(lake, known, min_age_s=600) == []
+    present = present_files(LocalStore(lake))
+    assert unannounced_files(present, known) == [stray]
+    assert unannounced_files(present, known, min_age_s=600) == []
     long_ago = time.time() - 700
     os.utime(lake / stray, (long_ago, long_ago))
-    assert unannounced_files(lake, known, min_age_s=600) == [stray]
+    assert unannounced_files(present_files(LocalStore(lake)), known, min_age_s=600) == [stray]
 
 
 def test_only_hops_of_files_that_were_read_are_taken_as_read(tmp_path):

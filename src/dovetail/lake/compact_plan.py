@@ -1,10 +1,10 @@
 """What a compaction does to a server's part of the lake, planned from the manifests alone.
 
-Consecutive manifests whose hops were first seen on one UTC date, and that lie wholly before the date given, become one
-manifest of a higher generation. Their files are joined where they form a larger perfect subtree of one date: every file
-keeps a power of two of hops, and its root follows from the roots of the files it is made of. So what is written can be
-checked against what was announced before, and the signed checkpoints stay what they are. The checkpoints in between are
-kept, each with a proof that its hops are the first ones of the next.
+Consecutive manifests whose hops were first seen on one UTC date, and that are wholly before the date given, become one.
+Their files are joined where they form a larger perfect subtree of one date: every file keeps a power of two of hops,
+and its root follows from the roots of the files it is made of. So what is written can be checked against what was
+announced before, and the signed checkpoints stay what they are. The checkpoints in between are kept, each with a proof
+that its hops are the first ones of the next.
 """
 
 from __future__ import annotations
@@ -12,48 +12,38 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from dovetail.lake.index import index_path
-from dovetail.lake.manifest import (
-    COMPACTED_FORMAT,
-    EarlierCheckpoint,
-    Manifest,
-    SealedFile,
-    generation_mark,
-    range_name,
-    server_slug,
-)
+from dovetail.lake.layout import check_data_key
+from dovetail.lake.manifest import MANIFEST_FORMAT, EarlierCheckpoint, Manifest, SealedFile
 from dovetail.lake.segments import MAX_SEGMENT_LEVEL
 from dovetail.tlog.tree import Frontier, aligned_ranges, prove_consistency
 
-KEPT = "_kept"
 MAX_EARLIER = 4096
 """A manifest holds at most about so many earlier checkpoints; further ones go into the next."""
 
 _DAY_US = 86_400_000_000
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A file to be: its inputs follow each other and form one perfect subtree."""
+class CompactionTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One file to write: its inputs follow each other and form one perfect subtree."""
 
     server: str
     fabric: str
-    path: str
+    date: str
     root: str
     inputs: list[SealedFile]
 
     @property
-    def kept_path(self) -> str:
-        """Where that which is kept of removed bytes goes."""
-        return f"{KEPT}/{self.path}"
+    def id(self) -> tuple[str, int]:
+        """Which task it is, within one compaction."""
+        return self.server, self.inputs[0].first_seq
 
     @property
-    def written(self) -> list[str]:
-        """Everything that rewriting it may write."""
-        return [self.path, self.kept_path, str(index_path(Path(), self.server, self.path))]
+    def rows(self) -> int:
+        """How many hops it has."""
+        return sum(file.rows for file in self.inputs)
 
     @property
     def bytes(self) -> int:
@@ -66,17 +56,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.inputs) > 1
 
     def may_expire(self, before_us: int) -> bool:
-        """Bytes that expired before this time may be in it, for all that is known without reading it."""
+        """Whether it may have bytes that expired before this time, as far as is known without reading it."""
         return any(file.bytes_until_us < before_us for file in self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CompactionGroup:
     """Manifests that become one; `tree` is that of the hops before them."""
 
     manifests: Sequence[Manifest]
     tree: Frontier
-    targets: Sequence[Target]
+    tasks: Sequence[CompactionTask]
 
     @property
     def server(self) -> str:
@@ -84,27 +74,23 @@ class Group:
         return self.manifests[0].server
 
     @property
-    def generation(self) -> int:
-        """The generation that replaces them."""
-        return max(manifest.generation for manifest in self.manifests) + 1
-
-    @property
     def bytes(self) -> int:
         """How much there is to read."""
-        return sum(target.bytes for target in self.targets)
+        return sum(task.bytes for task in self.tasks)
 
     def replace_with(self, files: Sequence[SealedFile]) -> Manifest:
-        """The manifest that takes the place of all of them, over the same hops."""
+        """The manifest that takes the place of all of them, over the same hops; it has no number yet."""
         last = self.manifests[-1]
+        replaced = {name for manifest in self.manifests for name in (manifest.id, *manifest.replaces)}
         return Manifest(
-            format=COMPACTED_FORMAT,
+            format=MANIFEST_FORMAT,
             server=last.server,
             fabric=last.fabric,
             key=last.key,
             checkpoint=last.checkpoint,
             frontier=last.frontier,
             files=list(files),
-            generation=self.generation,
+            replaces=sorted(replaced, key=lambda name: (isinstance(name, int), name)),
             earlier=self._earlier(),
         )
 
@@ -129,10 +115,6 @@ class _Peak:
     level: int
     root: str
 
-    @property
-    def end(self) -> int:
-        return self.first_seq + (1 << self.level)
-
 
 def _peaks(tree: Frontier) -> Iterator[_Peak]:
     for (first, level), root in zip(aligned_ranges(0, tree.size), tree.peaks(), strict=True):
@@ -156,9 +138,9 @@ class _Roots:
         return tree.root()
 
 
-def plan_groups(manifests: Sequence[Manifest], *, before_us: int, target_bytes: int) -> list[Group]:
+def plan_groups(manifests: Sequence[Manifest], *, before_us: int, target_bytes: int) -> list[CompactionGroup]:
     """What becomes of one server's manifests, given in order and without gaps from hop 0."""
-    groups: list[Group] = []
+    groups: list[CompactionGroup] = []
     pending: list[Manifest] = []
     tree = Frontier()
     for manifest in manifests:
@@ -187,18 +169,20 @@ def _day(manifest: Manifest) -> int:
     return manifest.files[0].first_at_us // _DAY_US
 
 
-def _close(manifests: Sequence[Manifest], tree: Frontier, target_bytes: int) -> Group:
-    generation = max(manifest.generation for manifest in manifests) + 1
-    files = [file for manifest in manifests for file in manifest.files]
-    targets: list[Target] = []
+def _close(manifests: Sequence[Manifest], tree: Frontier, target_bytes: int) -> CompactionGroup:
+    dated = [(_date_of(manifest, file), file) for manifest in manifests for file in manifest.files]
+    tasks: list[CompactionTask] = []
     start = 0
-    for index, file in enumerate(files):
-        # files of one directory are of one date
-        if index + 1 == len(files) or PurePosixPath(files[index + 1].path).parent != PurePosixPath(file.path).parent:
-            joined = _join(files[start : index + 1], target_bytes)
-            targets += [_target(manifests[0], inputs, generation) for inputs in joined]
-            start = index + 1
-    return Group(tuple(manifests), tree.copy(), targets)
+    for index, (date, _) in enumerate(dated, 1):
+        if index == len(dated) or dated[index][0] != date:
+            joined = _join([file for _, file in dated[start:index]], target_bytes)
+            tasks += [_task(manifests[0], inputs, date) for inputs in joined]
+            start = index
+    return CompactionGroup(tuple(manifests), tree.copy(), tasks)
+
+
+def _date_of(manifest: Manifest, file: SealedFile) -> str:
+    return check_data_key(file.path, manifest.server, manifest.fabric, file.first_seq, file.end).date
 
 
 def _join(files: Sequence[SealedFile], target_bytes: int) -> Iterator[Sequence[SealedFile]]:
@@ -216,16 +200,10 @@ def _join(files: Sequence[SealedFile], target_bytes: int) -> Iterator[Sequence[S
             yield inside
 
 
-def _target(manifest: Manifest, inputs: Sequence[SealedFile], generation: int) -> Target:
-    first, end = inputs[0].first_seq, inputs[-1].end
+def _task(manifest: Manifest, inputs: Sequence[SealedFile], date: str) -> CompactionTask:
     tree = Frontier()
     for file in inputs:
         tree.append(bytes.fromhex(file.root), file.level)
-    name = f"{server_slug(manifest.server)}.{range_name(first, end)}{generation_mark(generation)}.parquet"
-    return Target(
-        server=manifest.server,
-        fabric=manifest.fabric,
-        path=str(PurePosixPath(inputs[0].path).with_name(name)),
-        root=tree.root().hex(),
-        inputs=list(inputs),
+    return CompactionTask(
+        server=manifest.server, fabric=manifest.fabric, date=date, root=tree.root().hex(), inputs=list(inputs)
     )

@@ -1,0 +1,21 @@
+"""Replacing a whole file durably, for small files of state beside journals and tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that a crash leaves the old or the new one: to a temporary name, synced, then renamed."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
