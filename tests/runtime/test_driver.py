@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.model.address import address_of
@@ -93,12 +94,15 @@ class FakeTransport:
         self.reading = []
         self.too_early = []
         self.made_at = []
+        self.gone = set()
         self._journal = journal
 
     def send(self, outgoing, made_at):
-        self.sent += outgoing
         self.made_at.append(made_at)
         for item in outgoing:
+            if item.link in self.gone:
+                continue
+            self.sent.append(item)
             if isinstance(item, SendFrames) and self._journal is not None:
                 self.too_early += [data for data in item.frames if address_of(data) not in self._journal.durable]
 
@@ -152,6 +156,7 @@ class EchoCore:
 
     def receive_closed(self, link, now):
         self.log.append(("closed", link))
+        self._pending = [entry for entry in self._pending if entry[0] != link]
 
 
 class PlainCore(EchoCore):
@@ -164,14 +169,17 @@ class PlainCore(EchoCore):
 
 
 class Bench:
-    def __init__(self, core=None, *, durability="full", at_once=False, journaled=True, **options) -> None:
+    def __init__(
+        self, core=None, *, durability="full", at_once=False, journaled=True, driver_class=Driver, **options
+    ) -> None:
+        self.is_full = durability == "full"
         self.core = core or EchoCore()
         self.clock = FakeClock()
         self.journal = FakeJournal(at_once=at_once) if journaled else None
         self.transport = FakeTransport(self.journal)
         self.told = []
         self.failures = []
-        self.driver = Driver(
+        self.driver = driver_class(
             self.core,
             self.journal,
             self.transport,
@@ -274,22 +282,24 @@ def test_what_is_sent_is_dated_by_when_it_was_fed():
     assert bench.transport.made_at == [1000]
 
 
-@pytest.mark.parametrize("durability", ["full", "relaxed"])
-@given(steps=st.lists(st.sampled_from(["frame", "call", "close", "turn", "finish", "timer"]), max_size=40))
-def test_whatever_the_order_nothing_leaves_early_and_nothing_is_lost(durability, steps):
-    bench = Bench(durability=durability)
-    sent, closed = [], set()
+STEPS = ["frame", "call", "close", "turn", "finish", "timer"]
+
+
+def find_broken_promises(bench: Bench, steps: list[str]) -> list[str]:
+    """Play the steps, settle, and say what the driver did that it must not do."""
+    sent, gone = [], bench.transport.gone
     for number, step in enumerate(steps):
+        link = f"link {number % 3} {len(gone)}"
         match step:
             case "frame":
-                sent.append((b"%d" % number, f"link {number % 3}"))
+                sent.append((b"%d" % number, link))
                 bench.driver.receive(*sent[-1])
             case "call":
-                sent.append((b"call %d" % number, "calls"))
+                sent.append((b"call %d" % number, f"call {number}"))
                 bench.driver.call(lambda now, each=sent[-1]: bench.core.receive_frames([(*each, False)], now))
             case "close":
-                closed.add(f"link {number % 3}")
-                bench.driver.receive_closed(f"link {number % 3}", lambda now: None)
+                gone.add(link := sent[-1][1] if sent else link)
+                bench.driver.receive_closed(link, lambda now, link=link: bench.core.receive_closed(link, now))
             case "turn":
                 bench.turn()
             case "finish" if bench.journal.is_busy:
@@ -298,15 +308,58 @@ def test_whatever_the_order_nothing_leaves_early_and_nothing_is_lost(durability,
                 bench.core.timer = bench.clock.time + 10
                 bench.clock.advance(bench.clock.time + 20)
     bench.settle()
-    assert bench.driver.is_idle
-    assert bench.transport.too_early == []
-    assert bench.core.fed == sent
-    expected = [(link, data) for data, link in sent]
-    left = [frame for frame in bench.transport.frames if frame[0] not in closed]
-    assert left == [frame for frame in expected if frame[0] not in closed]
-    if durability == "full":
+    found = [f"{data!r} left before its commit" for data in bench.transport.too_early]
+    if not bench.driver.is_idle:
+        found.append("it does not come to rest")
+    if bench.core.fed != sent:
+        found.append("not everything was fed, in order")
+    expected = [(link, data) for data, link in sent if link not in gone]
+    if [frame for frame in bench.transport.frames if frame[0] not in gone] != expected:
+        found.append("not everything was sent, in order")
+    if bench.is_full:
         delivered = [o.raw for commit in bench.journal.commits for o in commit if o.stage is Stage.DELIVERED]
-        assert delivered == [data for _, data in bench.transport.frames], "a delivered hop has a frame that left"
+        if delivered != [data for _, data in bench.transport.frames]:
+            found.append("a delivered hop has no frame that left")
+    return found
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@settings(deadline=None)
+@given(steps=st.lists(st.sampled_from(STEPS), max_size=40))
+def test_whatever_the_order_nothing_leaves_early_and_nothing_is_lost(durability, steps):
+    assert find_broken_promises(Bench(durability=durability), steps) == []
+
+
+class SendsBeforeTheCommit(Driver):
+    """A mutant."""
+
+    def _turn(self):
+        self._feed(self._clock.now())
+        outgoing = self._core.to_send()
+        if outgoing:
+            self._transport.send(outgoing, 0)
+        super()._turn()
+
+
+class DoesNotSayThatALinkBroke(Driver):
+    """A mutant."""
+
+    def receive_closed(self, link, tell):
+        self.call(tell)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "finding"),
+    [(SendsBeforeTheCommit, "left before its commit"), (DoesNotSayThatALinkBroke, "has no frame that left")],
+)
+def test_drivers_that_break_the_promise_are_found(mutant, finding):
+    found = []
+    for seed in range(10):
+        chance = random.Random(seed)
+        steps = [STEPS[int(chance.random() * len(STEPS))] for _ in range(40)]
+        assert find_broken_promises(Bench(), steps) == []
+        found += find_broken_promises(Bench(driver_class=mutant), steps)
+    assert any(finding in each for each in found)
 
 
 # -- what comes while a commit is under way
