@@ -29,6 +29,7 @@ def test_reads_what_a_server_tells():
     (told,) = asyncio.run(run())
     assert told["error"] == ""
     assert {(each["name"], each["labels"], each["value"]) for each in told["figures"]} == {
+        ("healthy", "", 1.0),
         ("swarm_tips", "", 4.0),
         ("swarm_refused_total", "reason=<b>", 2.0),
     }

@@ -206,8 +206,8 @@ def lost(before: object, after: object, path: str = ""):
 
 @pytest.mark.parametrize("name", ["net.core.somaxconn", "net.core.rmem_max", "net.core.wmem_max"])
 def test_the_kernel_grants_what_the_servers_ask_for(name):
+    from dovetail.runtime.acceptor import BACKLOG
     from dovetail.runtime.swarm_udp import SOCKET_BUFFER_BYTES
-    from dovetail.runtime.websocket import BACKLOG
 
     wanted = BACKLOG if name == "net.core.somaxconn" else SOCKET_BUFFER_BYTES
     text = (DEPLOY / "sysctl.d" / "dovetail.conf").read_text()

@@ -59,12 +59,11 @@ def load_settings(
     swarm_files: Sequence[Path] = (), trust_files: Sequence[Path] = (), *, patience_s: float = 30
 ) -> AuditSettings:
     """Settings from the agreements of swarms (TOML) and files of trusted keys, one verifier per line."""
-    from dovetail.keys.files import read_file
-    from dovetail.swarm.settings import parse_swarm_settings
+    from dovetail.runtime.swarm_settings import load_swarm_settings
 
     swarms = {"": SwarmRules()}
     for path in swarm_files:
-        agreed = parse_swarm_settings(read_file(path), str(path))
+        agreed = load_swarm_settings(path)
         rules = SwarmRules(epoch_ms=agreed.epoch_ms, pow_target=agreed.rules.pow_target)
         swarms[agreed.name] = swarms[agreed.swarm_address.hex()] = rules
         if len(swarm_files) == 1:

@@ -48,10 +48,9 @@ def serve(
     from pathlib import Path
 
     from dovetail.journal.journal import JournalOptions
-    from dovetail.keys.files import read_file
     from dovetail.model.errors import UsageError
     from dovetail.runtime.swarm_node import SwarmNode
-    from dovetail.swarm.settings import parse_swarm_settings
+    from dovetail.runtime.swarm_settings import load_swarm_settings
 
     if durability not in ("full", "relaxed"):
         raise UsageError(f"durability {durability!r}, expected full or relaxed")
@@ -59,7 +58,7 @@ def serve(
 
     async def run() -> None:
         node = SwarmNode(
-            parse_swarm_settings(read_file(Path(settings)), settings),
+            load_swarm_settings(Path(settings)),
             Path(directory),
             listen=listen or ["0.0.0.0:0"],
             bootstrap=peer or (),

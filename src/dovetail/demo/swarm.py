@@ -12,11 +12,10 @@ from dovetail.demo.layout import Layout
 from dovetail.demo.plan import LOSS, Plan
 from dovetail.demo.relays import LossyRelay
 from dovetail.journal.journal import JournalOptions
-from dovetail.keys.files import read_file
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
 from dovetail.runtime.swarm_node import JOURNAL_FILE, SwarmNode
-from dovetail.swarm.settings import parse_swarm_settings
+from dovetail.runtime.swarm_settings import load_swarm_settings
 
 TTL_EPOCHS = 60
 WORK = 300
@@ -37,7 +36,7 @@ class Swarm:
         self._plan = plan
         self._chance = chance
         self._sent = sent
-        self.settings = parse_swarm_settings(read_file(layout.swarm), str(layout.swarm))
+        self.settings = load_swarm_settings(layout.swarm)
         self.relay = LossyRelay(LOSS, random.Random(chance.getrandbits(64)))  # noqa: S311 - which datagrams are lost
         self.peers: list[SwarmNode] = []
         self.expected: set[Address] = set()
