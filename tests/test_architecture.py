@@ -25,6 +25,15 @@ PENDING = [
     )
 ]
 
+GENERAL = ("journal", "lake", "receipt", "audit", "report", "dashboard")
+"""Packages that know fabrics only through the registry; the audit has one module for each in `audit.fabrics`."""
+NAMING_FABRICS = {
+    *(f"dovetail.audit.{name}" for name in ("decode", "decode_pcp", "decode_won", "decode_swarm", "rewrite")),
+    *(f"dovetail.audit.{name}" for name in ("settings", "signatures", "jobs.batch")),
+    *(f"dovetail.audit.transforms.{name}" for name in ("messages", "swarm_messages")),
+}
+"""Modules of the audit that still decode by fabric."""
+
 PURE = ("model", "tlog", "pcp", "won", "swarm")
 MAX_LINES = 500
 
@@ -38,6 +47,7 @@ def load_tool():
 
 
 graph = load_tool()
+FABRICS = ("pcp", "won", "swarm")
 MODULES = graph.modules()
 GRAPH = graph.module_graph()
 LAYER = {name: number for number, layer in enumerate(graph.LAYERS) for name in layer}
@@ -68,6 +78,18 @@ def test_cores_are_pure(module):
     imported = {name.partition(".")[0] for name in graph.imports_of(MODULES[module], MODULES)}
     assert not imported & IMPURE
     assert not any(isinstance(node, ast.Await | ast.AsyncFunctionDef) for node in ast.walk(tree))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [name for name in MODULES if graph.package_of(name) in GENERAL and not name.startswith("dovetail.audit.fabrics.")],
+)
+def test_only_the_registry_names_fabrics(module):
+    cores = tuple(f"dovetail.{name}." for name in FABRICS)
+    names = [name for name in graph.imports_of(MODULES[module], MODULES) if name.startswith(cores)]
+    tree = ast.parse(MODULES[module].read_text())
+    names += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in ("pcp", "won")]
+    assert not names or module in NAMING_FABRICS
 
 
 def test_pyspark_is_imported_by_the_audit_only():
