@@ -663,6 +663,21 @@ def test_a_new_message_refers_to_the_tips_with_their_epoch_difference():
     assert (edge.msg_hash, edge.epoch_diff) == (message_address(older)[:8], 2)
 
 
+@pytest.mark.parametrize(("older_ttl", "ttl", "expected"), [(1, 65535, 0x7FFF), (65535, 1, -0x8000)])
+def test_a_message_whose_epoch_difference_overflows_is_composed_and_its_referee_pulled(older_ttl, ttl, expected):
+    settings = SwarmSettings(name="test", work=4, max_ttl_epochs=65535)
+    composing, receiving = Bench(settings), Bench(settings)
+    older = composing.content(b"older", age_ms=1, ttl=older_ttl)
+    composing.feed(older)
+    newer = solved(settings, decode_content(composing.peer.compose(b"newer", ttl, composing.now)))
+    (edge,) = decode_content(newer).references
+    assert (edge.msg_hash, edge.epoch_diff) == (message_address(older)[:8], expected)
+    receiving.link(ALICE, 1)
+    receiving.feed(newer, ALICE)
+    (pull,) = uep12(receiving.wait(0.5), ALICE, PullHashes)
+    assert pull.hashes == (message_address(older)[:8],)
+
+
 def test_what_cannot_be_published_is_said_to_the_caller():
     bench = Bench(settings=SwarmSettings(name="test", work=1 << 30))
     with pytest.raises(LocalProtocolError, match="ttl of 1441"):
