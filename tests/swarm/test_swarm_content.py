@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 
+import msgspec
 import pytest
 
 from dovetail.swarm import refusals
 from dovetail.swarm.content import (
     FIXED_BYTES,
+    FLAGS_OFFSET,
     MAX_CONTENT_BYTES,
+    OPCODES,
     POW_TARGET,
     Content,
     Reference,
     check_work,
     decode_content,
+    decode_header,
     encode_content,
     epoch_diff_of,
     expiration_ms,
@@ -155,3 +159,42 @@ def test_reserved_bits_are_kept_hashed_and_ignored():
     cleared = bytearray(data)
     cleared[19] = 0
     assert hashlib.sha256(cleared).digest() != message_address(data)
+
+
+def test_a_composed_message_has_no_reserved_bits():
+    assert encode_content(Content(timestamp_ms=1, ttl_epochs=1))[FLAGS_OFFSET] == 0
+    reference = Reference(b"12345678", 0)
+    assert encode_content(Content(timestamp_ms=1, ttl_epochs=1, references=(reference,) * 3))[FLAGS_OFFSET] == 3
+
+
+def test_the_largest_values_of_every_field_are_encoded():
+    largest = Content(
+        timestamp_ms=(1 << 48) - 1,
+        ttl_epochs=0xFFFF,
+        references=(Reference(b"12345678", -0x8000),) * 4,
+        pow_nonce=(1 << 64) - 1,
+        reserved=31,
+        payload=bytes(MAX_CONTENT_BYTES - FIXED_BYTES - 40),
+    )
+    assert decode_content(encode_content(largest)) == largest
+    with pytest.raises(ValueError, match=r"message of 11257 bytes, expected at most 11256"):
+        encode_content(msgspec.structs.replace(largest, payload=largest.payload + b"x"))
+    smallest = Content(timestamp_ms=0, ttl_epochs=0)
+    assert decode_content(encode_content(smallest)) == smallest
+
+
+def test_the_header_is_judged_before_the_length_of_the_rest():
+    assert [decode_header(bytes((0x79, opcode))) for opcode in OPCODES] == [0x10, 0x11, 0x20, 0x21]
+    with pytest.raises(refusals.BadIndicator):
+        decode_header(b"\x78\x10")
+    with pytest.raises(refusals.UnknownOpcode):
+        decode_header(b"\x79\x12")
+    assert decode_header(b"\x79\x10" + bytes(MAX_CONTENT_BYTES - 2)) == 0x10
+    with pytest.raises(refusals.TooLarge):
+        decode_header(b"\x78\x12" + bytes(MAX_CONTENT_BYTES - 1))
+
+
+@pytest.mark.parametrize("name", ["pull_hash_1", "pull_range", "list_0"])
+def test_another_opcode_is_no_content_message(name):
+    with pytest.raises(refusals.UnknownOpcode):
+        decode_content(raw(name))

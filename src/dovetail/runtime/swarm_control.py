@@ -7,7 +7,8 @@ One request per connection, one JSON object per line in both directions, on a Un
                                                               then {"address": HEX}
     {"verb": "tail", "since_ms": N or null}                -> one object per item, until the client goes
 
-An answer {"error": TEXT} ends a request that cannot be done. A client that goes cancels its request.
+An answer {"error": TEXT} ends a request that cannot be done. A client that goes cancels its request. At most
+`MAX_CLIENTS` are served at a time; a request that does not come within 5 s, or is too long, is not served.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dovetail.swarm.pow import expected_hashes
 MAX_REQUEST_BYTES: Final = 4 * MAX_CONTENT_BYTES
 REQUEST_TIMEOUT_S: Final = 5.0
 PROGRESS_S: Final = 0.2
+MAX_CLIENTS: Final = 64
 CONTROL_FILE: Final = "control.sock"
 
 
@@ -49,6 +51,7 @@ class ControlServer:
         self._node = node
         self._path = path
         self._server: asyncio.Server | None = None
+        self._clients = 0
 
     async def start(self) -> None:
         """Listen; a socket left behind by a crash is replaced."""
@@ -70,9 +73,12 @@ class ControlServer:
                 self._path.unlink()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 line = await reader.readline()
+            if self._clients > MAX_CLIENTS:
+                raise DovetailError(f"{MAX_CLIENTS} other requests are being served")
             request = msgspec.json.decode(line, type=Request)
             work = asyncio.ensure_future(self._perform(request, writer))
             gone = asyncio.ensure_future(reader.read(1))
@@ -86,6 +92,7 @@ class ControlServer:
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
+            self._clients -= 1
             writer.close()
 
     async def _perform(self, request: Request, writer: asyncio.StreamWriter) -> None:
@@ -120,11 +127,12 @@ class ControlServer:
     async def _tail(self, since_ms: int | None, writer: asyncio.StreamWriter) -> None:
         items = self._node.subscribe()
         following = asyncio.ensure_future(anext(items))
-        await asyncio.sleep(0)
-        if since_ms is not None:
-            for message in self._node.query(since_ms, (1 << 48) - 1):
-                _write(writer, describe_item(message))
         try:
+            await asyncio.sleep(0)
+            if since_ms is not None:
+                for message in self._node.query(since_ms, (1 << 48) - 1):
+                    _write(writer, describe_item(message))
+                    await writer.drain()
             while True:
                 _write(writer, describe_item(await following))
                 await writer.drain()

@@ -70,8 +70,8 @@ class Acceptance:
 def _check_lifetime(entry: Entry, now_ms: int, rules: ContentRules) -> None:
     if entry.ttl_epochs > rules.max_ttl_epochs:
         raise TtlTooLong(f"ttl of {entry.ttl_epochs} epochs, expected at most {rules.max_ttl_epochs}")
-    if entry.timestamp_ms - now_ms > rules.max_future_ms:
-        ahead_ms = entry.timestamp_ms - now_ms
+    ahead_ms = entry.timestamp_ms - now_ms
+    if ahead_ms > rules.max_future_ms:
         raise FromFuture(f"timestamp {ahead_ms} ms ahead, expected at most {rules.max_future_ms}")
     if is_expired(entry.expires_ms, now_ms):
         raise Expired(f"lifetime over {now_ms - entry.expires_ms} ms ago")

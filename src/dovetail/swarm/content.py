@@ -77,7 +77,6 @@ MAX_CONTENT_BYTES: Final = 8 * 1408 - 8
 """Eight fragments less the swarm header (reading 15)."""
 MAX_TTL_EPOCHS: Final = 0xFFFF
 MAX_TIMESTAMP_MS: Final = (1 << 48) - 1
-MAX_NONCE: Final = (1 << 64) - 1
 
 POW_TARGET: Final = (1 << 256) // 100_000
 MAX_FUTURE_MS: Final = 60_000

@@ -21,6 +21,8 @@ from dovetail.model.errors import ConfigError
 from dovetail.swarm.content import MAX_TTL_EPOCHS, ContentRules
 from dovetail.swarm.packet import swarm_key
 
+MAX_SETTINGS_BYTES: Final = 8_192
+"""TOML of this size is parsed within about a second, whatever it contains."""
 SAFE_EPOCH_MS: Final = 60_000
 """UEP-12: an epoch should be much longer than the broadcast of one packet takes to converge, "e.g. 1 minute"."""
 _NAME_BYTES: Final = 12
@@ -114,7 +116,9 @@ class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def parse_swarm_settings(data: bytes, source: str) -> SwarmSettings:
     """The agreement from TOML; ConfigError names the source and what is wrong."""
+    if len(data) > MAX_SETTINGS_BYTES:
+        raise ConfigError(f"{source}: {len(data)} bytes, expected at most {MAX_SETTINGS_BYTES}")
     try:
         return msgspec.toml.decode(data, type=SwarmSettings)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: {error}") from None
