@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocols" / "swarm.md").read_text()
-FILES = [path for path in ROOT.glob("tests/*/*.py") if "swarm" in path.name]
+FILES = list(ROOT.glob("tests/*/*.py"))
 TESTS = "\n".join(path.read_text() for path in FILES)
 
 
