@@ -15,6 +15,7 @@ from dovetail.won.canonical import (
     canonical_lines,
     check_poison,
     encode_lines,
+    read_lines,
     read_quads,
     rename,
     split_lines,
@@ -139,3 +140,11 @@ def test_control_characters_are_escaped_as_canonical_nquads_demands():
     )
     data = bytes(ox.serialize([quad], format=ox.RdfFormat.N_QUADS))
     assert read_quads(data)[0][2] == '"\\u0007\\b\\t\\n\\u000B\\f\\r\\u007F\\"\\\\é"'
+
+
+def test_prefixes_cannot_make_a_small_frame_huge():
+    long = b"https://a.example/" + b"x" * 100_000
+    many = b"".join(b"a:s%d a:p a:o .\n" % number for number in range(2_000))
+    with pytest.raises(RemoteProtocolError) as caught:
+        read_lines(b"@prefix a: <" + long + b"> .\n<wm:/Qm1#c> {\n" + many + b"}\n")
+    assert caught.value.reason is Reason.TOO_LARGE

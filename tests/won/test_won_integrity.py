@@ -13,7 +13,7 @@ from dovetail.won.integrity import FindingKind, check_conversation, compare_copi
 from dovetail.won.message import compute_address, decode_message
 from dovetail.won.signing import encode_base64, sign_digest
 from dovetail.won.vocabulary import MessageType as T
-from won.won_samples import ALICE, BOB, KEYS, NODE_A, NODE_B
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B, NOW_MS, build, success
 from won.won_world import Pair, conversation_raws, record_conversation
 
 PUBLIC = {name: KEYS[name].public for name in (NODE_A, NODE_B, ALICE, BOB)}
@@ -211,3 +211,81 @@ def test_cycles_are_found_whatever_hangs_on_them():
     edges = {"a": ["b"], "b": ["c"], "c": ["b"], "d": ["a", "d"], "e": []}
     assert cyclic_members(edges) == {"b", "c", "d"}
     assert cyclic_members({"a": ["b"], "b": [], "c": ["a"]}) == set()
+
+
+def refused_then_accepted():
+    """Bob's atom does not exist when alice first asks; bob's node refuses, later it does not."""
+    pair = Pair()
+    late = f"{NODE_B}/atom/late"
+    for _ in range(2):
+        pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, f"{late}#chat", pair.world.now)
+        pair.run()
+        pair.world.now += 1_000_000
+        if late not in pair.b.core.ledger.atoms:
+            owner = pair.world.owner(late, 9)
+            owner.core.create([f"{late}#chat"], pair.world.now)
+            owner.core.start(pair.world.now)
+            pair.run()
+    owner.core.send_message(T.CONNECT, f"{late}#chat", ALICE_CHAT, pair.world.now)
+    pair.run()
+    for _ in range(2):
+        pair.alice.core.send_message(T.CONNECTION, ALICE_CHAT, f"{late}#chat", pair.world.now, "x")
+        pair.run()
+    return pair, owner
+
+
+def test_message_that_the_other_node_refused_is_not_taken_for_a_skipped_one():
+    pair, owner = refused_then_accepted()
+    keys = PUBLIC | {owner.core.atom: owner.core._key.public}
+    assert pair.b.rejections() != []
+    for party in (pair.a, pair.alice, owner):
+        assert check_conversation(conversation_raws(party), keys) == []
+
+
+def answered(message, sequence, *previous, by_recipient=False):
+    """A response to alice's message, of her node or of bob's, signed and in order of time."""
+    other = {"signer": NODE_B, "key": KEYS[NODE_B], "sender_socket": BOB_CHAT, "connection": f"{BOB}/c/two"}
+    moment = {"timestamp_ms": NOW_MS + sequence, "previous": [response.uri for response in previous]}
+    return success(message, **(other if by_recipient else {}), **moment)
+
+
+def chain_of_three(references):
+    """Three messages of alice; `references` tells which of bob's responses her node's third response names."""
+    messages = [build(text=str(number)) for number in range(3)]
+    firsts = [answered(messages[0], 0), answered(messages[1], 1)]
+    seconds = [
+        answered(message, 10 + number, first, by_recipient=True)
+        for number, (message, first) in enumerate(zip(messages, firsts, strict=False))
+    ]
+    third = answered(messages[2], 20, *[seconds[number] for number in references])
+    return [m.raw for m in (*messages, *firsts, *seconds, third)], seconds
+
+
+def test_response_that_the_other_node_left_out_is_named_as_skipped():
+    raws, seconds = chain_of_three(references=[1])
+    assert [(f.kind, f.uri) for f in findings_for(raws)] == [(FindingKind.SKIPPED, seconds[0].uri)]
+
+
+@pytest.mark.parametrize("references", [[0, 1], [0], []])
+def test_responses_referenced_in_order_are_not_skipped(references):
+    raws, _ = chain_of_three(references)
+    assert findings_for(raws) == []
+
+
+def test_response_reached_by_way_of_another_is_not_skipped():
+    messages = [build(text=str(number)) for number in range(3)]
+    firsts = [answered(messages[0], 0), answered(messages[1], 1)]
+    one = answered(messages[0], 10, firsts[0], by_recipient=True)
+    other = answered(messages[1], 11, firsts[1], one, by_recipient=True)
+    third = answered(messages[2], 20, other)
+    assert findings_for([m.raw for m in (*messages, *firsts, one, other, third)]) == []
+
+
+def test_references_go_to_success_responses_only():
+    message, other = build(), build(text="other")
+    failure = success(other, success=False)
+    for wrong in (failure, other):
+        response = answered(message, 5, wrong)
+        findings = findings_for([m.raw for m in (message, other, failure, response)])
+        assert (FindingKind.BAD_REFERENCE, response.uri) in {(f.kind, f.uri) for f in findings}
+        assert f"references {wrong.uri}, which is no SuccessResponse" in {f.detail for f in findings}

@@ -261,3 +261,26 @@ def test_failure_response_never_carries_previous_message():
     message = build()
     with pytest.raises(LocalProtocolError, match="previousMessage"):
         success(message, success=False, previous=[message.uri])
+
+
+def test_message_whose_statements_take_more_room_than_is_read_back_is_refused():
+    """A subject is written once in TriG and on every line of what is journaled."""
+    message = build()
+    subject = "<https://a.example/" + "x" * 1_000 + ">"
+    quads = [*message.quads, *((subject, v.P_TEXT, f'"{n}"', f"<{message.uri}#content>") for n in range(1_000))]
+    data = encode_document(quads, "application/trig")
+    assert len(data) < 50_000
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode_message(data)
+    assert caught.value.reason is Reason.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[f"<https://a.example/{n}>" for n in range(2_000)], ["<https://a.example/" + "x" * 920_000 + ">"]],
+    ids=["statements", "bytes"],
+)
+def test_message_that_others_would_refuse_cannot_be_made(content):
+    quads = [(f"<{v.SELF}>", v.P_TEXT, term, f"<{v.SELF}#content>") for term in content]
+    with pytest.raises(LocalProtocolError, match="expected at most"):
+        build(content=quads)

@@ -29,7 +29,7 @@ def test_messages_leave_in_order_within_the_window(box):
     box.opened()
     assert box.take(0) == ["m1", "m2"]
     assert box.take(0) == []
-    box.settle("m1")
+    box.remove("m1")
     assert box.take(0) == ["m3"]
     assert len(box) == 2
 
@@ -38,7 +38,7 @@ def test_broken_link_sends_everything_again_from_the_oldest(box):
     box.link = "l"
     box.opened()
     box.take(0)
-    box.settle("m1")
+    box.remove("m1")
     box.lost(0, 0.5)
     box.link = "l2"
     box.opened()

@@ -9,7 +9,9 @@ from dovetail.model.wire import CloseLink, OpenLink
 from dovetail.won.chain import ChainState
 from dovetail.won.conversation_text import read_conversation
 from dovetail.won.events import MessageReceived, RegistrationConfirmed
+from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_message
+from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, NODE_A
 from won.won_world import Pair, World
@@ -129,7 +131,7 @@ def test_create_that_is_refused_has_failed_and_is_told_to_nobody_else():
     world = World()
     node = world.node(NODE_A, 1)
     owner = world.owner(ALICE, 3)
-    message = owner.core.create([ALICE_CHAT], world.now - 3_600_000_000)
+    message = owner.core.create([ALICE_CHAT], world.now + 3_600_000_000)
     owner.core.start(world.now)
     world.run()
     assert owner.core.conversations.state_of(message.uri) is ChainState.FAILED
@@ -188,3 +190,27 @@ def test_only_what_the_owner_has_can_be_forwarded_and_only_by_a_connection_messa
         pair.alice.core.send_message(T.CONNECTION, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", ["wm:/QmNever"])
     with pytest.raises(LocalProtocolError, match="cannot forward"):
         pair.alice.core.send_message(T.CLOSE, ALICE_CHAT, pair.bob_chat, pair.world.now, "x", [known.uri])
+
+
+def test_owner_that_was_offline_for_days_sends_what_it_wrote():
+    pair = Pair().connect()
+    pair.alice.core.stop()
+    pair.run()
+    written = pair.say(text="written offline")
+    pair.world.pass_time(3 * 86_400)
+    pair.alice.core.start(pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, written) is pair.state(pair.bob, written) is ChainState.COMPLETE
+    (stored,) = [decode_message(o.raw) for o in pair.b.observations if o.raw and o.message == written.address]
+    assert stored.timestamp_ms == written.timestamp_ms
+
+
+def test_old_message_sent_again_is_stored_once():
+    pair = Pair().connect()
+    message = pair.say()
+    pair.world.pass_time(3 * 86_400)
+    before = len(pair.a.observations), len(pair.b.observations)
+    pair.a.core.receive_accepted("replay", LinkKind.OWNER, pair.world.now)
+    pair.a.core.receive_frame(encode_bundle([message]), "replay", pair.world.now)
+    pair.run()
+    assert (len(pair.a.observations), len(pair.b.observations)) == before

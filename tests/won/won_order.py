@@ -34,7 +34,7 @@ def read_order(hops, node):
             if role is Role.SECOND:
                 own.append_other(firsts[message.uri].uri, firsts[message.uri].previous)
             expected = tuple(sorted(own.unconfirmed))
-            own.append_own(part.uri, part.previous)
+            own.append_own(part.uri, part.previous, is_second=role is Role.SECOND)
             entries.setdefault(part.connection, []).append((message, part, expected))
         if role is Role.SECOND and firsts[message.uri].signer == node:
             lists[by_sockets[sockets]].append_other(part.uri, part.previous)

@@ -14,6 +14,7 @@ from dovetail.won.owner import Owner
 from dovetail.won.resources import encode_resource
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey
+from dovetail.won.vocabulary import CONNECTION_TYPES
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB, NODE_A, NODE_B
 
@@ -219,7 +220,7 @@ class Pair:
 def conversation_raws(party):
     """The raw messages of all connections in a party's journal."""
     kept = [o.raw for o in party.observations if o.raw and o.reason is None]
-    return [raw for raw in kept if decode_message(raw).sender_socket is not None]
+    return [raw for raw in kept if {(m := decode_message(raw)).type, m.responding_to_type} & CONNECTION_TYPES]
 
 
 def record_conversation():

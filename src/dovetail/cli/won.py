@@ -57,13 +57,17 @@ def decode(
     max_bytes: Annotated[int, typer.Option(help="Refuse datasets larger than this.", min=1)] = 1 << 20,
 ) -> None:
     """Explain captured datasets: one record per message, or the reason for refusing it."""
+    import msgspec
+
     from dovetail.model.errors import RemoteProtocolError
+    from dovetail.won.canonical import WIRE
     from dovetail.won.fabric import explain_message
     from dovetail.won.message import decode_bundle
 
+    limits = msgspec.structs.replace(WIRE, dataset_bytes=max_bytes)
     for _, data in _read_inputs(files):
         try:
-            records = [explain_message(message) for message in decode_bundle(data, max_bytes=max_bytes).messages]
+            records = [explain_message(message) for message in decode_bundle(data, limits).messages]
         except RemoteProtocolError as error:
             records = [{"error": error.reason.value, "detail": error.detail}]
         if as_json:

@@ -21,7 +21,7 @@ from dovetail.model.wire import CLOSE_NORMAL, CloseLink, OpenLink, Outgoing, Sen
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import fetch
 from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Limits, Link, LinkHandler, dial
-from dovetail.won.events import Event, KeyWanted
+from dovetail.won.events import Event, HopUnreadable, KeyWanted
 
 RETRY_JOURNAL_S = 0.2
 MAX_WAITING_TURNS = 20_000
@@ -207,6 +207,8 @@ class Driver(LinkHandler[str]):
         for event in events:
             if isinstance(event, KeyWanted):
                 self._spawn(self._fetch(event.uri))
+            elif isinstance(event, HopUnreadable):
+                log.warning("hop %d of the journal is left out: %s", event.seq, event.detail)
             if self._observer is not None and not isinstance(event, Observation):
                 self._observer(event)
 

@@ -1,4 +1,4 @@
-"""An atom: its state table, sockets, key, connections, and the log of all that its owners are told."""
+"""An atom: its state table, sockets, key, connections, and the log that its owners get."""
 
 from __future__ import annotations
 
@@ -34,26 +34,55 @@ TRANSITIONS: dict[tuple[AtomState, MessageType], AtomState] = {
 }
 
 
+class Delivered:
+    """Which entries of a log were handed to a client: all below a mark, and a few beyond it."""
+
+    __slots__ = ("_beyond", "mark")
+
+    def __init__(self) -> None:
+        self.mark = 0
+        self._beyond: set[int] = set()
+
+    def add(self, position: int) -> bool:
+        """An entry was handed over; False if it was before."""
+        if position < self.mark or position in self._beyond:
+            return False
+        self._beyond.add(position)
+        while self.mark in self._beyond:
+            self._beyond.remove(self.mark)
+            self.mark += 1
+        return True
+
+
 class Atom:
-    """One atom of this node."""
+    """One atom of this node.
+
+    `document` is the message that describes it now: its Create, or the last Replace. `links` are the clients that
+    registered, with how many entries each has; `followers` those that only sent something.
+    """
 
     __slots__ = (
-        *("confirmations", "connections", "create", "delivered", "key"),
+        *("confirmations", "connections", "delivered", "document", "followers", "key"),
         *("links", "log", "messages", "sockets", "state", "uri"),
     )
 
-    def __init__(self, uri: str, key: PublicKey, sockets: frozenset[str], create: Address) -> None:
+    def __init__(self, uri: str, key: PublicKey, sockets: frozenset[str], document: Address) -> None:
         self.uri = uri
         self.key = key
         self.sockets = sockets
-        self.create = create
+        self.document = document
         self.state = AtomState.ACTIVE
         self.confirmations = AtomConfirmations()
         self.connections: dict[tuple[str, str], Connection] = {}
         self.messages: list[Address] = []
         self.log: list[LogEntry] = []
-        self.delivered = 0
+        self.delivered = Delivered()
         self.links: dict[str, int] = {}
+        self.followers: set[str] = set()
+
+    def has_client(self, link: str) -> bool:
+        """True if new entries of the log go to this link."""
+        return link in self.links or link in self.followers
 
     def next_state(self, kind: MessageType) -> AtomState:
         """The state after an atom-specific message; raises RemoteProtocolError."""

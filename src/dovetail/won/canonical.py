@@ -13,11 +13,14 @@ the text of a URI.
 from __future__ import annotations
 
 import hashlib
+import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
+import msgspec
 import pyoxigraph as ox
 
 from dovetail.model.address import Address
@@ -25,15 +28,34 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won.vocabulary import SELF
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+
 Quad = tuple[str, str, str, str]
 Statement = tuple[str, str, str]
 """A quad without its graph."""
 Graphs = dict[str, list[str]]
 """Graph -> the N-Quads lines in it."""
 
-MAX_DATASET_BYTES = 1 << 20
 MAX_DATASET_QUADS = 6_000
-MAX_MESSAGE_QUADS = 2_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How large a dataset, and a message in it, may be; bytes of a message are those of its canonical N-Quads."""
+
+    dataset_bytes: int = 1 << 20
+    dataset_quads: int = MAX_DATASET_QUADS
+    message_bytes: int = 896 << 10
+    message_quads: int = 2_000
+
+
+WIRE = Limits()
+"""What is read from others, and written. A message leaves room for its responses in the same dataset."""
+STORED = Limits(dataset_bytes=64 << 20, dataset_quads=1_000_000, message_bytes=64 << 20, message_quads=1_000_000)
+"""What is read from one's own journal, which has only what was once accepted or made."""
+
+_EXPANSION = 8
+"""N-Quads may be this many times as large as the TriG they were read from: prefixes can make them much larger."""
 MAX_CANONICAL_WORK = 20_000
 """Upper bound of `sum(size! * quads)` over groups of indistinguishable, linked blank nodes: about 40 ms."""
 _MAX_GROUP = 8
@@ -41,26 +63,41 @@ _SELF_TERM = f"<{SELF}>"
 _SELF_PREFIX = f"<{SELF}#"
 
 
-def read_quads(data: bytes, *, max_bytes: int = MAX_DATASET_BYTES) -> list[Quad]:
+def read_quads(data: bytes, limits: Limits = WIRE) -> list[Quad]:
     """All quads of a TriG or N-Quads document as terms; raises RemoteProtocolError."""
-    return split_lines(read_lines(data, max_bytes=max_bytes))
+    return split_lines(read_lines(data, limits))
 
 
-def read_lines(data: bytes, *, max_bytes: int = MAX_DATASET_BYTES) -> list[str]:
+def read_lines(data: bytes, limits: Limits = WIRE) -> list[str]:
     """All quads of a TriG or N-Quads document as canonical N-Quads lines, unsorted; raises RemoteProtocolError."""
-    if len(data) > max_bytes:
-        raise RemoteProtocolError(Reason.TOO_LARGE, f"read {len(data)} bytes, expected at most {max_bytes}")
+    if len(data) > limits.dataset_bytes:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"read {len(data)} bytes, expected at most {limits.dataset_bytes}")
     form = ox.RdfFormat.N_QUADS if is_nquads(data) else ox.RdfFormat.TRIG
+    output = _BoundedOutput(limits.dataset_bytes * _EXPANSION)
     try:
-        parsed = islice(ox.parse(data, form), MAX_DATASET_QUADS + 1)
-        text = bytes(ox.serialize(parsed, format=ox.RdfFormat.N_QUADS) or b"").decode()
+        parsed = islice(ox.parse(data, form), limits.dataset_quads + 1)
+        ox.serialize(parsed, output, format=ox.RdfFormat.N_QUADS)
     except (SyntaxError, ValueError) as error:
         raise RemoteProtocolError(Reason.MALFORMED, f"not {form.name}: {error}") from None
-    lines = text.split("\n")
+    lines = output.getvalue().decode().split("\n")
     lines.pop()
-    if len(lines) > MAX_DATASET_QUADS:
-        raise RemoteProtocolError(Reason.TOO_LARGE, f"more than {MAX_DATASET_QUADS} quads")
+    if len(lines) > limits.dataset_quads:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"more than {limits.dataset_quads} quads")
     return lines
+
+
+class _BoundedOutput(io.BytesIO):
+    """Refuses the dataset whose N-Quads are larger than a bound."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+
+    def write(self, data: Buffer, /) -> int:
+        """Keep the data; raises RemoteProtocolError."""
+        if self.tell() + memoryview(data).nbytes > self._max_bytes:
+            raise RemoteProtocolError(Reason.TOO_LARGE, f"more than {self._max_bytes} bytes as N-Quads")
+        return super().write(data)
 
 
 def is_nquads(data: bytes) -> bool:

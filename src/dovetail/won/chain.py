@@ -2,7 +2,7 @@
 
 These rules are decided here and nowhere else. A connection-specific message m goes from its sender's socket S to the
 socket R. The response of the sender's node (s1) has S as both of its sockets; that of the recipient's node (s2) goes
-from R to S. The response to an atom-specific message has no sockets.
+from R to S. The response to an atom-specific message has no sockets, nor has the notice that m is undeliverable.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from dovetail.won.vocabulary import ATOM_TYPES, MessageType
+from dovetail.won.vocabulary import ATOM_TYPES, CONNECTION_TYPES, MessageType, atom_of_socket
 
 
 class ChainState(enum.StrEnum):
@@ -74,19 +74,32 @@ def role_of(response: Response) -> Role:
     return Role.FIRST if is_by_senders_node(response) else Role.SECOND
 
 
+def is_undeliverable_notice(response: Envelope) -> bool:
+    """True if the sender's node, having made s1, tells its owner that the recipient's node did not answer in time.
+
+    It has no sockets, so that it is not taken for another answer in the place of s1.
+    """
+    return (
+        response.type == MessageType.FAILURE
+        and response.sender_socket is None
+        and response.responding_to_type in CONNECTION_TYPES
+    )
+
+
 def is_answer(response: Envelope, message: Envelope) -> bool:
     """True if the type and sockets of a response are those of an answer to this message."""
     if response.responding_to_type != message.type:
         return False
     sender, recipient = message.sender_socket, message.recipient_socket
-    if sender is None:
-        return response.sender_socket is response.recipient_socket is None and response.atom == message.atom
+    if sender is None or is_undeliverable_notice(response):
+        atom = message.atom if sender is None else atom_of_socket(sender)
+        return response.sender_socket is response.recipient_socket is None and response.atom == atom
     return response.recipient_socket == sender and response.sender_socket in (sender, recipient)
 
 
 def answer_key(responding_to: Hashable, response: Sockets) -> Hashable:
     """Two different responses of one signer with the same key contradict each other."""
-    return responding_to, is_by_senders_node(response)
+    return responding_to, response.sender_socket, response.recipient_socket
 
 
 class Chain(msgspec.Struct, kw_only=True):
@@ -96,6 +109,7 @@ class Chain(msgspec.Struct, kw_only=True):
     first: str | None = None
     second: str | None = None
     failure: str | None = None
+    is_undeliverable: bool = False
 
     def add(self, role: Role, uri: str) -> str | None:
         """Add a response; returns the one that had this role before."""
@@ -108,25 +122,31 @@ class Chain(msgspec.Struct, kw_only=True):
                 before, self.failure = self.failure, uri
         return before
 
-    def contradicts(self, response: Response) -> bool:
+    def contradicts(self, response: Envelope) -> bool:
         """True if a further response cannot be right beside those that are there.
 
-        A node answers once; a failure of the recipient's node may follow s1.
+        A node answers once. A failure of the recipient's node may follow s1, and so may the notice that a message is
+        undeliverable; its s2 may come after that.
         """
-        if response.type == MessageType.FAILURE:
-            return (self.failure or (self.first if is_by_senders_node(response) else self.second)) is not None
-        return (self.failure or (self.second if role_of(response) is Role.SECOND else self.first)) is not None
+        role = role_of(response)
+        if role is Role.SECOND:
+            return self.second is not None or (self.failure is not None and not self.is_undeliverable)
+        if role is not Role.FAILURE:
+            return self.first is not None or self.failure is not None
+        if is_undeliverable_notice(response) or not is_by_senders_node(response):
+            return self.second is not None or self.failure is not None
+        return self.first is not None or self.failure is not None
 
     @property
     def state(self) -> ChainState:
         """How far it got; an incomplete chain is a normal state."""
+        if self.first is not None and self.second is not None:
+            return ChainState.COMPLETE
         if self.failure is not None:
             return ChainState.FAILED
         if self.type in ATOM_TYPES:
             return ChainState.ATOM
-        if self.first is None:
-            return ChainState.AWAITING_SENDER
-        return ChainState.COMPLETE if self.second is not None else ChainState.AWAITING_RECIPIENT
+        return ChainState.AWAITING_SENDER if self.first is None else ChainState.AWAITING_RECIPIENT
 
     @property
     def is_stored(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import pyoxigraph as ox
 
@@ -18,7 +19,7 @@ from dovetail.won.canonical import (
     has_blank_nodes,
     split_lines,
 )
-from dovetail.won.message import Message, assemble
+from dovetail.won.message import Message, assemble, check_size
 from dovetail.won.signing import PublicKey, SigningKey, encode_base64, key_quads, sign_digest
 from dovetail.won.vocabulary import Direction, MessageType
 
@@ -67,7 +68,9 @@ def compose(
         for graph, statements in (*signed.items(), (_SIGNATURE, proof))
     }
     try:
-        return assemble(uri, graphs, (address, digest))
+        message = assemble(uri, graphs, (address, digest))
+        check_size(message)
+        return message
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"cannot build this message: {error.detail}") from None
 
@@ -131,8 +134,17 @@ def sockets_of(message: Message) -> frozenset[str]:
     return frozenset(o[1:-1] for s, p, o, _ in message.quads if p == v.P_SOCKET and s == atom and o[0] == "<")
 
 
+class Answerable(Protocol):
+    """What a response needs to know of the message it answers."""
+
+    @property
+    def uri(self) -> str: ...
+    @property
+    def type(self) -> MessageType: ...
+
+
 def respond(
-    message: Message,
+    message: Answerable,
     *,
     success: bool,
     signer: str,

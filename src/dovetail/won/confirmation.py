@@ -1,14 +1,22 @@
 """Which earlier responses a new SuccessResponse references (`msg:previousMessage`).
 
 Atom container: a list of unconfirmed responses. A new response references all of it and takes its place.
+
 Connection container: each side keeps a list C of the other side's responses. When a response s of the other side is
 appended, then for each p in s.previousMessage that is one of ours, p's own previousMessage set leaves C: the other
 side has seen that we saw them. Then s enters C. A new response of ours references all of C and never enters it.
+
+After an outage thousands of responses may be unconfirmed at once, so the number of references is bounded. At the bound
+a second response s2 references s1, what C has gained, and the last s2 of its own side, which commits to the rest; the
+list of the other side then needs only the newest of these s2. That s2 is known there, since the responses of a node
+leave in order on the link that brought the messages. A first response s1 travels on another link than its side's s2, so
+it references the oldest of C alone, those first that no own s2 commits to; the next responses reference the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, islice
 
 
 class AtomConfirmations:
@@ -32,34 +40,76 @@ class AtomConfirmations:
 
 
 class ConnectionConfirmations:
-    """One side's list C of the other side's responses; each step costs only what is still unconfirmed."""
+    """One side's list C of the other side's responses; a step costs the same however long C is.
 
-    __slots__ = ("_others", "_own_previous", "own")
+    `known` are all SuccessResponses of the container: what may be referenced.
+    """
+
+    __slots__ = ("_last_second", "_others", "_own_previous", "_uncommitted", "known")
 
     def __init__(self) -> None:
+        self.known: set[str] = set()
         self._others: dict[str, None] = {}
+        # the part of C that the last own s2 does not commit to
+        self._uncommitted: dict[str, None] = {}
         self._own_previous: dict[str, tuple[str, ...]] = {}
-        self.own: set[str] = set()
+        self._last_second: str | None = None
 
     @property
     def unconfirmed(self) -> tuple[str, ...]:
-        """C: what the next SuccessResponse of this side must reference."""
+        """C."""
         return tuple(self._others)
 
-    def preview_other(self, response: str, previous: Iterable[str]) -> tuple[str, ...]:
-        """C as it will be after `append_other` with the same arguments."""
-        gone = {confirmed for uri in previous for confirmed in self._own_previous.get(uri, ())}
-        return (*(uri for uri in self._others if uri not in gone), response)
+    def references_of_first(self, limit: int) -> tuple[str, ...]:
+        """What the next s1 of this side references."""
+        if len(self._others) <= limit:
+            return tuple(self._others)
+        rest = (uri for uri in self._others if uri not in self._uncommitted)
+        return tuple(islice(chain(self._uncommitted, rest), limit))
 
-    def append_own(self, response: str, previous: Iterable[str]) -> None:
+    def references_of_second(self, first: str, first_previous: Iterable[str], limit: int) -> tuple[str, ...]:
+        """What the next s2 of this side references, which answers the message with this s1."""
+        gone = self._find_confirmed(first_previous)[1]
+        if len(self._others) - len(gone) < limit:
+            return (*(uri for uri in self._others if uri not in gone), first)
+        rest = (uri for uri in self._uncommitted if uri not in gone)
+        own = () if self._last_second is None else (self._last_second,)
+        return (*own, *islice(rest, limit - 1 - len(own)), first)
+
+    def append_own(self, response: str, previous: Iterable[str], *, is_second: bool) -> None:
         """This side made a SuccessResponse; it never enters its own C."""
-        self.own.add(response)
-        self._own_previous[response] = tuple(previous)
+        self.known.add(response)
+        named = self._own_previous[response] = tuple(previous)
+        if not is_second:
+            return
+        if self._last_second not in named:
+            self._uncommitted = dict(self._others)
+        for uri in named:
+            self._uncommitted.pop(uri, None)
+        self._last_second = response
 
     def append_other(self, response: str, previous: Iterable[str]) -> None:
         """A SuccessResponse of the other side entered this container."""
-        for uri in previous:
+        confirming, gone = self._find_confirmed(previous)
+        for uri in confirming:
             # Once confirmed, p's set can never matter again: each response enters C only once.
-            for confirmed in self._own_previous.pop(uri, ()):
-                self._others.pop(confirmed, None)
-        self._others[response] = None
+            del self._own_previous[uri]
+        for uri in gone:
+            del self._others[uri]
+            self._uncommitted.pop(uri, None)
+        self.known.add(response)
+        self._others[response] = self._uncommitted[response] = None
+
+    def _find_confirmed(self, previous: Iterable[str]) -> tuple[set[str], set[str]]:
+        """Our responses that these references confirm, directly or by way of other s2 of ours; what leaves C for it."""
+        confirming: set[str] = set()
+        gone: set[str] = set()
+        open_ends = list(previous)
+        while open_ends:
+            uri = open_ends.pop()
+            if uri in self._others:
+                gone.add(uri)
+            elif uri in self._own_previous and uri not in confirming:
+                confirming.add(uri)
+                open_ends.extend(self._own_previous[uri])
+        return confirming, gone

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
-from dovetail.won.chain import Chain, ChainState, Role, is_answer, is_by_senders_node, role_of
+from dovetail.won.chain import Chain, ChainState, Role, is_answer, is_by_senders_node, is_undeliverable_notice, role_of
 from dovetail.won.connection import ConnectionState, next_state
 from dovetail.won.message import Message
 from dovetail.won.rules import UNLOGGED_TYPES, is_genuine
@@ -114,9 +114,9 @@ class Conversations:
         if role is Role.SECOND and chain.first not in response.previous:
             raise RemoteProtocolError(Reason.BAD_REFERENCE, f"{response.uri} does not reference {chain.first}")
         chain.add(role, response.uri)
-        if role is Role.FAILURE:
-            delivery.detail = response.text
-        else:
+        chain.is_undeliverable = is_undeliverable_notice(response)
+        delivery.detail = response.text if role is Role.FAILURE else None
+        if role is not Role.FAILURE:
             successes.add(response.uri)
         # The state of the connection follows our messages when our node has stored them, the partner's with s2.
         if conversation is not None and role is (Role.FIRST if delivery.is_own else Role.SECOND):

@@ -24,6 +24,13 @@ class MessageRejected(msgspec.Struct, frozen=True, gc=False):
     detail: str
 
 
+class HopUnreadable(msgspec.Struct, frozen=True, gc=False):
+    """A hop of the journal could not be used when the core was rebuilt; what it told is missing."""
+
+    seq: int
+    detail: str
+
+
 class AtomChanged(msgspec.Struct, frozen=True, gc=False):
     """An atom was created or changed its state."""
 
@@ -72,6 +79,7 @@ Event = (
     Observation
     | KeyWanted
     | MessageRejected
+    | HopUnreadable
     | AtomChanged
     | ConnectionChanged
     | ChainAdvanced

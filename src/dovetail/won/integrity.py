@@ -9,8 +9,8 @@ yet: a participant could change it and count its address anew. The journal's che
 What is checked, per message: it can be read, its URI is its address, its signer may speak for its sender and signed
 it. Per response: the message it responds to is there, its type is the one it names, its sockets are that message's.
 Per reference: previousMessage goes to a SuccessResponse of the same container that is there; no message reaches
-itself. And no response is skipped: a node's response stays unreferenced only as long as no later one of the same kind
-is referenced (responses of one node arrive in order, so the skipped one was not there when it should have been).
+itself. And no response is skipped: the other node commits to the responses of a node in order, so where it has
+committed to a later one of the same role, the skipped one was not there when it should have been.
 """
 
 from __future__ import annotations
@@ -210,20 +210,43 @@ def _pop_component(stack: list[str], on_stack: set[str], root: str) -> set[str]:
 
 
 def _find_skipped(messages: Mapping[str, Message]) -> Iterator[Finding]:
-    """Responses that nothing references although a later one of the same node and role is referenced."""
-    referenced = {uri for message in messages.values() for uri in message.previous}
-    newest: dict[tuple[frozenset[str | None], str | None, Role], int] = {}
+    """Responses of one node that the other never committed to, although it did to a later one of the same role.
+
+    A message that the other node refused or never got was no part of the conversation there, and so its s1 is not.
+    """
+    failed = {m.responding_to for m in messages.values() if m.type is MessageType.FAILURE}
     successes = [m for m in messages.values() if m.type is MessageType.SUCCESS and m.sender_socket is not None]
+    sides: dict[tuple[frozenset[str | None], str | None], list[str]] = {}
     for message in successes:
-        if message.uri in referenced:
-            stream = (_container(message, messages), message.sender_socket, role_of(message))
+        sides.setdefault((_container(message, messages), message.sender_socket), []).append(message.uri)
+    committed = {side: _find_ancestors(uris, messages) for side, uris in sides.items()}
+    newest: dict[Hashable, int] = {}
+    left_out = []
+    for message in successes:
+        container = _container(message, messages)
+        stream = (container, message.sender_socket, role_of(message))
+        others = [committed.get((container, socket), ()) for socket in container - {message.sender_socket}]
+        if any(message.uri in uris for uris in others):
             newest[stream] = max(newest.get(stream, 0), message.timestamp_ms)
-    for message in successes:
-        stream = (_container(message, messages), message.sender_socket, role_of(message))
-        if message.uri not in referenced and message.timestamp_ms < newest.get(stream, 0):
+        elif message.responding_to not in failed:
+            left_out.append((message, stream))
+    for message, stream in left_out:
+        if message.timestamp_ms < newest.get(stream, 0):
             yield Finding(
-                FindingKind.SKIPPED, message.uri, "a later response of the same node is referenced, this is not"
+                FindingKind.SKIPPED, message.uri, "the other node references a later response of this node, not this"
             )
+
+
+def _find_ancestors(uris: Iterable[str], messages: Mapping[str, Message]) -> set[str]:
+    """All responses that some responses reference, directly or by way of others."""
+    found: set[str] = set()
+    open_ends = list(uris)
+    while open_ends:
+        message = messages.get(open_ends.pop())
+        named = set(message.previous) - found if message else set()
+        found |= named
+        open_ends += named
+    return found
 
 
 def _name(raw: bytes) -> str:

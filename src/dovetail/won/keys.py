@@ -45,6 +45,10 @@ class KeyRing:
         if len(self._fetched) > self._capacity:
             self._fetched.popitem(last=False)
 
+    def is_pinned(self, uri: str) -> bool:
+        """True if this party vouches for the key itself."""
+        return uri in self._pinned
+
     def find(self, uri: str, now: int) -> PublicKey | None:
         """The key of `uri`, unless it must be fetched."""
         pinned = self._pinned.get(uri)
@@ -81,10 +85,15 @@ class Verifier:
         self.trust(message)
 
 
-def check_claims(message: Message) -> None:
-    """Raise RemoteProtocolError unless the URI is the content's address and the signer may speak for the sender."""
+def check_address(message: Message) -> None:
+    """Raise RemoteProtocolError unless the URI is the content's address."""
     if not verify_address(message):
         raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{message.uri} is not the address of its content")
+
+
+def check_claims(message: Message) -> None:
+    """Raise RemoteProtocolError unless the URI is the content's address and the signer may speak for the sender."""
+    check_address(message)
     expected = expected_signer(message)
     if message.signer != expected:
         raise RemoteProtocolError(

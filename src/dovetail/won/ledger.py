@@ -7,7 +7,7 @@ the same in a conversation of a hundred thousand messages as in one of a hundred
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 
 import msgspec
 
@@ -18,14 +18,18 @@ from dovetail.won.atom import Atom
 from dovetail.won.chain import ChainState
 from dovetail.won.compose import sockets_of
 from dovetail.won.connection import Connection, next_state
-from dovetail.won.message import Message
+from dovetail.won.message import Message, decode_stored
 from dovetail.won.signing import extract_keys
 from dovetail.won.vocabulary import MessageType
+
+MAX_UNDELIVERABLE = 10_000
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
     """A connection-specific message of an atom of this node whose second response is still awaited."""
 
+    uri: str
+    type: MessageType
     connection: Connection
     message: Address
     first: str
@@ -46,8 +50,12 @@ class Ledger:
         self.atoms: dict[str, Atom] = {}
         self.connections: dict[str, Connection] = {}
         self.sent: dict[str, Sent] = {}
+        # given up; a response may still come if the message was under way
+        self.undeliverable: OrderedDict[str, Sent] = OrderedDict()
         self.last_response_ms = 0
         self.refused: set[Address] = set()
+        # messages whose bytes were lost: others may reference them for as long as they like
+        self.unreadable: set[str] = set()
         # message -> response: of its own node (s, s1, failure), of ours as the recipient's node, of the other node
         self.first: dict[Address, Address] = {}
         self.second: dict[Address, Address] = {}
@@ -65,6 +73,7 @@ class Ledger:
             atom = self.atoms[message.atom]
             atom.state = atom.next_state(message.type)
             if message.type is MessageType.REPLACE:
+                atom.document = message.address
                 atom.sockets = sockets_of(message) or atom.sockets
         atom.confirmations.append(response.uri, response.previous)
         atom.messages += (message.address, response.address)
@@ -78,11 +87,17 @@ class Ledger:
         """A message of one of our atoms entered its connection; s1 is made, the other node's response is awaited."""
         connection = self._connection_of(response, message.sender_socket, message.recipient_socket)
         connection.state = next_state(connection.state, message.type, from_partner=False)
-        connection.confirmations.append_own(response.uri, response.previous)
+        connection.confirmations.append_own(response.uri, response.previous, is_second=False)
         connection.messages += (message.address, response.address)
         self.first[message.address] = response.address
         self.sent[message.uri] = Sent(
-            connection, message.address, response.uri, response.address, response.timestamp_ms
+            message.uri,
+            message.type,
+            connection,
+            message.address,
+            response.uri,
+            response.address,
+            response.timestamp_ms,
         )
         self._keep(response, message)
         self.atoms[connection.atom].log.append((message.address, response.address))
@@ -93,7 +108,7 @@ class Ledger:
         connection = self._connection_of(response, message.recipient_socket, message.sender_socket)
         connection.state = next_state(connection.state, message.type, from_partner=True)
         connection.confirmations.append_other(first.uri, first.previous)
-        connection.confirmations.append_own(response.uri, response.previous)
+        connection.confirmations.append_own(response.uri, response.previous, is_second=True)
         connection.messages += (message.address, first.address, response.address)
         self.second[message.address] = response.address
         self._keep(response, message, first)
@@ -103,7 +118,10 @@ class Ledger:
     def store_acknowledgement(self, response: Message) -> Sent:
         """The other node's response to a message that awaited it came: s2, or a failure."""
         assert response.responding_to is not None
-        sent = self.sent.pop(response.responding_to)
+        late = self.undeliverable.pop(response.responding_to, None)
+        if late is not None:
+            self.chains[ChainState.FAILED] -= 1
+        sent = late or self.sent.pop(response.responding_to)
         is_success = response.type is MessageType.SUCCESS
         self.chains[ChainState.COMPLETE if is_success else ChainState.FAILED] += 1
         if is_success:
@@ -111,6 +129,18 @@ class Ledger:
         sent.connection.messages.append(response.address)
         self.acknowledged[sent.message] = response.address
         self.archive.put(response.address, response.raw)
+        self.atoms[sent.connection.atom].log.append((response.address,))
+        return sent
+
+    def store_undeliverable(self, response: Message) -> Sent:
+        """The message was given up: the other node did not answer it in its lifetime."""
+        assert response.responding_to is not None
+        sent = self.undeliverable[response.responding_to] = self.sent.pop(response.responding_to)
+        if len(self.undeliverable) > MAX_UNDELIVERABLE:
+            self.undeliverable.popitem(last=False)
+        self.chains[ChainState.FAILED] += 1
+        sent.connection.messages.append(response.address)
+        self._keep(response)
         self.atoms[sent.connection.atom].log.append((response.address,))
         return sent
 
@@ -134,6 +164,11 @@ class Ledger:
         """m and s1 as one dataset, unless their bytes are gone."""
         message, first = self.archive.raw(sent.message), self.archive.raw(sent.first_address)
         return message + first if message is not None and first is not None else None
+
+    def read_messages(self, sent: Sent) -> tuple[Message, Message] | None:
+        """m and s1, unless their bytes are gone."""
+        message, first = self.archive.raw(sent.message), self.archive.raw(sent.first_address)
+        return (decode_stored(message), decode_stored(first)) if message and first else None
 
     def _connection_of(self, response: Message, socket: str | None, target: str | None) -> Connection:
         assert socket is not None

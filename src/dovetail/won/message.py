@@ -16,8 +16,9 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
-    MAX_DATASET_BYTES,
-    MAX_MESSAGE_QUADS,
+    STORED,
+    WIRE,
+    Limits,
     Quad,
     Renaming,
     Statement,
@@ -106,17 +107,20 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     log: str | None = None
 
 
-def decode_message(raw: bytes) -> Message:
+def decode_message(raw: bytes, limits: Limits = WIRE) -> Message:
     """The one message in `raw` (N-Quads or TriG); raises RemoteProtocolError."""
-    messages = decode_bundle(raw).messages
+    messages = decode_bundle(raw, limits).messages
     if len(messages) != 1:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"found {len(messages)} messages, expected 1")
     return messages[0]
 
 
-def decode_bundle(
-    data: bytes, *, max_bytes: int = MAX_DATASET_BYTES, known: Mapping[str, Message] | None = None
-) -> Bundle:
+def decode_stored(raw: bytes) -> Message:
+    """A message from one's own journal; raises RemoteProtocolError."""
+    return decode_message(raw, STORED)
+
+
+def decode_bundle(data: bytes, limits: Limits = WIRE, *, known: Mapping[str, Message] | None = None) -> Bundle:
     """All messages of a dataset, each after the message it responds to; raises RemoteProtocolError.
 
     Messages in `known` with the very same bytes are not decoded again.
@@ -124,7 +128,7 @@ def decode_bundle(
     groups: dict[str, dict[str, Sequence[Statement]]] = {}
     place: dict[str, int] = {}
     log: str | None = None
-    graphs_read, is_canonical = _read_graphs(data, max_bytes)
+    graphs_read, is_canonical = _read_graphs(data, limits)
     for graph, statements in graphs_read.items():
         if graph.startswith(_MESSAGE_PREFIX):
             groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = statements
@@ -141,22 +145,24 @@ def decode_bundle(
             Reason.TOO_LARGE, f"{len(groups)} messages in a dataset, expected at most {MAX_MESSAGES_PER_DATASET}"
         )
     raw = data if is_canonical and len(groups) == 1 and log is None else None
-    messages = [_find_known(uri, graphs, known) or decode_graphs(uri, graphs, raw) for uri, graphs in groups.items()]
+    messages = [
+        _find_known(uri, graphs, known) or decode_graphs(uri, graphs, raw, limits) for uri, graphs in groups.items()
+    ]
     if len(messages) > 1:
         messages.sort(key=_order)
     return Bundle(messages=tuple(messages), position=place.get(v.P_POSITION), size=place.get(v.P_SIZE), log=log)
 
 
-def _read_graphs(data: bytes, max_bytes: int) -> tuple[Mapping[str, Sequence[Statement]], bool]:
+def _read_graphs(data: bytes, limits: Limits) -> tuple[Mapping[str, Sequence[Statement]], bool]:
     """The statements of each graph, and whether the data are canonical N-Quads without blank nodes for sure."""
-    if len(data) <= max_bytes:
-        graphs = decode_lines(data)
+    if len(data) <= limits.dataset_bytes:
+        graphs = decode_lines(data, limits.dataset_quads)
         if graphs is not None:
             return graphs, True
-        graphs = decode_blocks(data)
+        graphs = decode_blocks(data, limits.dataset_quads)
         if graphs is not None:
             return graphs, False
-    lines = sort_lines(read_lines(data, max_bytes=max_bytes))
+    lines = sort_lines(read_lines(data, limits))
     return {graph: split_statements(graph, group) for graph, group in lines.items()}, False
 
 
@@ -185,17 +191,32 @@ def decode_quads(uri: str, quads: Iterable[Quad]) -> Message:
     return decode_graphs(uri, graphs)
 
 
-def decode_graphs(uri: str, graphs: Mapping[str, Sequence[Statement]], raw: bytes | None = None) -> Message:
+def decode_graphs(
+    uri: str, graphs: Mapping[str, Sequence[Statement]], raw: bytes | None = None, limits: Limits = WIRE
+) -> Message:
     """One message from the statements of its graphs under its own URI; raises RemoteProtocolError.
 
     `raw` are the same graphs as lines that `decode_lines` took, where they were read from such.
     """
     count = sum(map(len, graphs.values()))
-    if count > MAX_MESSAGE_QUADS:
-        raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {MAX_MESSAGE_QUADS}")
+    if count > limits.message_quads:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {limits.message_quads}")
     if uri == v.SELF:
         raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
-    return assemble(uri, graphs, raw=raw)
+    message = assemble(uri, graphs, raw=raw)
+    check_size(message, limits)
+    return message
+
+
+def check_size(message: Message, limits: Limits = WIRE) -> None:
+    """Raise RemoteProtocolError if those who read the message with these limits would refuse it."""
+    if len(message.raw) > limits.message_bytes:
+        raise RemoteProtocolError(
+            Reason.TOO_LARGE, f"{len(message.raw)} bytes as N-Quads, expected at most {limits.message_bytes}"
+        )
+    count = sum(len(statements) for _, statements in message.graphs)
+    if count > limits.message_quads:
+        raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {limits.message_quads}")
 
 
 def assemble(

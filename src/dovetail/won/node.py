@@ -4,7 +4,7 @@ Connection-specific delivery, step by step (owner1 at node1, owner2 at node2):
 
     1. owner1 => node1 : m          `_take_from_owner`
     2. owner1 <= node1 : m, s1      `_store_first`; to all clients of the sending atom (the echo)
-    3. node1 => node2  : m, s1      the outbox of node2, until s2 came
+    3. node1 => node2  : m, s1      the outbox of node2, until s2 comes
     4. node1 <= node2  : s2         `_take_delivery`, the reply on the same link
     5. node2 => owner2 : m, s1, s2  the log of the receiving atom
     6. owner1 <= node1 : s2         `_take_acknowledgement`
@@ -18,49 +18,40 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
 
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
-from dovetail.model.wire import CloseLink, Frame, LinkId, Outgoing
+from dovetail.model.wire import Frame, LinkId, Outgoing
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive, MemoryArchive
 from dovetail.won.chain import ChainState, is_by_senders_node
 from dovetail.won.connection import Connection
-from dovetail.won.events import AtomChanged, ConnectionChanged, Event, KeyWanted
-from dovetail.won.keys import KeyRing, Verifier, read_key_document
+from dovetail.won.events import AtomChanged, ConnectionChanged, Event, HopUnreadable
+from dovetail.won.keys import KeyRing, Verifier
 from dovetail.won.ledger import Ledger
-from dovetail.won.links import Link, LinkKind
-from dovetail.won.message import Bundle, Message, decode_bundle, decode_message, verify_address
+from dovetail.won.links import Link, LinkKind, Links
+from dovetail.won.message import Bundle, Message
 from dovetail.won.node_outboxes import NodeOutboxes
 from dovetail.won.output_buffer import OutputBuffer
 from dovetail.won.owner_log_fanout import OwnerLogFanout
+from dovetail.won.randomness import Randomness
 from dovetail.won.recovery import Recovery
 from dovetail.won.response_builder import ResponseBuilder
 from dovetail.won.rules import (
     UNLOGGED_TYPES,
     Refusal,
     check_acknowledgement,
+    check_clock,
     check_delivery,
-    check_owner_clock,
     check_owner_message,
-    check_sender_clock,
+    check_registration_clock,
 )
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey, expected_signer
 from dovetail.won.status import NodeStatus
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
-
-CLOSE_TRY_AGAIN = 1013
-
-
-class Randomness(Protocol):
-    """The chance a core needs; `random.Random` has it."""
-
-    def random(self) -> float: ...
-    def randbytes(self, n: int, /) -> bytes: ...
 
 
 class Node:
@@ -82,13 +73,11 @@ class Node:
         self.keys = KeyRing(capacity=self.settings.max_cached_keys, lifetime_us=self.settings.key_lifetime_ms * 1000)
         self.keys.pin(uri, key.public)
         self._output = OutputBuffer(self.settings.max_evidence_bytes)
-        self._responses = ResponseBuilder(uri, key, self.ledger, random)
+        self._responses = ResponseBuilder(uri, key, self.ledger, self.settings, random)
         self._fanout = OwnerLogFanout(self.ledger, self.settings, self._output)
         self._outboxes = NodeOutboxes(self.ledger, self.settings, self._output, random.random)
         self._verifier = Verifier(self.settings.max_verdicts)
-        self._links: dict[str, Link] = {}
-        self._waiting: dict[str, Link] = {}
-        self._wanted: set[str] = set()
+        self._links = Links(self.keys, self.settings, self._output, take=self._take_bundle, closed=self.receive_closed)
 
     # -- the verbs
 
@@ -96,25 +85,25 @@ class Node:
         """Rebuild everything from the journal; call once, before any other verb."""
         recovery = Recovery(self.ledger)
         recovery.replay(hops)
+        for seq, detail in recovery.unreadable:
+            self._output.emit(HopUnreadable(seq, detail))
         for atom in self.ledger.atoms.values():
             self.keys.pin(atom.uri, atom.key)
         for sent in list(self.ledger.sent.values()):
-            if sent.destination == self.uri:
+            pair = self.ledger.read_messages(sent) if sent.destination == self.uri else None
+            if pair is not None:
                 # The journal ends between the two responses of a connection within this node.
-                pair = self.ledger.archive.raw(sent.message), self.ledger.archive.raw(sent.first_address)
-                assert pair[0] is not None
-                assert pair[1] is not None
-                self._take_delivery(decode_message(pair[0]), decode_message(pair[1]), None, now)
+                self._take_delivery(*pair, None, now)
         self._outboxes.restore(recovery.forwarded, now)
 
     def receive_accepted(self, link: LinkId, kind: LinkKind, now: int) -> None:
         """Somebody opened a link to us."""
         del now
-        self._links[link] = Link(link, kind)
+        self._links.accept(link, kind)
 
     def receive_opened(self, link: LinkId, now: int) -> None:
         """A link that we asked for is open."""
-        self._links[link] = Link(link, LinkKind.NODE, self._outboxes.node_of(link))
+        self._links.add(link, self._outboxes.node_of(link))
         self._outboxes.opened(link, now)
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
@@ -124,49 +113,28 @@ class Node:
 
     def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
         """A frame came over a link."""
-        source = self._links.get(link)
-        if source is None:
-            return
-        if len(source.frames) >= self.settings.max_held_frames:
-            error = RemoteProtocolError(Reason.QUEUE_FULL, "too many frames wait for a key")
-            self._output.reject_frame(data, source.counterpart, error, now)
-            self._close_link(source, now)
-            return
-        source.frames.append(data)
-        if not source.waiting:
-            self._drain(source, now)
+        self._links.receive(data, link, now)
 
     def receive_closed(self, link: LinkId, now: int) -> None:
         """A link ended, broke or could not be opened."""
-        gone = self._links.pop(link, None)
-        self._waiting.pop(link, None)
+        gone = self._links.remove(link)
         for uri in gone.atoms if gone else ():
-            self.ledger.atoms[uri].links.pop(link, None)
+            self._fanout.remove(self.ledger.atoms[uri], link)
         self._outboxes.closed(link, now)
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
         """The answer to KeyWanted: the document found at `uri`, None if there was none."""
-        self._wanted.discard(uri)
-        key = read_key_document(uri, data) if data is not None else None
-        if key is not None:
-            self.keys.add(uri, key, now)
-        for link in [link for link in self._waiting.values() if uri in link.waiting]:
-            link.waiting.discard(uri)
-            if key is None:
-                self._reject_unverifiable(link, uri, now)
-            elif not link.waiting:
-                self._drain(link, now)
+        self._links.receive_document(uri, data, now)
 
     def handle_timer(self, now: int) -> None:
-        """Do what is due: give up waiting for keys, open links again, send again what had no response."""
-        for link in list(self._waiting.values()):
-            if link.deadline is not None and link.deadline <= now:
-                self._reject_unverifiable(link, min(link.waiting), now)
-        self._outboxes.handle_timer(now)
+        """Do what is due: stop waiting for keys, open links again, send again what had no response or give it up."""
+        self._links.handle_timer(now)
+        for uri in self._outboxes.handle_timer(now):
+            self._give_up(uri, now)
 
     def next_timer(self) -> int | None:
         """When `handle_timer` wants to be called."""
-        times = [link.deadline for link in self._waiting.values()] + [self._outboxes.next_timer()]
+        times = (self._links.next_timer(), self._outboxes.next_timer())
         return min((due for due in times if due is not None), default=None)
 
     def events(self) -> list[Event]:
@@ -185,71 +153,19 @@ class Node:
             atoms=Counter(atom.state for atom in ledger.atoms.values()),
             connections=Counter(each.state for each in ledger.connections.values() if each.state is not None),
             chains={**ledger.chains, ChainState.AWAITING_RECIPIENT: len(ledger.sent)},
-            links=Counter(link.kind for link in self._links.values()),
+            links=self._links.count(),
             queues=self._outboxes.status(now),
             keys_pinned=self.keys.pinned,
             keys_fetched=self.keys.fetched,
-            links_waiting=len(self._waiting),
+            links_waiting=self._links.waiting,
         )
 
-    # -- frames
-
-    def _drain(self, link: Link, now: int) -> None:
-        while link.frames and not link.waiting:
-            if self._take_frame(link.frames[0], link, now):
-                link.frames.popleft()
-        if link.waiting:
-            link.deadline = now + self.settings.key_timeout_ms * 1000
-            self._waiting[link.name] = link
+    def _take_bundle(self, bundle: Bundle, link: Link, now: int) -> None:
+        """Handle a frame; raises RemoteProtocolError if nobody can be told why it is refused."""
+        if link.kind is LinkKind.OWNER:
+            self._take_from_owner(bundle, link, now)
         else:
-            self._waiting.pop(link.name, None)
-
-    def _take_frame(self, data: bytes, link: Link, now: int) -> bool:
-        """Handle one frame; False if it must wait for keys, which are then in `link.waiting`."""
-        try:
-            bundle = decode_bundle(data, max_bytes=self.settings.max_frame_bytes)
-            for message in bundle.messages:
-                if not verify_address(message):
-                    raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{message.uri} is not the address of its content")
-            if link.kind is LinkKind.OWNER:
-                self._take_from_owner(bundle, link, now)
-                return True
-            link.waiting = self._missing_keys(bundle.messages, now)
-            if link.waiting:
-                return False
             self._take_from_node(bundle, link, now)
-        except RemoteProtocolError as error:
-            self._output.reject_frame(data, link.counterpart, error, now)
-        return True
-
-    def _missing_keys(self, messages: tuple[Message, ...], now: int) -> set[str]:
-        missing = set()
-        for message in messages:
-            signer = expected_signer(message)
-            if self.keys.find(signer, now) is not None:
-                continue
-            if v.node_of_atom(signer) == self.uri:
-                raise RemoteProtocolError(Reason.UNKNOWN_ATOM, f"{signer} does not exist here")
-            missing.add(signer)
-            if signer not in self._wanted:
-                self._wanted.add(signer)
-                self._output.emit(KeyWanted(signer))
-        return missing
-
-    def _reject_unverifiable(self, link: Link, uri: str, now: int) -> None:
-        """The key was not found: refuse the frame without a response, and hang up.
-
-        Whoever sent it opens a new link after a pause and sends everything again, in order: going on with the next
-        frame would let a message overtake the Connect before it.
-        """
-        self._wanted.discard(uri)
-        error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {uri} was found")
-        self._output.reject_frame(link.frames[0], link.counterpart, error, now)
-        self._close_link(link, now)
-
-    def _close_link(self, link: Link, now: int) -> None:
-        self._output.send(CloseLink(link.name, CLOSE_TRY_AGAIN))
-        self.receive_closed(link.name, now)
 
     # -- from owners
 
@@ -263,15 +179,14 @@ class Node:
             self._verifier.verify(message, self._responses.key_for(message))
             answered = self.ledger.first.get(message.address)
             if answered is not None:
-                # A registered client has the response in its log already, or gets it there.
-                if link.name not in self.ledger.atoms[message.sender or ""].links:
-                    self._resend(link, (message.address, answered))
+                self._answer_again(message, answered, link)
                 return
-            check_owner_clock(message, now, self.settings)
             if message.type is MessageType.REGISTER:
+                check_registration_clock(message, now, self.settings)
                 link.atoms.add(message.atom or "")
                 self._fanout.register(self.ledger.atoms[message.atom or ""], link.name, message.after or 0, now)
                 return
+            check_clock(message, now, self.settings)
             check_owner_message(message, self.ledger)
             self._check_room(message)
         except RemoteProtocolError as error:
@@ -281,13 +196,31 @@ class Node:
         if message.type in v.ATOM_TYPES:
             self._store_atom_specific(message, link, now)
         else:
+            self._follow(link, message.sender or "")
             self._store_first(message, now)
 
     def _check_room(self, message: Message) -> None:
-        if message.type in v.CONNECTION_TYPES and self._outboxes.is_full(v.node_of_atom(message.recipient or "")):
-            raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for the node of {message.recipient}")
+        node = v.node_of_atom(message.recipient or "")
+        if message.type in v.CONNECTION_TYPES and node != self.uri and not self._outboxes.make_room(node):
+            raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for {node} or for other nodes")
 
-    def _resend(self, link: Link, addresses: tuple[Address, ...]) -> None:
+    def _follow(self, link: Link, atom: str) -> None:
+        """The client that sends a new message of an atom gets its answers; partners could send one known before."""
+        link.atoms.add(atom)
+        self._fanout.follow(self.ledger.atoms[atom], link.name)
+
+    def _answer_again(self, message: Message, answered: Address, link: Link) -> None:
+        """Send the stored responses again, unless the client has them in its log, or gets them there."""
+        if link.name in self.ledger.atoms[message.sender or ""].links:
+            return
+        self._send_stored(link, (message.address, answered))
+        second = self.ledger.acknowledged.get(message.address)
+        if second is not None:
+            self._send_stored(link, (second,))
+        elif message.uri in self.ledger.sent:
+            self._fanout.await_answer(message.uri, link.name)
+
+    def _send_stored(self, link: Link, addresses: tuple[Address, ...]) -> None:
         raws = [self.ledger.archive.raw(address) for address in addresses]
         self._output.send_frame(link.name, b"".join(raw for raw in raws if raw is not None))
 
@@ -300,6 +233,8 @@ class Node:
             self.keys.pin(atom.uri, atom.key)
             atom.links[link.name] = 0
             link.atoms.add(atom.uri)
+        else:
+            self._follow(link, atom.uri)
         if message.type is not MessageType.REPLACE:
             self._output.emit(AtomChanged(atom.uri, atom.state))
         self._fanout.send_newest(atom, (message, response), now)
@@ -309,12 +244,12 @@ class Node:
             self._store_first(follow_up, now)
 
     def _store_first(self, message: Message, now: int) -> None:
-        """Steps 2 and 3: store m, make s1, echo both, owe both to the other node."""
+        """Steps 2 and 3: store m, make s1, echo both, queue both for the other node."""
         response = self._responses.build_first(message, now)
         connection = self.ledger.store_first(message, response)
         self._verifier.trust(response)
         self._output.observe(Stage.CREATED, response, None, now)
-        self._tell_change(message, connection)
+        self._emit_change(message, connection)
         bundle = encode_bundle((message, response))
         self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, response), now, bundle)
         if v.node_of_atom(message.recipient or "") == self.uri:
@@ -323,7 +258,7 @@ class Node:
         else:
             self._outboxes.enqueue(message.uri, bundle, now)
 
-    def _tell_change(self, message: Message, connection: Connection) -> None:
+    def _emit_change(self, message: Message, connection: Connection) -> None:
         if message.type in (MessageType.CONNECT, MessageType.CLOSE) and connection.state is not None:
             self._output.emit(ConnectionChanged(connection.uri, connection.state))
 
@@ -343,7 +278,7 @@ class Node:
             atom = self.ledger.store_refusal(message.address, response, is_first=refusal.is_first)
         if atom is not None:
             self._fanout.send_newest(atom, (message, response), now)
-        if link is not None and (atom is None or link.name not in atom.links):
+        if link is not None and (atom is None or not atom.has_client(link.name)):
             parts = (message, response) if refusal.is_first else (response,)
             self._output.send_frame(link.name, encode_bundle(parts))
         return response
@@ -361,18 +296,18 @@ class Node:
             raise RemoteProtocolError(Reason.INVALID_SCHEMA, "a node sends m with s1, or one response, per dataset")
 
     def _take_delivery(self, message: Message, first: Message, link: Link | None, now: int) -> None:
-        """Steps 4 and 5: take m and s1, make s2, answer with it, tell the receiving atom's owners all three."""
+        """Steps 4 and 5: take m and s1, make s2, answer with it, send all three to the receiving atom's owners."""
         if v.node_of_atom(message.recipient or "") != self.uri:
             raise RemoteProtocolError(Reason.WRONG_NODE, f"{message.recipient} is not an atom of this node")
         answered = self.ledger.second.get(message.address)
         if answered is not None:
             if link is not None:
-                self._resend(link, (answered,))
+                self._send_stored(link, (answered,))
             return
         try:
             for part in (message, first):
                 self._verify(part, now)
-                check_sender_clock(part, now, self.settings)
+                check_clock(part, now, self.settings)
             check_delivery(message, first, self.ledger)
         except RemoteProtocolError as error:
             failure = self._refuse(message, Refusal(error.reason, error.detail, False), link, now)
@@ -391,11 +326,12 @@ class Node:
         connection = self.ledger.store_second(message, first, response)
         self._verifier.trust(response)
         self._output.observe(Stage.CREATED, response, None, now)
-        self._tell_change(message, connection)
+        self._emit_change(message, connection)
         self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, first, response), now)
         if link is None:
             self._acknowledge(response, now)
         else:
+            self._outboxes.hurry(sender_node, now)
             self._output.observe_again(Stage.FORWARDED, response.address, sender_node, now)
             self._output.send_frame(link.name, encode_bundle((response,)))
 
@@ -410,6 +346,17 @@ class Node:
         sent = self.ledger.store_acknowledgement(response)
         self._fanout.send_newest(self.ledger.atoms[sent.connection.atom], (response,), now)
         self._outboxes.acknowledge(response.responding_to or "", sent.destination, sent.message, now)
+
+    def _give_up(self, uri: str, now: int) -> None:
+        """The lifetime of a message is over and the recipient's node has not answered: tell its owners."""
+        sent = self.ledger.sent[uri]
+        recipient = v.atom_of_socket(sent.connection.target_socket)
+        self._output.observe_again(Stage.UNDELIVERABLE, sent.message, recipient, now, Reason.UNREACHABLE_NODE)
+        response = self._responses.build_undeliverable(sent, now)
+        self._verifier.trust(response)
+        self._output.observe(Stage.CREATED, response, None, now)
+        self.ledger.store_undeliverable(response)
+        self._fanout.send_newest(self.ledger.atoms[sent.connection.atom], (response,), now)
 
     def _verify(self, message: Message, now: int) -> None:
         key = self.keys.find(expected_signer(message), now)

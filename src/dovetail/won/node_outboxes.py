@@ -1,4 +1,8 @@
-"""Owed to other nodes: one outbox per destination, links opened and tried again for as long as anything is owed."""
+"""What other nodes have yet to answer: one outbox per destination, with links opened for as long as it is not empty.
+
+Bounded are the destinations, the messages of each, and how many links are being opened at once. A message that was not
+answered within its lifetime is given up, unless its response may be on its way: `handle_timer` tells the node.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Stage
-from dovetail.model.wire import LinkId, OpenLink
+from dovetail.model.wire import CloseLink, LinkId, OpenLink
 from dovetail.won.events import DestinationChanged
 from dovetail.won.ledger import Ledger
 from dovetail.won.links import LinkKind
@@ -14,10 +18,11 @@ from dovetail.won.outbox import Outbox
 from dovetail.won.output_buffer import OutputBuffer
 from dovetail.won.settings import WonSettings
 from dovetail.won.status import QueueStatus
+from dovetail.won.timers import Timers
 
 
 class NodeOutboxes:
-    """Sends (m, s1) to the recipients' nodes until their responses came."""
+    """Sends (m, s1) to the recipients' nodes until their responses come."""
 
     def __init__(self, ledger: Ledger, settings: WonSettings, output: OutputBuffer, draw: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -25,50 +30,57 @@ class NodeOutboxes:
         self._output = output
         self._draw = draw
         self._boxes: dict[str, Outbox] = {}
-        self._busy: dict[str, Outbox] = {}
         self._by_link: dict[LinkId, Outbox] = {}
+        self._timers = Timers()
+        self._opening: set[LinkId] = set()
+        # destinations whose turn to be dialled comes when another dial has ended, first come first
+        self._dial_queue: dict[str, None] = {}
         self._forwarded: set[Address] = set()
         self._opened = 0
 
     def restore(self, forwarded: set[Address], now: int) -> None:
-        """Everything with s1 and without the other node's response is owed again."""
+        """Queue everything that has s1 and not the other node's response."""
         for uri, sent in self._ledger.sent.items():
             self._outbox(sent.destination).add(uri)
             if sent.message in forwarded:
                 self._forwarded.add(sent.message)
-        self._busy = dict(self._boxes)
-        for box in self._busy.values():
+        for box in list(self._boxes.values()):
             self._flush(box, now)
 
-    def is_full(self, node: str) -> bool:
-        """True if no more may be owed to a node."""
-        return node in self._boxes and self._boxes[node].is_full
+    def make_room(self, node: str) -> bool:
+        """Whether one more message may be queued for a node; a link that is not needed may give way to it."""
+        box = self._boxes.get(node)
+        if box is not None:
+            return not box.is_full
+        return len(self._boxes) < self._settings.max_destinations or self._drop_idle()
 
     def enqueue(self, uri: str, bundle: bytes, now: int) -> None:
         """A message was stored with s1; `bundle` is the dataset of both."""
-        sent = self._ledger.sent[uri]
-        box = self._outbox(sent.destination)
+        box = self._outbox(self._ledger.sent[uri].destination)
         box.add(uri)
-        self._busy[box.node] = box
         self._flush(box, now, {uri: bundle})
 
     def acknowledge(self, uri: str, node: str, message: Address, now: int) -> None:
         """The other node's response came."""
-        self._forwarded.discard(message)
+        box = self._forget(uri, node, message)
+        if box is not None:
+            box.attempts = 0
+            self._flush(box, now)
+
+    def hurry(self, node: str, now: int) -> None:
+        """A genuine message of a node came: it is there again."""
         box = self._boxes.get(node)
         if box is not None:
-            box.settle(uri)
-            self._flush(box, now)
-            if not len(box):
-                self._busy.pop(node, None)
+            box.hurry(now)
+            self._set_timer(box)
 
     def status(self, now: int) -> list[QueueStatus]:
-        """What is owed to each node, and since when."""
+        """The queue of each destination."""
         return [
             QueueStatus(
                 node=box.node,
                 length=len(box),
-                oldest_ms=max((now // 1000 - self._ledger.sent[uri].since_ms for uri in box.oldest()), default=0),
+                oldest_ms=now // 1000 - self._ledger.sent[box.oldest].since_ms if box.oldest else 0,
                 is_open=box.is_open,
             )
             for box in self._boxes.values()
@@ -78,34 +90,61 @@ class NodeOutboxes:
         """A link is open."""
         box = self._by_link.get(link)
         if box is not None:
+            self._opening.discard(link)
             if box.attempts:
                 self._output.emit(DestinationChanged(box.node, True))
             box.opened()
             self._flush(box, now)
+            self._dial_next()
 
     def closed(self, link: LinkId, now: int) -> None:
         """A link ended or could not be opened."""
         box = self._by_link.pop(link, None)
+        self._opening.discard(link)
         if box is not None:
-            if not box.attempts:
+            if not box.attempts and len(box):
                 self._output.emit(DestinationChanged(box.node, False))
             box.lost(now, self._draw())
+            self._set_timer(box)
+            self._dial_next()
 
     def node_of(self, link: LinkId) -> str | None:
         """The destination of a link that was opened from here."""
         box = self._by_link.get(link)
         return box.node if box else None
 
-    def handle_timer(self, now: int) -> None:
-        """Open links whose pause is over, send again what had no response for too long."""
-        for box in list(self._busy.values()):
+    def handle_timer(self, now: int) -> list[str]:
+        """Open links whose pause is over, send again what had no response for too long; messages that are given up."""
+        expired: list[str] = []
+        for node in self._timers.pop_due(now):
+            box = self._boxes[node]
+            while box.oldest is not None and self._expires_at(box, box.oldest) <= now:
+                expired.append(box.oldest)
+                self._forget(box.oldest, box.node, self._ledger.sent[box.oldest].message)
             for uri in box.take_overdue(now):
                 self._send(box, uri, now, {})
             self._flush(box, now)
+        return expired
 
     def next_timer(self) -> int | None:
         """When something is due."""
-        return min((due for box in self._busy.values() if (due := box.next_timer()) is not None), default=None)
+        return self._timers.next()
+
+    def _expires_at(self, box: Outbox, uri: str) -> int:
+        end = (self._ledger.sent[uri].since_ms + self._settings.message_lifetime_ms) * 1000
+        sent = box.sent_at(uri)
+        return end if sent is None else max(end, sent + self._settings.response_timeout_ms * 1000)
+
+    def _set_timer(self, box: Outbox) -> None:
+        """Look at the box again when it wants to be looked at, or its oldest message expires; drop it if it is idle."""
+        if box.oldest is None:
+            self._timers.set(box.node, None)
+            if box.link is None:
+                self._boxes.pop(box.node, None)
+                self._dial_queue.pop(box.node, None)
+            return
+        times = (box.next_timer(), self._expires_at(box, box.oldest))
+        self._timers.set(box.node, min(due for due in times if due is not None))
 
     def _outbox(self, node: str) -> Outbox:
         box = self._boxes.get(node)
@@ -113,15 +152,46 @@ class NodeOutboxes:
             box = self._boxes[node] = Outbox(node, self._settings)
         return box
 
+    def _drop_idle(self) -> bool:
+        """Make room for another destination by ending a link over which nothing is to be sent."""
+        for box in self._boxes.values():
+            if not len(box) and box.link is not None:
+                self._by_link.pop(box.link, None)
+                self._opening.discard(box.link)
+                self._output.send(CloseLink(box.link))
+                del self._boxes[box.node]
+                return True
+        return False
+
+    def _forget(self, uri: str, node: str, message: Address) -> Outbox | None:
+        self._forwarded.discard(message)
+        box = self._boxes.get(node)
+        if box is not None:
+            box.remove(uri)
+        return box
+
     def _flush(self, box: Outbox, now: int, fresh: dict[str, bytes] | None = None) -> None:
         """Open a link if one is needed and its time has come; send what fits into the window."""
         if box.link is None and len(box) and (box.retry_at is None or box.retry_at <= now):
+            box.retry_at = None
+            self._dial_queue[box.node] = None
+            self._dial_next()
+        for uri in box.take(now):
+            self._send(box, uri, now, fresh or {})
+        self._set_timer(box)
+
+    def _dial_next(self) -> None:
+        while self._dial_queue and len(self._opening) < self._settings.max_dials:
+            box = self._boxes[next(iter(self._dial_queue))]
+            del self._dial_queue[box.node]
+            if box.link is not None:
+                continue
             self._opened += 1
             box.link = f"to {box.node} {self._opened}"
             self._by_link[box.link] = box
+            self._opening.add(box.link)
             self._output.send(OpenLink(box.link, box.node, LinkKind.NODE.value))
-        for uri in box.take(now):
-            self._send(box, uri, now, fresh or {})
+            self._set_timer(box)
 
     def _send(self, box: Outbox, uri: str, now: int, fresh: dict[str, bytes]) -> None:
         sent = self._ledger.sent[uri]

@@ -51,10 +51,14 @@ class OutputBuffer:
             Observation(at_us=now, stage=stage, message=message.address, counterparts=counterparts, raw=message.raw)
         )
 
-    def observe_again(self, stage: Stage, address: Address, counterpart: str, now: int) -> None:
+    def observe_again(
+        self, stage: Stage, address: Address, counterpart: str, now: int, reason: Reason | None = None
+    ) -> None:
         """Observe a message whose bytes were observed before."""
-        self.counts[stage, None] += 1
-        self._events.append(Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,)))
+        self.counts[stage, reason] += 1
+        self._events.append(
+            Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,), reason=reason)
+        )
 
     def reject_message(self, message: Message, counterpart: str, reason: Reason, detail: str, now: int) -> None:
         """Observe the refusal of a readable message."""
@@ -71,7 +75,9 @@ class OutputBuffer:
         )
         self._events.append(MessageRejected(message.uri, reason, detail))
 
-    def reject_frame(self, data: bytes, counterpart: str, error: RemoteProtocolError, now: int) -> None:
+    def reject_frame(
+        self, data: bytes, counterpart: str, error: RemoteProtocolError, now: int, *, keep_all: bool = False
+    ) -> None:
         """Observe the refusal of bytes that are no message, or not the message they claim to be."""
         self.counts[Stage.REJECTED, error.reason] += 1
         self._events.append(
@@ -81,7 +87,7 @@ class OutputBuffer:
                 message=address_of(data),
                 counterparts=(counterpart,),
                 reason=error.reason,
-                raw=data[: self._max_evidence_bytes],
+                raw=data if keep_all else data[: self._max_evidence_bytes],
                 size=len(data),
             )
         )

@@ -3,38 +3,41 @@
 The client opens one link to the atom's node and registers with the number of log entries it has; the node answers with
 what is missing. Messages of its own stay in the outbox until the node's response came; after each reconnect they are
 sent again, which the node answers with the response it stored. Several clients of one atom see the same log.
+
+Every entry of the log is journaled once: taken, refused, or deferred because a key is missing (`owner_inbox`). A
+deferred entry is a refusal for an unknown key with all its bytes, and is taken later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from dovetail.model.errors import DovetailError, LocalProtocolError, RemoteProtocolError
-from dovetail.model.hop import Hop, Stage
+from dovetail.model.address import Address
+from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
+from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.model.wire import CloseLink, Frame, LinkId, OpenLink, Outgoing
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import Quad
+from dovetail.won.canonical import STORED, Quad
 from dovetail.won.conversation import Conversations, is_unlogged_failure
 from dovetail.won.events import (
     ChainAdvanced,
     Event,
-    KeyWanted,
+    HopUnreadable,
     MessageReceived,
     RegistrationConfirmed,
 )
-from dovetail.won.keys import KeyRing, Verifier, read_key_document
-from dovetail.won.links import Link, LinkKind
-from dovetail.won.message import Bundle, Message, decode_bundle, decode_message
+from dovetail.won.keys import KeyRing
+from dovetail.won.links import LinkKind
+from dovetail.won.message import Bundle, Message, decode_bundle, decode_stored
+from dovetail.won.outbox import pause_us
 from dovetail.won.output_buffer import OutputBuffer
+from dovetail.won.owner_inbox import OwnerInbox
+from dovetail.won.randomness import Randomness
 from dovetail.won.settings import WonSettings
-from dovetail.won.signing import SigningKey, expected_signer
+from dovetail.won.signing import SigningKey
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
-
-if TYPE_CHECKING:
-    from dovetail.won.node import Randomness
 
 
 class Owner:
@@ -59,9 +62,9 @@ class Owner:
         self._key = key
         self._random = random
         self._output = OutputBuffer(self.settings.max_evidence_bytes)
-        self._verifier = Verifier(self.settings.max_verdicts)
+        self._inbox = OwnerInbox(atom, self.keys, self.settings, self._output, self, random.random)
         self._outbox: dict[str, Message] = {}
-        self._link: Link | None = None
+        self._link: LinkId | None = None
         self._is_open = False
         self._is_started = False
         self._links_opened = 0
@@ -77,14 +80,17 @@ class Owner:
         """Create the atom with its key and sockets (full URIs)."""
         if self.is_created:
             raise LocalProtocolError(f"{self.atom} exists already")
-        content = c.atom_content(self.atom, sockets, self._key.public, description)
-        return self._submit(MessageType.CREATE, [(v.P_ATOM, f"<{self.atom}>")], content, now)
+        return self._describe(MessageType.CREATE, sockets, description, now)
 
-    def change(self, kind: MessageType, now: int, content: Iterable[Quad] = ()) -> Message:
-        """Replace, activate, deactivate or delete the atom."""
-        if kind not in v.ATOM_TYPES or kind is MessageType.CREATE:
-            raise LocalProtocolError(f"{kind} does not change an atom")
-        return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
+    def replace(self, sockets: Iterable[str], now: int, description: Iterable[Quad] = ()) -> Message:
+        """Replace the atom's sockets and description; its key stays."""
+        return self._describe(MessageType.REPLACE, sockets, description, now)
+
+    def change(self, kind: MessageType, now: int) -> Message:
+        """Activate, deactivate or delete the atom."""
+        if kind not in (MessageType.ACTIVATE, MessageType.DEACTIVATE, MessageType.DELETE):
+            raise LocalProtocolError(f"{kind} does not change the state of an atom")
+        return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], (), now)
 
     def send_message(
         self,
@@ -113,16 +119,18 @@ class Owner:
 
     def start(self, now: int) -> None:
         """Keep a link to the node open from now on."""
+        del now
         self._is_started = True
-        self._open(now)
+        self._open()
 
     def stop(self) -> None:
         """Close the link and stay closed; nothing durable is lost."""
         self._is_started = False
         self._retry_at = None
         if self._link is not None:
-            self._output.send(CloseLink(self._link.name))
+            self._output.send(CloseLink(self._link))
         self._link, self._is_open = None, False
+        self._inbox.clear()
 
     @property
     def log(self) -> str:
@@ -131,8 +139,13 @@ class Owner:
 
     @property
     def position(self) -> int:
-        """How many entries of the node's log were handled, taken or refused."""
+        """How many entries of the node's log were handled: taken, refused or deferred."""
         return self._position
+
+    @property
+    def deferred(self) -> dict[str, int]:
+        """How many entries wait for keys, by partner."""
+        return self._inbox.deferred
 
     @property
     def unanswered(self) -> tuple[str, ...]:
@@ -143,27 +156,52 @@ class Owner:
 
     def restore(self, hops: Iterable[Hop], now: int) -> None:
         """Rebuild everything from the owner's own journal; call once, before any other verb."""
-        del now
         refused = 0
+        deferred: list[tuple[int, bytes]] = []
+        rejected: set[Address] = set()
         for hop in hops:
-            refused += hop.stage is Stage.REJECTED and hop.counterpart == self.log
-            if hop.stage not in (Stage.CREATED, Stage.ACCEPTED) or hop.raw is None:
-                continue
-            try:
-                message = decode_message(hop.raw)
-                taken = self.conversations.take(message)
-            except RemoteProtocolError as error:
-                raise DovetailError(f"hop {hop.seq} cannot be read: {error.detail}") from None
-            if hop.stage is Stage.CREATED:
-                self._outbox[message.uri] = message
-                self._last_ms = max(self._last_ms, message.timestamp_ms)
-            for part in taken:
-                self._settle(part)
+            if hop.stage is Stage.REJECTED:
+                rejected.add(hop.message)
+                refused += hop.counterpart == self.log
+                if hop.counterpart == self.log and hop.reason is Reason.UNKNOWN_KEY and hop.raw is not None:
+                    deferred.append((hop.seq, hop.raw))
+            elif hop.stage in (Stage.CREATED, Stage.ACCEPTED):
+                self._restore_message(hop)
+        for seq, data in deferred:
+            refused -= self._restore_deferred(seq, data, rejected, now)
         self._position = self.conversations.entries + refused
+
+    def _restore_message(self, hop: Hop) -> None:
+        try:
+            if hop.raw is None:
+                raise RemoteProtocolError(Reason.MALFORMED, "its message has no bytes")
+            message = decode_stored(hop.raw)
+            taken = self.conversations.take(message)
+        except RemoteProtocolError as error:
+            self._output.emit(HopUnreadable(hop.seq, error.detail))
+            return
+        if hop.stage is Stage.CREATED:
+            self._outbox[message.uri] = message
+            self._last_ms = max(self._last_ms, message.timestamp_ms)
+        for part in taken:
+            self._note_answer(part)
+
+    def _restore_deferred(self, seq: int, data: bytes, rejected: set[Address], now: int) -> bool:
+        """Defer an entry again, unless it was taken or refused since; True if it was taken, and so counts as such."""
+        try:
+            bundle = decode_bundle(data, STORED)
+        except RemoteProtocolError as error:
+            self._output.emit(HopUnreadable(seq, error.detail))
+            return False
+        if self.conversations.knows(bundle.messages[-1].uri):
+            return True
+        if not any(message.address in rejected for message in bundle.messages):
+            self._inbox.restore(bundle, now)
+        return False
 
     def receive_opened(self, link: LinkId, now: int) -> None:
         """The link to the node is open: register, send again what has no response."""
-        if self._link is None or self._link.name != link:
+        if self._link != link:
             return
         self._is_open = True
         if self.is_created:
@@ -178,52 +216,33 @@ class Owner:
 
     def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
         """A frame came from the node."""
-        if self._link is None or self._link.name != link:
-            return
-        if len(self._link.frames) >= self.settings.max_held_frames:
-            # The node keeps the log: hang up and register again from where we are.
-            self._output.send(CloseLink(link))
-            self.receive_closed(link, now)
-            return
-        self._link.frames.append(data)
-        if not self._link.waiting:
-            self._drain(self._link, now)
+        if self._link == link:
+            # The echo of what is in the outbox need not be decoded again.
+            self._inbox.receive(data, self._outbox, now)
 
     def receive_closed(self, link: LinkId, now: int) -> None:
         """The link ended, broke or could not be opened."""
-        if self._link is None or self._link.name != link:
+        if self._link != link:
             return
         self._link, self._is_open = None, False
-        pause_ms = min(self.settings.retry_ms << min(self._attempts, 20), self.settings.max_retry_ms)
+        self._inbox.clear()
+        if self._is_started:
+            self._retry_at = now + pause_us(self._attempts, self.settings, self._random.random())
         self._attempts += 1
-        self._retry_at = now + int(pause_ms * 1000 * (0.5 + self._random.random() / 2)) if self._is_started else None
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
         """The answer to KeyWanted: the document found at `uri`, None if there was none."""
-        key = read_key_document(uri, data) if data is not None else None
-        if key is not None:
-            self.keys.add(uri, key, now)
-        link = self._link
-        if link is None or uri not in link.waiting:
-            return
-        link.waiting.discard(uri)
-        if key is None:
-            self._close_link(link, now)
-        elif not link.waiting:
-            self._drain(link, now)
+        self._inbox.receive_document(uri, data, now)
 
     def handle_timer(self, now: int) -> None:
-        """Open the link again, or stop waiting for a key that does not come."""
+        """Open the link again, stop waiting for a key, or ask for one again."""
         if self._retry_at is not None and self._retry_at <= now:
-            self._open(now)
-        link = self._link
-        if link is not None and link.deadline is not None and link.deadline <= now:
-            self._close_link(link, now)
+            self._open()
+        self._inbox.handle_timer(now)
 
     def next_timer(self) -> int | None:
         """When `handle_timer` wants to be called."""
-        deadline = self._link.deadline if self._link is not None else None
-        return min((due for due in (self._retry_at, deadline) if due is not None), default=None)
+        return min((due for due in (self._retry_at, self._inbox.next_timer()) if due is not None), default=None)
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
@@ -233,16 +252,73 @@ class Owner:
         """What is to be sent, once the observations of `events` are durable."""
         return self._output.drain_outgoing()
 
+    # -- what the inbox hands over
+
+    def take_entry(self, bundle: Bundle, now: int) -> None:
+        """The next frame, verified."""
+        if bundle.position is None:
+            self._take_direct_answer(bundle, now)
+            return
+        if bundle.log != self.log or bundle.position > self.position:
+            # Not ours, or something is missing before it: come back after a pause and register anew.
+            self.give_up_link(now)
+            return
+        self.is_created = True
+        is_next = bundle.position == self.position
+        for message in bundle.messages:
+            if not self._take(message, self.log if is_next else self.node, now):
+                break
+        self._advance(bundle, now)
+
+    def take_deferred(self, bundle: Bundle, now: int) -> None:
+        """An entry that was deferred, verified now."""
+        for message in bundle.messages:
+            if not self._take(message, self.node, now):
+                break
+
+    def reject_deferred(self, bundle: Bundle, error: RemoteProtocolError, now: int) -> None:
+        """The signatures of an entry that was deferred are wrong."""
+        for message in bundle.messages:
+            self._output.reject_message(message, self.node, error.reason, error.detail, now)
+
+    def defer_entry(self, data: bytes, bundle: Bundle, signer: str, now: int) -> bool:
+        """Journal the next entry as refused, with all its bytes, until the key of a signer is found."""
+        if not self._is_next(bundle):
+            if bundle.position is None or bundle.position > self.position:
+                self.give_up_link(now)
+            return False
+        error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {signer} was found yet")
+        self._output.reject_frame(data, self.log, error, now, keep_all=True)
+        self._advance(bundle, now)
+        return True
+
+    def reject_frame(self, data: bytes, bundle: Bundle | None, error: RemoteProtocolError, now: int) -> None:
+        """Journal a frame that cannot be read, or whose signatures are wrong."""
+        is_next = bundle is not None and self._is_next(bundle)
+        self._output.reject_frame(data, self.log if is_next else self.node, error, now)
+        if bundle is not None:
+            self._advance(bundle, now)
+
+    def give_up_link(self, now: int) -> None:
+        """Close the link; it is opened again after a pause."""
+        if self._link is not None:
+            self._output.send(CloseLink(self._link))
+            self.receive_closed(self._link, now)
+
     # -- inside
+
+    def _describe(self, kind: MessageType, sockets: Iterable[str], description: Iterable[Quad], now: int) -> Message:
+        content = c.atom_content(self.atom, sockets, self._key.public, description)
+        return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
 
     def _submit(self, kind: MessageType, envelope: list[tuple[str, str]], content: Iterable[Quad], now: int) -> Message:
         message = self._compose(kind, envelope, content, now)
-        self._verifier.trust(message)
+        self._inbox.trust(message)
         self.conversations.take(message)
         self._outbox[message.uri] = message
         self._output.observe(Stage.CREATED, message, self.node, now)
         if self._is_open and self._link is not None:
-            self._output.send_frame(self._link.name, encode_bundle((message,)))
+            self._output.send_frame(self._link, encode_bundle((message,)))
         return message
 
     def _compose(
@@ -260,13 +336,12 @@ class Owner:
             content=content,
         )
 
-    def _open(self, now: int) -> None:
-        del now
+    def _open(self) -> None:
         self._retry_at = None
         if self._link is None:
             self._links_opened += 1
-            self._link = Link(f"owner {self._links_opened}", LinkKind.OWNER, self.node)
-            self._output.send(OpenLink(self._link.name, self.node, LinkKind.OWNER.value))
+            self._link = f"owner {self._links_opened}"
+            self._output.send(OpenLink(self._link, self.node, LinkKind.OWNER.value))
 
     def _register(self, now: int) -> None:
         """Ask for everything after what we have. Not journaled: it is no part of any conversation."""
@@ -274,74 +349,23 @@ class Owner:
         message = self._compose(MessageType.REGISTER, pairs, (), now)
         self._is_registering = True
         if self._link is not None:
-            self._output.send_frame(self._link.name, encode_bundle((message,)))
+            self._output.send_frame(self._link, encode_bundle((message,)))
 
-    def _close_link(self, link: Link, now: int) -> None:
-        self._output.send(CloseLink(link.name))
-        self.receive_closed(link.name, now)
+    def _is_next(self, bundle: Bundle) -> bool:
+        return bundle.log == self.log and bundle.position == self.position
 
-    def _drain(self, link: Link, now: int) -> None:
-        while link.frames and not link.waiting:
-            if self._take_frame(link.frames[0], link, now):
-                link.frames.popleft()
-        link.deadline = now + self.settings.key_timeout_ms * 1000 if link.waiting else None
-
-    def _take_frame(self, data: bytes, link: Link, now: int) -> bool:
-        """Handle one frame; False if it must wait for keys, which are then in `link.waiting`."""
-        try:
-            # The echo of what is in the outbox need not be decoded again.
-            bundle = decode_bundle(data, max_bytes=self.settings.max_frame_bytes, known=self._outbox)
-        except RemoteProtocolError as error:
-            self._output.reject_frame(data, self.node, error, now)
-            return True
-        is_next = bundle.log == self.log and bundle.position == self.position
-        try:
-            link.waiting = self._missing_keys(bundle.messages, now)
-            if link.waiting:
-                return False
-            for message in bundle.messages:
-                key = self.keys.find(expected_signer(message), now)
-                assert key is not None
-                self._verifier.verify(message, key)
-        except RemoteProtocolError as error:
-            self._output.reject_frame(data, self.log if is_next else self.node, error, now)
-            self._position += is_next
-            return True
-        self._take_bundle(bundle, link, now)
-        return True
-
-    def _missing_keys(self, messages: tuple[Message, ...], now: int) -> set[str]:
-        signers = {expected_signer(message) for message in messages}
-        missing = {signer for signer in signers if self.keys.find(signer, now) is None}
-        for uri in sorted(missing):
-            self._output.emit(KeyWanted(uri))
-        return missing
-
-    def _take_bundle(self, bundle: Bundle, link: Link, now: int) -> None:
-        if bundle.position is None:
-            self._take_direct_answer(bundle, now)
+    def _advance(self, bundle: Bundle, now: int) -> None:
+        """An entry was handled: go on to the next; at the end of a page, register for more."""
+        self._position += self._is_next(bundle)
+        if bundle.log != self.log or bundle.size is None:
             return
-        if bundle.log != self.log or bundle.position > self.position:
-            # Not ours, or something is missing before it: come back after a pause and register anew.
-            self._close_link(link, now)
+        if self.position < bundle.size:
+            self._register(now)
             return
-        self.is_created = True
-        is_next = bundle.position == self.position
-        for message in bundle.messages:
-            if not self._take(message, self.log if is_next else self.node, now):
-                break
-        self._position += is_next
-        if bundle.size is not None:
-            if self.position < bundle.size:
-                self._register(now)
-            else:
-                self._confirm(bundle.size)
-
-    def _confirm(self, size: int) -> None:
         self._attempts = 0
         if self._is_registering:
             self._is_registering = False
-            self._output.emit(RegistrationConfirmed(self.atom, size))
+            self._output.emit(RegistrationConfirmed(self.atom, bundle.size))
 
     def _take_direct_answer(self, bundle: Bundle, now: int) -> None:
         """An answer to this client alone: a failure that no log has, or a known message, which registering brings."""
@@ -361,11 +385,11 @@ class Owner:
             return False
         for part in taken:
             self._output.observe(Stage.ACCEPTED, part, self.node, now)
-            self._settle(part)
+            self._note_answer(part)
             self._announce(part)
         return True
 
-    def _settle(self, part: Message) -> None:
+    def _note_answer(self, part: Message) -> None:
         if part.is_response:
             delivery = self.conversations.deliveries[part.responding_to or ""]
             if delivery.chain.is_answered:

@@ -1,30 +1,31 @@
 """Rebuilding a node's ledger from its journal.
 
 The journal has the messages in the order in which they were taken in or made, so replaying them through the ledger's
-`store_*` calls gives the state that was lost. What is still owed to other nodes follows from it: every message with
-s1 and without the other node's response.
+`store_*` calls gives the state that was lost. What other nodes have yet to answer follows from it: every message with
+s1 and without the other node's response. A hop that cannot be used is noted and left out, with what depends on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dovetail.model.address import Address
-from dovetail.model.errors import DovetailError, RemoteProtocolError
+from dovetail.model.address import Address, won_uri
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.won import vocabulary as v
-from dovetail.won.chain import Role, is_by_senders_node, role_of
+from dovetail.won.chain import Role, is_by_senders_node, is_undeliverable_notice, role_of
 from dovetail.won.ledger import Ledger
-from dovetail.won.message import Message, decode_message, uri_address
+from dovetail.won.message import Message, decode_stored, uri_address
 from dovetail.won.rules import UNLOGGED_TYPES, is_genuine
 from dovetail.won.vocabulary import MessageType
 
 
 class Recovery:
-    """Replays hops into an empty ledger."""
+    """Replays hops into an empty ledger; `unreadable` are the hops left out, each with the reason."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.forwarded: set[Address] = set()
+        self.unreadable: list[tuple[int, str]] = []
         self._ledger = ledger
         self._messages: dict[str, Message] = {}
         self._firsts: dict[str, Message] = {}
@@ -32,13 +33,18 @@ class Recovery:
         self._entries: dict[tuple[str, Address], int] = {}
 
     def replay(self, hops: Iterable[Hop]) -> None:
-        """Take all hops, oldest first; raises DovetailError if the journal contradicts itself."""
+        """Take all hops, oldest first."""
         for hop in hops:
             if hop.raw is not None:
                 self._ledger.archive.put(hop.message, hop.raw)
             match hop.stage:
                 case Stage.ACCEPTED | Stage.CREATED:
-                    self._take(hop)
+                    try:
+                        self._take(hop)
+                    except RemoteProtocolError as error:
+                        self._leave_out(hop, error.detail)
+                    except KeyError as error:
+                        self._leave_out(hop, f"{error.args[0]} is missing, which it depends on")
                 case Stage.REJECTED if hop.reason is not None:
                     self._refusals[hop.message] = hop.reason
                 case Stage.DELIVERED | Stage.ECHOED:
@@ -48,26 +54,30 @@ class Recovery:
                 case _:
                     pass
 
+    def _leave_out(self, hop: Hop, detail: str) -> None:
+        self.unreadable.append((hop.seq, detail))
+        self._ledger.unreadable.add(won_uri(hop.message))
+
     def _take(self, hop: Hop) -> None:
         raw = hop.raw or self._ledger.archive.raw(hop.message)
         if raw is None:
-            raise DovetailError(f"hop {hop.seq} has no bytes for its message, the node cannot be rebuilt")
-        try:
-            message = decode_message(raw)
-        except RemoteProtocolError as error:
-            raise DovetailError(f"hop {hop.seq} cannot be read: {error.detail}") from None
+            raise RemoteProtocolError(Reason.MALFORMED, "its message has no bytes")
+        message = decode_stored(raw)
         if not message.is_response:
             self._messages[message.uri] = message
         elif hop.stage is Stage.CREATED:
             self._take_own_response(message)
         elif is_by_senders_node(message):
             self._firsts[message.responding_to or ""] = message
-        elif message.responding_to in self._ledger.sent:
+        elif message.responding_to in self._ledger.sent or message.responding_to in self._ledger.undeliverable:
             self._acknowledge(message)
 
     def _take_own_response(self, response: Message) -> None:
         uri = response.responding_to or ""
         address = uri_address(uri)
+        if is_undeliverable_notice(response):
+            self._note_entry(self._ledger.store_undeliverable(response).connection.atom)
+            return
         if response.type is MessageType.FAILURE:
             self._refuse(uri, address, response)
             return
@@ -107,10 +117,9 @@ class Recovery:
 
     def _note_entry(self, atom: str) -> None:
         log = self._ledger.atoms[atom].log
-        self._entries[atom, log[-1][-1]] = len(log)
+        self._entries[atom, log[-1][-1]] = len(log) - 1
 
     def _note_delivery(self, hop: Hop) -> None:
         position = self._entries.pop((hop.counterpart or "", hop.message), None)
         if position is not None:
-            atom = self._ledger.atoms[hop.counterpart or ""]
-            atom.delivered = max(atom.delivered, position)
+            self._ledger.atoms[hop.counterpart or ""].delivered.add(position)

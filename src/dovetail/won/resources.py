@@ -111,8 +111,8 @@ def _describe_atom(node: Node, uri: str, read: Reader) -> list[Quad] | None:
         (subject, f"<{v.WON}connections>", f"<{uri}/c>", graph),
         *((subject, v.P_SOCKET, f"<{socket}>", graph) for socket in sorted(atom.sockets)),
     ]
-    create = _read_message(atom.create, read)
-    return facts + create if create is not None else None
+    document = _read_message(atom.document, read)
+    return facts + document if document is not None else None
 
 
 def _describe_connection(node: Node, uri: str) -> list[Quad]:

@@ -1,9 +1,8 @@
-"""The hand of a node: makes its responses and its own messages, signed, with the references they must carry."""
+"""Builds the responses and messages of a node, signed, with the references that they must carry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
@@ -11,25 +10,25 @@ from dovetail.won import vocabulary as v
 from dovetail.won.atom import Atom
 from dovetail.won.compose import compose, respond, socket_pair
 from dovetail.won.connection import ConnectionState
-from dovetail.won.ledger import Ledger
+from dovetail.won.ledger import Ledger, Sent
 from dovetail.won.message import Message
+from dovetail.won.randomness import Randomness
+from dovetail.won.rules import Refusal
+from dovetail.won.settings import WonSettings
 from dovetail.won.signing import PublicKey, SigningKey, extract_keys
 from dovetail.won.vocabulary import Direction, MessageType
-
-if TYPE_CHECKING:
-    from dovetail.won.node import Randomness
-    from dovetail.won.rules import Refusal
 
 CONNECTION_ID_BYTES = 12
 
 
 class ResponseBuilder:
-    """Writes in the name of one node; changes nothing itself."""
+    """Builds messages of one node; changes nothing itself."""
 
-    def __init__(self, uri: str, key: SigningKey, ledger: Ledger, random: Randomness) -> None:
+    def __init__(self, uri: str, key: SigningKey, ledger: Ledger, settings: WonSettings, random: Randomness) -> None:
         self._uri = uri
         self._key = key
         self._ledger = ledger
+        self._max_references = settings.max_references
         self._random = random
 
     def key_for(self, message: Message) -> PublicKey:
@@ -70,7 +69,7 @@ class ResponseBuilder:
             connection=connection.uri if connection else self._name_connection(socket),
             sender_socket=socket,
             recipient_socket=socket,
-            previous=connection.confirmations.unconfirmed if connection else (),
+            previous=connection.confirmations.references_of_first(self._max_references) if connection else (),
         )
 
     def build_second(self, message: Message, first: Message, now: int) -> Message:
@@ -80,7 +79,7 @@ class ResponseBuilder:
         uri = connection.uri if connection else self._name_connection(socket)
         previous: tuple[str, ...] = (first.uri,)
         if connection is not None:
-            previous = connection.confirmations.preview_other(first.uri, first.previous)
+            previous = connection.confirmations.references_of_second(first.uri, first.previous, self._max_references)
         return respond(
             message,
             success=True,
@@ -114,21 +113,32 @@ class ResponseBuilder:
             text=f"{refusal.reason.value}: {refusal.detail}",
         )
 
-    def build_follow_ups(self, message: Message, atom: Atom, now: int) -> Iterator[Message]:
-        """What the node itself says on the atom's connections after an atom-specific message.
+    def build_undeliverable(self, sent: Sent, now: int) -> Message:
+        """A FailureResponse to the owner alone: it names the atom, no socket."""
+        since = self._timestamp(now) - sent.since_ms
+        return respond(
+            sent,
+            success=False,
+            signer=self._uri,
+            key=self._key,
+            timestamp_ms=self._timestamp(now),
+            atom=sent.connection.atom,
+            text=f"{Reason.UNREACHABLE_NODE.value}: {sent.destination} did not answer within {since // 1000} s",
+        )
 
-        Deactivate and Delete close connections that are not closed; Replace notifies Connected ones.
+    def build_follow_ups(self, message: Message, atom: Atom, now: int) -> Iterator[Message]:
+        """The node's own messages on the atom's connections after an atom-specific message.
+
+        Deactivate and Delete close connections that are not closed. Replace closes those of sockets that are gone and
+        notifies the others that are Connected.
         """
-        is_closing = message.type in (MessageType.DEACTIVATE, MessageType.DELETE)
-        if not is_closing and message.type is not MessageType.REPLACE:
+        if message.type in (MessageType.CREATE, MessageType.ACTIVATE):
             return
         for connection in list(atom.connections.values()):
-            is_wanted = (
-                connection.state is not ConnectionState.CLOSED
-                if is_closing
-                else connection.state is ConnectionState.CONNECTED
-            )
-            if is_wanted:
+            is_closing = message.type is not MessageType.REPLACE or connection.socket not in atom.sockets
+            if connection.state is ConnectionState.CONNECTED or (
+                is_closing and connection.state is not ConnectionState.CLOSED
+            ):
                 yield compose(
                     type=MessageType.CLOSE if is_closing else MessageType.CHANGE,
                     direction=Direction.SYSTEM,

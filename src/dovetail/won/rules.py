@@ -1,4 +1,4 @@
-"""What a node lets pass: checks of genuine messages against what is stored. Each raises RemoteProtocolError."""
+"""Checks of genuine messages against what a node has stored. Each raises RemoteProtocolError."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import is_answer
 from dovetail.won.compose import sockets_of
-from dovetail.won.connection import ConnectionState, next_state
+from dovetail.won.connection import Connection, ConnectionState, next_state
 from dovetail.won.ledger import Ledger
 from dovetail.won.message import Message, uri_address
 from dovetail.won.settings import WonSettings
@@ -23,7 +23,7 @@ _UNPROVEN_FROM_OWNER = _UNPROVEN | {Reason.UNKNOWN_ATOM, Reason.ATOM_EXISTS}
 
 
 UNLOGGED_TYPES = frozenset({MessageType.CREATE, MessageType.REGISTER})
-"""Their refusal is told only to whoever sent them: a Create proves no more than that its maker has some key."""
+"""Their refusal goes only to the client that sent them: a Create proves no more than that its maker has some key."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -44,8 +44,8 @@ def is_genuine(reason: Reason, *, is_first: bool) -> bool:
     return reason not in (_UNPROVEN_FROM_OWNER if is_first else _UNPROVEN)
 
 
-def check_owner_clock(message: Message, now: int, settings: WonSettings) -> None:
-    """An owner's clock may not be far from ours, either way."""
+def check_registration_clock(message: Message, now: int, settings: WonSettings) -> None:
+    """A registration is not stored, so only its time keeps it from being used again."""
     skew_ms = message.timestamp_ms - now // 1000
     if abs(skew_ms) > settings.max_clock_skew_ms:
         raise RemoteProtocolError(
@@ -53,8 +53,11 @@ def check_owner_clock(message: Message, now: int, settings: WonSettings) -> None
         )
 
 
-def check_sender_clock(message: Message, now: int, settings: WonSettings) -> None:
-    """What comes from another node may be old, after an outage, but not from the future."""
+def check_clock(message: Message, now: int, settings: WonSettings) -> None:
+    """A message may be old, after an outage or written offline, but not from the future.
+
+    Its address keeps it from being stored twice.
+    """
     ahead_ms = message.timestamp_ms - now // 1000
     if ahead_ms > settings.max_clock_skew_ms:
         raise RemoteProtocolError(
@@ -96,13 +99,13 @@ def check_delivery(message: Message, first: Message, ledger: Ledger) -> None:
         )
     _check_channel(message, ledger, from_partner=True)
     connection = ledger.find_connection(message.recipient_socket or "", message.sender_socket or "")
-    _check_previous(first, connection.confirmations.own if connection else set())
+    _check_previous(first, connection, ledger)
 
 
 def check_acknowledgement(response: Message, ledger: Ledger) -> bool:
     """The other node's response to a message of ours; False if it came before."""
     uri = response.responding_to or ""
-    sent = ledger.sent.get(uri)
+    sent = ledger.sent.get(uri) or ledger.undeliverable.get(uri)
     if sent is None:
         address = uri_address(uri)
         before = ledger.acknowledged.get(address) if address else None
@@ -117,16 +120,17 @@ def check_acknowledgement(response: Message, ledger: Ledger) -> bool:
     if response.type is MessageType.SUCCESS:
         if sent.first not in response.previous:
             raise RemoteProtocolError(Reason.BAD_REFERENCE, f"{response.uri} does not reference {sent.first}")
-        _check_previous(response, connection.confirmations.own)
+        _check_previous(response, connection, ledger)
     return True
 
 
-def _check_previous(response: Message, known: set[str]) -> None:
-    """previousMessage always points to an earlier SuccessResponse of the same container: here, to one of ours."""
+def _check_previous(response: Message, connection: Connection | None, ledger: Ledger) -> None:
+    """previousMessage always points to an earlier SuccessResponse of the same container."""
+    known = connection.confirmations.known if connection else ()
     for uri in response.previous:
-        if uri not in known:
+        if uri not in known and uri not in ledger.unreadable:
             raise RemoteProtocolError(
-                Reason.BAD_REFERENCE, f"{response.uri} references {uri}, no response of this side"
+                Reason.BAD_REFERENCE, f"{response.uri} references {uri}, no response of this connection"
             )
 
 

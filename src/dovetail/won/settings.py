@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dovetail.won.canonical import WIRE, Limits
+
 
 class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and times of a won node and its owners."""
@@ -14,14 +16,27 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_frame_bytes: Annotated[int, Meta(ge=4096, le=16 << 20, description="largest dataset taken from the wire")] = (
         1 << 20
     )
+    max_message_quads: Annotated[int, Meta(ge=24, le=2000, description="statements of one message")] = 2000
     max_evidence_bytes: Annotated[
         int, Meta(ge=0, le=1 << 20, description="how much of a refused frame is kept in the journal")
     ] = 4096
     max_clock_skew_ms: Annotated[
         int, Meta(ge=1000, description="how far an owner's timestamp may be from the node's clock, either way")
     ] = 1_800_000
+    max_references: Annotated[
+        int, Meta(ge=2, le=1000, description="earlier responses that one SuccessResponse references")
+    ] = 64
+    max_links: Annotated[int, Meta(ge=1, description="open links of owners and nodes")] = 4096
     max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link that wait for a key")] = 256
+    max_held_bytes: Annotated[int, Meta(ge=4096, description="bytes of all frames that wait for keys")] = 32 << 20
     key_timeout_ms: Annotated[int, Meta(ge=100, description="how long a frame waits for its signer's key")] = 10_000
+    key_patience_ms: Annotated[
+        int, Meta(ge=1, description="how long an owner waits for a partner's key before it goes on with others")
+    ] = 2_000
+    max_deferred: Annotated[
+        int, Meta(ge=1, description="log entries of an owner that wait for the keys of their partners")
+    ] = 1_000
+    max_deferred_bytes: Annotated[int, Meta(ge=4096, description="bytes of these entries")] = 16 << 20
     max_cached_keys: Annotated[int, Meta(ge=16, description="public keys of other nodes and atoms kept in memory")] = (
         10_000
     )
@@ -29,9 +44,14 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         86_400_000
     )
     max_queue: Annotated[int, Meta(ge=1, description="messages that may wait for one destination node")] = 100_000
+    max_destinations: Annotated[int, Meta(ge=1, description="destination nodes that messages may wait for")] = 10_000
+    max_dials: Annotated[int, Meta(ge=1, description="links to other nodes that are being opened at once")] = 64
+    message_lifetime_ms: Annotated[
+        int, Meta(ge=1000, description="a message that its recipient's node did not take within this time has failed")
+    ] = 604_800_000
     window: Annotated[int, Meta(ge=1, le=4096, description="messages under way to one node without response")] = 256
     retry_ms: Annotated[int, Meta(ge=10, description="first pause before a destination is tried again")] = 500
-    max_retry_ms: Annotated[int, Meta(ge=10, description="longest pause between two tries of a destination")] = 60_000
+    max_retry_ms: Annotated[int, Meta(ge=10, description="longest pause between two tries of a destination")] = 300_000
     response_timeout_ms: Annotated[
         int, Meta(ge=100, description="a message without response is sent again after this time")
     ] = 30_000
@@ -46,3 +66,8 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     serve_conversations: Annotated[
         bool, Meta(description="serve connections, containers and messages as linked data, not only keys and atoms")
     ] = True
+
+    @property
+    def limits(self) -> Limits:
+        """How large a dataset may be that is taken from the wire."""
+        return msgspec.structs.replace(WIRE, dataset_bytes=self.max_frame_bytes, message_quads=self.max_message_quads)

@@ -58,7 +58,7 @@ def encode_block(graph: str, statements: Iterable[Statement]) -> str:
     return f"{graph} {{\n{body} .\n}}\n" if graph else f"{body} .\n"
 
 
-def decode_blocks(data: bytes) -> dict[str, list[Statement]] | None:
+def decode_blocks(data: bytes, max_quads: int = MAX_DATASET_QUADS) -> dict[str, list[Statement]] | None:
     """Graph -> statements, or None if this is not the layout above, or not all of it; duplicates are not removed."""
     if not data.startswith(_HEADER_BYTES):
         return None
@@ -66,7 +66,7 @@ def decode_blocks(data: bytes) -> dict[str, list[Statement]] | None:
         lines = data[len(_HEADER_BYTES) :].decode().split("\n")
     except UnicodeDecodeError:
         return None
-    if lines.pop() or len(lines) > MAX_DATASET_QUADS:
+    if lines.pop() or len(lines) > max_quads:
         return None
     graphs: dict[str, list[Statement]] = {}
     graph = subject = ""

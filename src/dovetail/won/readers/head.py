@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import MAX_DATASET_BYTES
+from dovetail.won.canonical import WIRE
 from dovetail.won.readers.blocks import IRI
 from dovetail.won.readers.lines import PLAIN_LITERAL, rename_text
 from dovetail.won.vocabulary import MessageType
@@ -39,7 +39,7 @@ class Head(NamedTuple):
 
 def read_head(raw: bytes) -> Head | None:
     """The head of a message in canonical N-Quads that is one of the two; None for anything else, and for almost."""
-    if len(raw) > MAX_DATASET_BYTES:
+    if len(raw) > WIRE.message_bytes:
         return None
     try:
         text = raw.decode()

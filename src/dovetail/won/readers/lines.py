@@ -28,7 +28,7 @@ _WORDS = frozenset({*v.TYPES_BY_TERM, *v.DIRECTIONS_BY_TERM, v.T_ENVELOPE_GRAPH}
 _MESSAGE_PREFIX = "<" + v.MESSAGE_SCHEME
 
 
-def decode_lines(data: bytes) -> dict[str, list[Statement]] | None:
+def decode_lines(data: bytes, max_quads: int = MAX_DATASET_QUADS) -> dict[str, list[Statement]] | None:
     """Graph -> statements in ascending order, each once; None if this is not the form above."""
     if data[:1] != b"<" or data[-3:] != b" .\n":
         return None
@@ -37,11 +37,12 @@ def decode_lines(data: bytes) -> dict[str, list[Statement]] | None:
     except UnicodeDecodeError:
         return None
     lines.pop()
-    if len(lines) > MAX_DATASET_QUADS:
+    if len(lines) > max_quads:
         return None
     graphs: dict[str, list[Statement]] = {}
     known = set(_WORDS)
-    previous = subject = graph = ""
+    previous = subject = ""
+    graph: str | None = None
     for line in lines:
         words = line.split(" ", 2)
         if len(words) != 3 or line <= previous or line[-2:] != " .":

@@ -1,0 +1,103 @@
+"""Links of a node: bounds, order, and frames that wait for keys."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dovetail.model.hop import Reason
+from dovetail.model.wire import CloseLink
+from dovetail.won.chain import ChainState
+from dovetail.won.events import KeyWanted
+from dovetail.won.links import CLOSE_TRY_AGAIN, LinkKind
+from dovetail.won.message import decode_bundle, decode_message
+from dovetail.won.settings import WonSettings
+from dovetail.won.vocabulary import MessageType as T
+from won.won_samples import ALICE, NODE_A
+from won.won_world import Pair, World
+
+
+def late_keys(pair):
+    """Documents that alice's node serves are asked for and do not come."""
+    asked = []
+    serve = pair.world._serve
+    pair.world._serve = lambda party, uri: asked.append(uri) if uri in (ALICE, NODE_A) else serve(party, uri)
+    pair.b.core.keys._fetched.clear()
+    return asked
+
+
+def test_links_are_bounded():
+    pair = Pair(WonSettings(max_links=3))
+    before = sum(pair.a.core.status(pair.world.now).links.values())
+    for number in range(before, 5):
+        pair.a.core.receive_accepted(f"extra {number}", LinkKind.NODE, pair.world.now)
+    closed = [item for item in pair.a.core.to_send() if isinstance(item, CloseLink)]
+    assert [item.code for item in closed] == [CLOSE_TRY_AGAIN] * 2
+    assert sum(pair.a.core.status(pair.world.now).links.values()) == 3
+
+
+def test_bytes_that_wait_for_keys_are_bounded():
+    pair = Pair(WonSettings(max_held_bytes=80_000)).connect()
+    late_keys(pair)
+    for number in range(8):
+        pair.say(text=str(number) * 2_000)
+    assert Reason.QUEUE_FULL in pair.b.rejections()
+    assert pair.b.core._links._held_bytes == 0, "the link was closed, and what it held is gone"
+
+
+def test_frame_that_waited_for_a_key_is_decoded_once():
+    pair = Pair().connect()
+    asked = late_keys(pair)
+    message = pair.say(run=False)
+    decoded = []
+
+    def observe(frame, event, _argument):
+        if event == "call" and frame.f_code is decode_bundle.__code__:
+            decoded.append(frame.f_locals["data"])
+
+    sys.setprofile(observe)
+    try:
+        pair.run()
+        for uri in list(asked):
+            World._serve(pair.world, pair.b, uri)
+        pair.run()
+    finally:
+        sys.setprofile(None)
+    assert pair.state(pair.alice, message) is ChainState.COMPLETE
+    assert decoded.count(pair.b.frames_in[-1]) == 1
+
+
+def test_key_is_asked_for_once_however_many_links_wait_for_it():
+    pair = Pair().connect()
+    late_keys(pair)
+    pair.say()
+    frame = pair.b.frames_in[-1]
+    for number in range(5):
+        pair.b.core.receive_accepted(f"other {number}", LinkKind.NODE, pair.world.now)
+        pair.b.core.receive_frame(frame, f"other {number}", pair.world.now)
+    pair.run()
+    assert pair.b.core.status(pair.world.now).links_waiting == 6
+    pair.b.events.clear()
+    pair.run()
+    assert pair.b.told(KeyWanted) == []
+
+
+@pytest.mark.parametrize("kind", [T.CREATE, T.REPLACE, T.ACTIVATE, T.DEACTIVATE, T.DELETE])
+def test_atom_specific_message_from_a_node_is_refused(kind):
+    """They go between an owner and its node only."""
+    pair = Pair().connect()
+    owner = pair.alice.core
+    if kind is T.CREATE:
+        made = next(m for m in (decode_message(o.raw) for o in pair.a.observations if o.raw) if m.type is kind)
+    elif kind is T.REPLACE:
+        made = owner.replace([f"{ALICE}#chat"], pair.world.now)
+    else:
+        made = owner.change(kind, pair.world.now)
+    owner.events(), owner.to_send()
+    before = pair.b.core.ledger.atoms.keys() | pair.b.core.ledger.connections.keys()
+    link = next(name for name, (other, _) in pair.b.peers.items() if other is pair.a)
+    pair.b.core.receive_frame(made.raw, link, pair.world.now)
+    pair.run()
+    assert pair.b.rejections() == [Reason.INVALID_SCHEMA]
+    assert pair.b.core.ledger.atoms.keys() | pair.b.core.ledger.connections.keys() == before
