@@ -26,7 +26,6 @@ class MemoryJournal:
         self.release = asyncio.Event()
         self.release.set()
         self.is_busy = False
-        self.queue_bytes = 0
 
     async def append_async(self, observations: Sequence[Observation]) -> int:
         await self.release.wait()

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dovetail.model.hop import Reason, Stage
+from dovetail.runtime import pcp_server
 from system.pcp_raw import RECONNECT_S, Closed, RawClient, Refused
 from system.pcp_site import MemoryJournal, Site, broker, until
 
@@ -264,6 +265,28 @@ def test_full_durability_what_was_sent_before_a_close_counts():
         assert len(set(sent)) == len(sent) == 3
         assert [seen.message for seen in lost] == sent
         assert {seen.counterparts for seen in lost} == {("pcp://ghost/agent",)}
+
+    asyncio.run(scenario())
+
+
+def test_over_the_inbox_bound_nothing_is_read_the_loop_goes_on_and_nothing_is_lost(monkeypatch):
+    monkeypatch.setattr(pcp_server, "MAX_INBOX_BYTES", 2_000)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the event loop was blocked"))
+
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal, durability="full") as server:
+            a = await RawClient.associate(server.port, "pcp://a/controller")
+            b = await RawClient.associate(server.port, "pcp://b/agent")
+            journal.release.clear()
+            ids = [a.send_v1("http://example.com/ping", [b.uri], bytes(1_000)) for _ in range(200)]
+            await until(lambda: not server._is_reading)
+            late = asyncio.ensure_future(RawClient.associate(server.port, "pcp://late/agent"))
+            await until(lambda: len(server._connections) == 3)
+            journal.release.set()
+            assert [(await b.receive_v1())[0]["id"] for _ in ids] == ids
+            await late
+            await until(lambda: server._is_reading)
 
     asyncio.run(scenario())
 

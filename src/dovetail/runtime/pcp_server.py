@@ -59,9 +59,6 @@ log = logging.getLogger("dovetail.pcp")
 class Journal(Protocol):
     """What the broker needs of a journal."""
 
-    @property
-    def queue_bytes(self) -> int: ...
-
     async def append_async(self, observations: Sequence[Observation]) -> int: ...
 
     def write(self, observations: Sequence[Observation]) -> None: ...
@@ -91,6 +88,7 @@ class PcpServer(LinkHandler[LinkId]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_planned = False
         self._is_gated = False
+        self._is_reading = True
         self._is_draining = False
         self._inbox: list[Frame] = []
         self._early: list[Outgoing] = []
@@ -221,6 +219,8 @@ class PcpServer(LinkHandler[LinkId]):
                     return
                 self._serials[connection] = serial
         self._connections[connection] = link
+        if not self._is_reading:
+            link.set_reading(False)
         if mount.version == 2:
             self._texts.add(connection)
         else:
@@ -241,8 +241,13 @@ class PcpServer(LinkHandler[LinkId]):
         self._inbox.append((data, link, is_text))
         if self._is_gated:
             self._inbox_bytes += len(data)
-            if self._inbox_bytes > MAX_INBOX_BYTES:
-                time.sleep(RETRY_S)  # the disk is slower than the network: let TCP slow the senders down
+            if self._inbox_bytes > MAX_INBOX_BYTES and self._is_reading:
+                self._set_reading(False)  # the disk is slower than the network: let TCP slow the senders down
+
+    def _set_reading(self, wanted: bool) -> None:
+        self._is_reading = wanted
+        for link in self._connections.values():
+            link.set_reading(wanted)
 
     def pinged(self, link: LinkId) -> None:
         """A ping or a pong."""
@@ -294,6 +299,8 @@ class PcpServer(LinkHandler[LinkId]):
         if self._is_gated or not self._inbox:
             return
         inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
+        if not self._is_reading:
+            self._set_reading(True)
         left = iter(inbox)
         while True:
             try:
