@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 
@@ -20,6 +21,11 @@ ASSOCIATE = "http://puppetlabs.com/associate_request"
 INVENTORY = "http://puppetlabs.com/inventory_request"
 
 
+def frame_bytes(payload: bytes) -> int:
+    """What a payload takes on the wire."""
+    return len(payload) + (2 if len(payload) < 126 else 4 if len(payload) < 65_536 else 10)
+
+
 class World:
     """Connections are numbered in the order they open; `received` holds what each was sent, in order."""
 
@@ -29,22 +35,52 @@ class World:
         self._ids = 0
         self.broker = Broker(msgspec.convert(settings, PcpSettings), self.new_id, logs_messages=logs_messages)
         self.events: list[Event] = []
-        self.received: dict[str, list[bytes]] = defaultdict(list)
         self.closed: list[CloseLink] = []
+        self.received: dict[str, list[bytes]] = defaultdict(list)
         self._connections = 0
+        self._buffers: dict[str, list[bytes]] = defaultdict(list)
+        self._room: dict[str, int] = {}
 
     def new_id(self) -> str:
         self._ids += 1
         return str(uuid.UUID(int=self._ids))
 
     def drain(self) -> None:
+        """As a shell without a gate does: send, then take the events; what was closed from here is closed."""
+        closes = []
         for item in self.broker.to_send():
             if isinstance(item, SendFrames):
-                self.received[item.link] += item.frames
+                self._write(item.link, item.frames)
             else:
-                self.closed.append(item)
+                closes.append(item)
         self.events += self.broker.events()
+        self.closed += closes
+        for item in closes:
+            self.close(item.link)
         assert not self.broker.to_send()
+        assert not self.broker.events()
+
+    def _write(self, connection: str, payloads: Sequence[bytes]) -> None:
+        """Give to the client what its kernel has room for; the rest stays in the transport."""
+        buffer = self._buffers[connection]
+        for payload in payloads:
+            if buffer or self._room.get(connection, 1 << 60) < frame_bytes(payload):
+                buffer.append(payload)
+            else:
+                self.received[connection].append(payload)
+                if connection in self._room:
+                    self._room[connection] -= frame_bytes(payload)
+        if buffer:
+            self.broker.receive_paused(connection, self._unsent(connection), self.now)
+
+    def _unsent(self, connection: str) -> int:
+        """The kernel may have taken a part of the first frame in the buffer."""
+        buffer = self._buffers[connection]
+        return sum(map(frame_bytes, buffer)) - self._room.get(connection, 0) if buffer else 0
+
+    def fill(self, connection: str, room: int = 0) -> None:
+        """The client stops reading: its kernel takes this many bytes more."""
+        self._room[connection] = room
 
     def open(self, name: str, path: str = "/pcp") -> str:
         self._connections += 1
@@ -83,15 +119,19 @@ class World:
         return frame_v2(target=target, **changes)
 
     def close(self, connection: str) -> None:
-        self.broker.receive_closed(connection, self.now)
+        self.broker.receive_closed(connection, self.now, self._unsent(connection))
+        self._buffers.pop(connection, None)
         self.drain()
 
     def pause(self, connection: str) -> None:
-        self.broker.receive_paused(connection, self.now)
+        self.broker.receive_paused(connection, 0, self.now)
         self.drain()
 
     def resume(self, connection: str) -> None:
+        self._room.pop(connection, None)
+        self.received[connection] += self._buffers.pop(connection, [])
         self.broker.receive_resumed(connection, self.now)
+        self.broker.handle_timer(self.now)
         self.drain()
 
     def pass_time(self, milliseconds: int) -> None:
@@ -126,6 +166,7 @@ class World:
 
     def restart(self) -> None:
         """The broker is killed and started again; it knows what its journal holds, and nobody is connected."""
+        self._buffers.clear()
         self.broker = Broker(self.broker.settings, self.new_id)
         self.broker.restore(self.journal(), self.now)
         self.drain()

@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
+
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.wire import CloseLink, SendFrames
 from dovetail.pcp.events import SlowConsumerFound
 from pcp.pcp_frames import NOW, read_v1
-from pcp.pcp_world import World
+from pcp.pcp_world import World, frame_bytes
 
 A, B, C = "pcp://client_a/agent", "pcp://client_b/agent", "pcp://client_c/agent"
 LATER = "2026-11-15T20:30:00Z"
@@ -41,6 +43,7 @@ def test_what_comes_after_the_queue_stays_behind_it():
     big = world.send(a, world.message(A, B, data=b"x" * 300_000))
     second = world.send(a, world.message(A, B))
     world.broker.receive_resumed(b, world.now)
+    world.broker.handle_timer(world.now)
     third = world.send(a, world.message(A, B))
     assert world.received[b] == [big]  # one slice; the rest when the timer is handled, which is due at once
     assert world.broker.next_timer() == world.now
@@ -225,6 +228,132 @@ def test_the_brokers_own_messages_do_not_wait_for_a_later_session():
     assert (lost.stage, lost.reason, lost.counterparts) == (Stage.UNDELIVERABLE, Reason.CONNECTION_LOST, (A,))
     again = world.associate("client_a")
     assert not world.received[again]
+
+
+# What the kernel has not taken
+
+
+def test_what_the_kernel_has_not_taken_is_not_delivered_until_it_has():
+    world, a, b = two_clients()
+    world.fill(b, room=300)
+    first, second = (world.message(A, B) for _ in range(2))
+    for frame in (first, second):
+        world.broker.receive_frame(frame, a, world.now)
+    world.drain()
+    assert world.received[b] == [first]
+    assert (outcomes(world, first), outcomes(world, second)) == ([(Stage.DELIVERED, B, None)], [])
+    world.resume(b)
+    assert outcomes(world, second) == [(Stage.DELIVERED, B, None)]
+
+
+@pytest.mark.parametrize(("whole", "rest"), [(0, 0), (0, 1), (1, 0), (1, -1), (2, 0), (2, 1), (2, -1)])
+def test_what_the_kernel_had_not_taken_when_the_connection_ended_is_redelivered_once_and_in_order(whole, rest):
+    world, a, b = two_clients()
+    frames = [world.message(A, B, expires=LATER) for _ in range(3)]
+    world.fill(b, whole * frame_bytes(frames[0]) + rest)
+    for frame in frames:
+        world.broker.receive_frame(frame, a, world.now)
+    world.drain()
+    frames.append(world.send(a, world.message(A, B, expires=LATER)))  # this one was never handed over
+    world.close(b)
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    taken = world.received[b]
+    assert len(taken) == whole - (rest < 0)
+    assert [*taken, *world.received[again][1:]] == frames
+    for frame in frames:
+        stage = Stage.DELIVERED if frame in taken else Stage.REDELIVERED
+        assert outcomes(world, frame) == [(stage, B, None)]
+
+
+def test_a_message_to_many_is_delivered_to_those_whose_kernel_took_it():
+    world, a, b = two_clients()
+    world.fill(b)
+    frame = world.send(a, world.message(A, "pcp://*/agent", expires=LATER))
+    assert outcomes(world, frame) == [(Stage.DELIVERED, A, None)]
+    assert (Stage.ROUTED, B, None) in world.hops(frame)
+    world.close(b)
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert outcomes(world, frame)[1:] == [(Stage.REDELIVERED, B, None)]
+
+
+def test_what_was_not_sent_and_cannot_wait_is_undeliverable():
+    world = World()
+    a, b = world.connect_v2("client_a"), world.associate("client_b")
+    world.fill(b)
+    frame = world.send(a, world.message_v2(B, data=1), is_text=True)
+    assert outcomes(world, frame) == []
+    world.close(b)
+    assert outcomes(world, frame) == [(Stage.UNDELIVERABLE, B, Reason.CONNECTION_LOST)]
+    assert world.replies_v2(a)[0]["message_type"] == "http://puppetlabs.com/error_message"
+
+
+def test_what_was_not_sent_expires_where_the_client_does_not_come_back():
+    world, a, b = two_clients()
+    world.fill(b)
+    frame = world.send(a, world.message(A, B))
+    world.close(b)
+    world.pass_time(61_000)
+    assert outcomes(world, frame) == [(Stage.EXPIRED, B, Reason.LIFETIME_OVER)]
+    assert world.replies(a)[0][0]["message_type"] == "http://puppetlabs.com/ttl_expired"
+
+
+def test_a_new_connection_waits_until_it_is_known_what_the_old_one_sent():
+    world, a, b = two_clients()
+    world.fill(b)
+    first = world.send(a, world.message(A, B, expires=LATER))
+    second = world.send(a, world.message(A, B, expires=LATER))
+    new = world.open("client_b")
+    world.broker.receive_frame(world.associate_request(B), new, world.now)
+    for item in world.broker.to_send():
+        if isinstance(item, SendFrames):
+            world.received[item.link] += item.frames
+    world.broker.events()  # the old one is to be closed, and is not yet
+    third = world.send(a, world.message(A, B, expires=LATER))
+    assert len(world.received[new]) == 1  # the association's response
+    world.close(b)
+    assert world.received[new][1:] == [first, second, third]
+
+
+def test_a_new_connection_gets_nothing_that_the_old_one_sent_while_it_closed():
+    world, a, b = two_clients()
+    world.fill(b)
+    first = world.send(a, world.message(A, B, expires=LATER))
+    new = world.open("client_b")
+    world.broker.receive_frame(world.associate_request(B), new, world.now)
+    world.broker.to_send()
+    world.broker.events()
+    world.resume(b)  # the kernel took the rest before it was closed
+    world.close(b)
+    assert world.received[b] == [first]
+    assert outcomes(world, first) == [(Stage.DELIVERED, B, None)]
+    assert world.received[new] == []
+
+
+def test_shutting_down_delivers_only_what_the_kernel_takes():
+    world, a, b = two_clients()
+    c = world.associate("client_c")
+    world.fill(b)
+    frame = world.message(A, B, C, expires=LATER)
+    world.broker.receive_frame(frame, a, world.now)
+    for connection in (a, b, c):
+        world.broker.close(connection, 1001, "shutting down", world.now)
+    world.drain()
+    assert outcomes(world, frame) == [(Stage.DELIVERED, C, None)]
+    world.restart()
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][1:] == [frame]
+
+
+def test_a_refused_association_that_was_not_sent_is_undeliverable():
+    world = World()
+    connection = world.open("client_a")
+    world.fill(connection)
+    world.send(connection, world.associate_request("pcp://other/agent"))
+    created = [seen for seen in world.observations() if seen.stage is Stage.CREATED][-1]
+    assert world.hops(created.raw)[1][0] is Stage.UNDELIVERABLE
 
 
 def test_ttl_expired_waits_for_a_sender_that_is_away():

@@ -55,14 +55,14 @@ class BrokerMachine(RuleBasedStateMachine):
         self.world = World(
             rules=RULES, queue_bytes=6_000, redelivery_messages=4, inventory_batch_ms=50, notice_ttl_ms=5_000
         )
-        self.uris: dict[int, str] = {}
-        self.uris_ever: dict[int, str] = {}
-        self.versions: dict[int, int] = {}
+        self.uris: dict[str, str] = {}
+        self.uris_ever: dict[str, str] = {}
+        self.versions: dict[str, int] = {}
         self.sent: dict[str, tuple[str, bytes, list[str], int]] = {}
         self.sequence = 0
         self.is_strict = False
         self.sent_strictly: dict[str, bool] = {}
-        self.subscribers: set[int] = set()
+        self.subscribers: set[str] = set()
 
     def forget_closed(self) -> None:
         for connection, _ in self.world.closes():
@@ -74,10 +74,10 @@ class BrokerMachine(RuleBasedStateMachine):
         for number, version in enumerate(versions):
             self.connect(NAMES[number // 2], TYPES[number % 2], version)
 
-    def pick(self, number: int) -> int:
+    def pick(self, number: int) -> str:
         """A connection that is open, or one that was, where none is."""
-        live = sorted(self.uris)
-        return live[number % len(live)] if live else 1
+        live = sorted(self.uris, key=int)
+        return live[number % len(live)] if live else "1"
 
     @rule(name=st.sampled_from(NAMES), kind=st.sampled_from(TYPES), version=st.sampled_from((1, 2)))
     def connect(self, name: str, kind: str, version: int) -> None:
@@ -101,9 +101,13 @@ class BrokerMachine(RuleBasedStateMachine):
         self.uris.pop(connection, None)
         self.subscribers.discard(connection)
 
-    @rule(number=PICK)
-    def stop_reading(self, number: int) -> None:
-        self.world.pause(self.pick(number))
+    @rule(number=PICK, room=st.none() | st.integers(0, 1_500))
+    def stop_reading(self, number: int, room: int | None) -> None:
+        """The transport is full, or its kernel takes some bytes more before it is."""
+        if room is None:
+            self.world.pause(self.pick(number))
+        else:
+            self.world.fill(self.pick(number), room)
 
     @rule(number=PICK)
     def read_again(self, number: int) -> None:
@@ -134,7 +138,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.world.drain()
         self.forget_closed()
 
-    def send_one(self, connection: int, targets: list[str], ttl_ms: int, padding: int) -> None:
+    def send_one(self, connection: str, targets: list[str], ttl_ms: int, padding: int) -> None:
         sender = self.uris.get(connection)
         if sender is None:
             return
@@ -206,7 +210,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.world.pass_time(milliseconds)
         self.forget_closed()
 
-    def copies(self, connection: int) -> list[tuple[str, str, int]]:
+    def copies(self, connection: str) -> list[tuple[str, str, int]]:
         """Id, sender and sequence of each client message that a connection got."""
         found = []
         for payload in self.world.received[connection]:
@@ -228,7 +232,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def nobody_gets_a_message_twice_or_unauthorised_and_order_holds(self) -> None:
         got: Counter[tuple[str, str]] = Counter()
         last: dict[tuple[str, str], int] = {}
-        for connection in sorted(self.world.received):
+        for connection in sorted(self.world.received, key=int):
             uri = self.uris_ever.get(connection)
             for message_id, sender, sequence in self.copies(connection):
                 assert uri is not None
@@ -238,7 +242,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 last[sender, uri] = sequence
         assert all(count == 1 for count in got.values())
 
-    def told_inventory(self, connection: int) -> set[str]:
+    def told_inventory(self, connection: str) -> set[str]:
         """The inventory as a subscriber knows it: the last response and the updates since."""
         known: set[str] = set()
         for payload in self.world.received[connection]:
@@ -309,7 +313,7 @@ def test_long_random_walk(seed):
             case 2:
                 machine.break_wire(source.randrange(12))
             case 3:
-                machine.stop_reading(source.randrange(12))
+                machine.stop_reading(source.randrange(12), source.choice((None, source.randrange(1_500))))
             case 4:
                 machine.read_again(source.randrange(12))
             case 5:

@@ -55,6 +55,7 @@ class Broker:
         self.registry = Registry()
         self._by_uri = self.registry.by_uri
         self._sessions: dict[LinkId, Session] = {}
+        self._closing: dict[LinkId, Session] = {}  # ended from here, until the shell says that they are closed
         self._permissions = PermissionCache(settings.rules, settings.bodies)
         self._outbound = Outbound(logs_messages=logs_messages)
         lifetimes = Lifetimes(settings.clock_skew_ms)
@@ -96,23 +97,30 @@ class Broker:
             return
         self._register(session, uri, now)
 
-    def receive_closed(self, connection: LinkId, now: int) -> None:
-        """The connection is closed; what was not handed over to it waits for the client."""
+    def receive_closed(self, connection: LinkId, now: int, unsent_bytes: int = 0) -> None:
+        """The connection is closed, also if from here; what the kernel has not taken for it waits for the client.
+
+        `unsent_bytes` is how much of what was sent the transport had not written, as far as is known.
+        """
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
             self._end(session, Reason.CONNECTION_LOST, now)
-            self._finish(now)
+        session = self._closing.pop(connection, None)
+        if session is None:
+            return
+        self._delivery.settle(session, unsent_bytes, Reason.CONNECTION_LOST, now)
+        successor = self._by_uri.get(session.uri or "")
+        if successor is not None and successor.is_waiting:
+            self._delivery.redeliver(successor, now)
+        self._finish(now)
 
     def receive_broken(self, connection: LinkId, now: int) -> None:
         """The connection is closed, but frames from it are still to be fed; `receive_closed` must follow."""
         self._now = now
-        session = self._sessions.get(connection)
+        session = self._sessions.get(connection) or self._closing.get(connection)
         if session is not None:
-            self._delivery.hold_pending(session)
-        elif (ended := self._outbound.withdraw_farewell(connection)) is not None:
-            self._delivery.reclaim(ended, Reason.CONNECTION_LOST, now)
-            self._finish(now)
+            self._delivery.pause(session, 0)
 
     def receive_ping(self, connection: LinkId, now: int) -> None:
         """A ping or pong: the client is there."""
@@ -120,28 +128,30 @@ class Broker:
         if session is not None:
             session.last_seen_us = now
 
-    def receive_paused(self, connection: LinkId, now: int) -> None:
-        """The transport of this connection is full; hold what comes for it."""
+    def receive_paused(self, connection: LinkId, unsent_bytes: int, now: int) -> None:
+        """The transport of this connection is full: hold what comes for it.
+
+        `unsent_bytes` is how much the kernel has not taken of what was sent: that is not delivered. Call this and
+        `receive_resumed` at once, whatever else waits to be fed.
+        """
         self._now = now
-        session = self._sessions.get(connection)
+        session = self._sessions.get(connection) or self._closing.get(connection)
         if session is not None:
-            self._delivery.pause(session)
+            self._delivery.pause(session, unsent_bytes)
 
     def receive_resumed(self, connection: LinkId, now: int) -> None:
-        """The transport of this connection has room again."""
+        """The kernel has taken everything; `handle_timer` is due."""
         self._now = now
-        session = self._sessions.get(connection)
+        session = self._sessions.get(connection) or self._closing.get(connection)
         if session is not None:
             self._delivery.resume(session, now)
-            self._finish(now)
 
     def close(self, connection: LinkId, code: int, detail: str, now: int) -> None:
         """End a session because the operator's side wants it: revoked certificate, shutdown."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._outbound.keep_farewell(session)
-            self._close(session, code, detail, Reason.SHUTTING_DOWN, now)
+            self._close(session, code, detail, Reason.SHUTTING_DOWN, now, flushes=True)
             self._finish(now)
 
     def _register(self, session: Session, uri: str, now: int) -> None:
@@ -156,17 +166,21 @@ class Broker:
         self._delivery.redeliver(session, now)
         self._finish(now)
 
-    def _close(self, session: Session, code: int, detail: str, reason: Reason, now: int) -> None:
+    def _close(
+        self, session: Session, code: int, detail: str, reason: Reason, now: int, *, flushes: bool = False
+    ) -> None:
+        """With `flushes` what is enqueued is still sent, unless the transport is full."""
         self._outbound.close(session.connection, code, detail)
-        self._end(session, reason, now)
+        self._end(session, reason, now, flushes=flushes and not session.is_paused)
 
-    def _end(self, session: Session, reason: Reason, now: int) -> None:
+    def _end(self, session: Session, reason: Reason, now: int, *, flushes: bool = False) -> None:
         del self._sessions[session.connection]
+        self._closing[session.connection] = session
         session.is_closing = True
         self._changes.unsubscribe(session)
         uri = session.uri
         was_registered = uri is not None and self.registry.remove(uri, session)
-        self._delivery.reclaim(session, reason, now)
+        self._delivery.reclaim(session, reason, now, keeps_pending=flushes)
         if uri is not None:
             if was_registered:
                 self._changes.note(uri, DISCONNECTED, now)
@@ -277,7 +291,7 @@ class Broker:
     ) -> None:
         self._outbound.accept(message, raw, decision.keeps_body, now)
         if isinstance(decision, DeliverToOne):
-            route = Route({decision.receiver.address_for_replies: decision.receiver}, [], [])
+            route = Route({decision.receiver.address_for_replies: decision.receiver}, [], [], False)
         else:
             route = decision.route
         match decision:
@@ -286,11 +300,10 @@ class Broker:
             case Associate():
                 self._associate(session, message, route.broker, now)
             case Deliver() | DeliverToOne():
-                # The recipients that the journal's bytes do not name, so that a restart and an audit know them.
-                named = set(message.targets) if decision.keeps_body else set()
-                routed = tuple(uri for uri in route.sessions if uri not in named)
-                if routed:
-                    self._outbound.route(message.address, routed)
+                if route.has_wildcard or not decision.keeps_body:
+                    self._outbound.route(
+                        message.address, route.sessions, message.targets if decision.keeps_body else ()
+                    )
                 self._deliver(message, route, wants_report, content, session, now)
 
     def _expire_on_arrival(self, session: Session, message: Message, route: Route, now: int) -> None:
@@ -359,8 +372,7 @@ class Broker:
                 self._replies.deny(session, message_id, now)
             case Answer.ASSOCIATION_REFUSED:
                 self._replies.associate(session, message_id or "", now, detail)
-                self._outbound.keep_farewell(session)
-                self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, reason, now)
+                self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, reason, now, flushes=True)
 
     def _observe_rejected(
         self, session: Session, raw: bytes, reason: Reason, detail: str, now: int, size: int | None = None
@@ -424,12 +436,17 @@ class Broker:
     # What comes out
 
     def events(self) -> list[Event]:
-        """Drain the events. Deliveries are observed when `to_send` hands them over: the next call has them."""
+        """Drain the events; among them the delivery of what `to_send` gave before and `receive_paused` did not name."""
+        self._outbound.confirm(self._now)
         return self._outbound.take_events()
 
     def to_send(self) -> list[Outgoing]:
-        """Drain what is to be written, per connection the messages in order, and the connections to be closed."""
-        self._outbound.flush(self._now)
+        """Drain what is to be written, per connection the messages in order, and the connections to be closed.
+
+        With every connection that the shell cannot write to, call `receive_paused` before `events`.
+        """
+        self._outbound.confirm(self._now)
+        self._outbound.flush()
         return self._outbound.take_ready()
 
     def change_rules(self, rules: tuple[Rule, ...], now: int) -> list[LinkId]:

@@ -21,7 +21,7 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import Frame
 from dovetail.pcp.lifetimes import Lifetimes
-from dovetail.pcp.message import Message
+from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Held, Session
 from dovetail.pcp.settings import PcpSettings
@@ -66,6 +66,7 @@ class Delivery:
         self._deadline_count = 0
         self._held_count = 0
         self._draining: dict[Session, None] = {}
+        self._unsettled: dict[str, int] = {}
         self.queued_bytes = 0
         self.failures: list[Failure] = []
         self.slow: dict[Session, None] = {}
@@ -91,7 +92,7 @@ class Delivery:
         return sum(self._deliver_indirect(message, session, now) for session in sessions if not session.is_direct)
 
     def _deliver_indirect(self, message: Message, session: Session, now: int) -> bool:
-        if session.is_paused or session.outbox:
+        if session.is_paused or session.outbox or session.is_waiting:
             self._queue(session, Held(message, session.address_for_replies, is_retry=False))
             return True
         self._hand_over(session, message, Stage.DELIVERED, now)
@@ -116,16 +117,28 @@ class Delivery:
 
     # Queues of connections
 
-    def pause(self, session: Session) -> None:
-        """The transport is full: hold what comes for this session."""
+    def pause(self, session: Session, unsent_bytes: int) -> None:
+        """The transport is full, and has this much to write: hold what comes for this session."""
+        self._outbound.withhold(session, unsent_bytes)
         session.is_paused = True
         self._draining.pop(session, None)
+        if session.is_closing:
+            self._outbound.cancel(session)
+            return
+        pending, session.pending = session.pending, []
+        for outgoing in reversed(pending):
+            held = Held(outgoing.message, session.address_for_replies, is_retry=outgoing.stage is Stage.REDELIVERED)
+            self._account(held, session)
+            session.open_outbox().appendleft(held)
         session.refresh_direct()
 
     def resume(self, session: Session, now: int) -> None:
-        """The transport has room: hand over what was held."""
+        """The transport has written everything: what was held is handed over by the next `drain`."""
+        self._outbound.settle(session, 0, now)
         session.is_paused = False
-        self._drain(session, now)
+        if session.outbox:
+            self._draining[session] = None
+        session.refresh_direct()
 
     def is_draining(self) -> bool:
         """Whether a session has more to hand over: `drain` is due at once."""
@@ -137,7 +150,7 @@ class Delivery:
             self._drain(session, now)
 
     def _drain(self, session: Session, now: int) -> None:
-        budget = SLICE_BYTES
+        budget = 0 if session.is_waiting else SLICE_BYTES
         while session.outbox and budget > 0:
             held = session.outbox[0]
             message = held.message
@@ -152,7 +165,7 @@ class Delivery:
             self._hand_over(session, message, stage, now)
             if not message.is_own:
                 self._outbound.log_handled(stage.value, message, (held.uri,), 1)
-        if session.outbox:
+        if session.outbox and not session.is_waiting:
             self._draining[session] = None
         else:
             self._draining.pop(session, None)
@@ -170,16 +183,22 @@ class Delivery:
 
     # Clients that are gone
 
-    def reclaim(self, session: Session, reason: Reason, now: int) -> None:
-        """The session has ended: what was not handed over waits for the client, or gets its outcome."""
+    def reclaim(self, session: Session, reason: Reason, now: int, *, keeps_pending: bool = False) -> None:
+        """The session has ended: what was not handed over waits for the client, or gets its outcome.
+
+        What is enqueued is still handed over with `keeps_pending`. Until `settle` nothing goes to the client's next
+        session, so that order is kept.
+        """
         self._draining.pop(session, None)
         self.slow.pop(session, None)
         uri = session.address_for_replies
-        pending, session.pending = session.pending, []
-        for outgoing in pending:
-            held = Held(outgoing.message, uri, is_retry=True)
-            self._account(held, None)
-            self._await_return(held, reason, now)
+        if not keeps_pending:
+            pending, session.pending = session.pending, []
+            for outgoing in pending:
+                self._await_return(self._make_held(outgoing, uri), reason, now)
+        if session.pending or session.handed or session.unsent:
+            session.is_unsettled = True
+            self._unsettled[uri] = self._unsettled.get(uri, 0) + 1
         outbox, session.outbox = session.outbox, deque()
         for held in outbox:
             session.outbox_bytes -= held.size
@@ -188,15 +207,23 @@ class Delivery:
             self._await_return(held, reason, now)
         session.refresh_direct()
 
-    def hold_pending(self, session: Session) -> None:
-        """The connection is closed but the session not yet ended: hold what was enqueued for it."""
-        self.pause(session)
-        pending, session.pending = session.pending, []
-        for outgoing in reversed(pending):
-            held = Held(outgoing.message, session.address_for_replies, is_retry=True)
-            self._account(held, session)
-            session.open_outbox().appendleft(held)
-        session.refresh_direct()
+    def settle(self, session: Session, unsent_bytes: int, reason: Reason, now: int) -> None:
+        """The connection of an ended session is closed, and this much of what was handed to it was never sent."""
+        uri = session.address_for_replies
+        unsent = [*self._outbound.settle(session, unsent_bytes, now), *session.pending]
+        session.pending = []
+        for outgoing in reversed(unsent):
+            self._await_return(self._make_held(outgoing, uri), reason, now, is_oldest=True)
+        if session.is_unsettled:
+            session.is_unsettled = False
+            self._unsettled[uri] -= 1
+            if not self._unsettled[uri]:
+                del self._unsettled[uri]
+
+    def _make_held(self, outgoing: OutgoingMessage, uri: str) -> Held:
+        held = Held(outgoing.message, uri, is_retry=True)
+        self._account(held, None)
+        return held
 
     def hold(self, message: Message, uri: str, now: int) -> None:
         """Keep a message for a client that is not connected."""
@@ -204,7 +231,7 @@ class Delivery:
         self._account(held, None)
         self._await_return(held, Reason.CONNECTION_LOST, now)
 
-    def _await_return(self, held: Held, reason: Reason, now: int) -> None:
+    def _await_return(self, held: Held, reason: Reason, now: int, *, is_oldest: bool = False) -> None:
         message = held.message
         assert message is not None
         if message.expires_us is None:
@@ -216,7 +243,10 @@ class Delivery:
         waiting = self._waiting.get(held.uri)
         if waiting is None:
             waiting = self._waiting[held.uri] = RedeliveryQueue()
-        waiting.queue.append(held)
+        if is_oldest:
+            waiting.queue.appendleft(held)
+        else:
+            waiting.queue.append(held)
         waiting.size += held.size
         if self._lifetimes.is_over(message.expires_us, now):
             self._expire(held, Reason.LIFETIME_OVER, now)
@@ -231,12 +261,12 @@ class Delivery:
     def redeliver(self, session: Session, now: int) -> None:
         """The client is back: hand over what waited for it, before anything newer."""
         assert session.uri is not None
-        waiting = self._waiting.pop(session.uri, None)
-        if waiting is not None:
+        session.is_waiting = session.uri in self._unsettled
+        if not session.is_waiting and (waiting := self._waiting.pop(session.uri, None)) is not None:
             for held in waiting.queue:
                 held.session = session
             session.outbox_bytes += waiting.size
-            session.open_outbox().extend(waiting.queue)
+            session.open_outbox().extendleft(reversed(waiting.queue))
         self._drain(session, now)
 
     # Lifetimes

@@ -1,12 +1,13 @@
 """Everything that leaves the core in a turn: events, and messages for connections.
 
-Messages are enqueued to sessions while the turn's input is routed, and handed over by the flush when the shell drains.
-Only then is a delivery observed: what was enqueued for a connection that closed in between waits for its client.
+Messages are enqueued to sessions while the turn's input is routed, and handed over by the flush when the shell drains
+what is to be sent. Their delivery is observed when it drains the events after that: what was enqueued for a connection
+that closed before, or what the shell reported in between as not taken by the kernel, is not delivered yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from dovetail.model.address import Address
@@ -20,6 +21,17 @@ from dovetail.pcp.vocabulary import OUTCOMES
 
 _ACCEPTED = Stage.ACCEPTED
 _DELIVERED = Stage.DELIVERED
+
+
+class _Route:
+    """For whom a message of this turn is, whom of them its bytes name, and how many have it."""
+
+    __slots__ = ("delivered", "named", "recipients")
+
+    def __init__(self) -> None:
+        self.recipients: list[str] = []
+        self.named: set[str] = set()
+        self.delivered = 0
 
 
 class Outbound:
@@ -36,10 +48,11 @@ class Outbound:
         self._others: dict[tuple[str, str], int] = {}
         self._dirty: list[Session] = []
         self._outgoing: list[OutgoingMessage] = []
-        self._farewells: dict[LinkId, tuple[Session, list[OutgoingMessage]]] = {}
-        self._closes: list[CloseLink] = []
         self._ready: list[Outgoing] = []
-        self._routed: dict[Address, tuple[str, ...]] = {}
+        self._closes: list[CloseLink] = []
+        self._handed: list[OutgoingMessage] = []
+        self._handed_sessions: list[Session] = []
+        self._routes: dict[Address, _Route] = {}
 
     def pass_on(self, raw: bytes, sender: Session, session: Session, expires_us: int, now: int) -> None:
         """Accept a message and enqueue it for one session as it came: the data path. The journal keeps its bytes."""
@@ -97,9 +110,14 @@ class Outbound:
             )
         )
 
-    def route(self, address: Address, recipients: tuple[str, ...]) -> None:
-        """Observe, right after the acceptance, for whom a message is; who has an outcome by then is left out."""
-        self._routed[address] = (*self._routed.get(address, ()), *recipients)
+    def route(self, address: Address, recipients: Iterable[str], named: Iterable[str]) -> None:
+        """Observe, right after the acceptance, for whom a message is that the journal's bytes do not name.
+
+        Recipients whose outcome is among the same events are left out.
+        """
+        route = self._routes.setdefault(address, _Route())
+        route.recipients += recipients
+        route.named.update(named)
 
     def log_handled(
         self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
@@ -171,39 +189,23 @@ class Outbound:
         self.delivered_total += len(counterparts)
         self.events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address, counterparts=counterparts))
 
-    def keep_farewell(self, session: Session) -> None:
-        """Hand over what is pending for a session although it ends before the flush."""
-        if session.pending:
-            self._farewells[session.connection] = session, session.pending
-            session.pending = []
-
-    def withdraw_farewell(self, connection: LinkId) -> Session | None:
-        """The connection is gone before the flush: the session with what was to be handed over pending again."""
-        session, pending = self._farewells.pop(connection, (None, []))
-        if session is not None:
-            session.pending = pending
-        return session
-
     def close(self, connection: LinkId, code: int, detail: str) -> None:
-        """Close a connection once what is to be sent has been."""
+        """Have a connection closed, after all that is enqueued for it."""
         self._closes.append(CloseLink(connection, code, detail))
 
-    def flush(self, now: int) -> None:
-        """Hand over: from here on the turn's messages are the shell's to write, and their deliveries are observed."""
-        if self._closes:
-            self._flush_closing(now)
-        if not self._dirty:
-            if self._outgoing:
-                self._outgoing.clear()
-            return
+    def cancel(self, session: Session) -> None:
+        """Do not flush what is enqueued for this session."""
+        self._dirty = [other for other in self._dirty if other is not session]
+
+    def flush(self) -> None:
+        """Hand over: from here on the turn's messages are the shell's to write. Confirm what was flushed before."""
         ready = self._ready
-        append = self.events.append
         last_outgoing: list[OutgoingMessage] = []
         payloads: list[bytes] = []
         for session in self._dirty:
             pending = session.pending
             if not pending:
-                continue  # closed in the meantime; its messages wait
+                continue  # closed or paused in the meantime; its messages wait
             alone = session.uri_alone
             for outgoing in pending:
                 uris = outgoing.uris
@@ -215,27 +217,50 @@ class Outbound:
                 payloads = [outgoing.payload for outgoing in pending]
                 last_outgoing = pending
             ready.append(SendFrames(session.connection, payloads))
-            session.pending = []
-        self._dirty.clear()
-        for outgoing in self._outgoing:
+            session.pending, session.handed = session.handed, pending  # no list is made for it
+        ready += self._closes
+        self._closes.clear()
+        self._handed_sessions, self._dirty = self._dirty, []
+        self._handed, self._outgoing = self._outgoing, []
+
+    def confirm(self, now: int) -> None:
+        """Observe the delivery of what was handed over and has not been withheld since."""
+        if not self._handed:
+            return
+        for session in self._handed_sessions:
+            session.handed.clear()
+        self._handed_sessions.clear()
+        append = self.events.append
+        for outgoing in self._handed:
             uris = outgoing.uris
             if not uris:
                 continue  # nobody was there any more
             if outgoing.stage is _DELIVERED:
                 self.delivered_total += len(uris)
                 append(Observation(at_us=now, stage=_DELIVERED, message=outgoing.address, counterparts=tuple(uris)))
+                if self._routes and (route := self._routes.get(outgoing.address)) is not None:
+                    route.delivered += len(uris)
             else:
                 self._observe_handed(outgoing, tuple(uris), now)
-        self._outgoing.clear()
+        self._handed.clear()
 
-    def _flush_closing(self, now: int) -> None:
-        for session, pending in self._farewells.values():
-            self._ready.append(SendFrames(session.connection, [outgoing.payload for outgoing in pending]))
-            for outgoing in pending:
-                self._observe_handed(outgoing, (session.address_for_replies,), now)
-        self._ready += self._closes
-        self._farewells.clear()
-        self._closes.clear()
+    def withhold(self, session: Session, unsent_bytes: int) -> None:
+        """Do not count as delivered what the kernel has not taken of what was handed to this session."""
+        taken = _count_taken(session.handed, unsent_bytes)
+        withheld = session.handed[taken:]
+        _retract(withheld, session)
+        session.unsent = [*session.unsent, *withheld]
+        session.handed = session.handed[:taken]
+
+    def settle(self, session: Session, unsent_bytes: int, now: int) -> Sequence[OutgoingMessage]:
+        """The kernel has not taken this much of all that was handed to this session: observe the rest, return that."""
+        handed = [*session.unsent, *session.handed]
+        _retract(session.handed, session)
+        session.unsent, session.handed = (), []
+        taken = _count_taken(handed, unsent_bytes)
+        for outgoing in handed[:taken]:
+            self._observe_handed(outgoing, session.uri_alone, now)
+        return handed[taken:]
 
     def _observe_handed(self, outgoing: OutgoingMessage, uris: tuple[str, ...], now: int) -> None:
         if outgoing.stage is Stage.DELIVERED:
@@ -247,22 +272,28 @@ class Outbound:
     def take_events(self) -> list[Event]:
         """Drain the events."""
         events, self.events = self.events, []
-        if self._routed:
+        if self._routes:
             events = self._with_routes(events)
         return events
 
     def _with_routes(self, events: list[Event]) -> list[Event]:
-        routed, self._routed = self._routed, {}
+        """The events with, behind each acceptance, the recipients without an outcome that the bytes do not name."""
+        routes, self._routes = self._routes, {}
         settled: dict[Address, set[str]] = {}
+        for address in [address for address, route in routes.items() if route.delivered == len(route.recipients)]:
+            del routes[address]
+        if not routes:
+            return events
         for event in events:
-            if isinstance(event, Observation) and event.message in routed and event.stage in OUTCOMES:
+            if isinstance(event, Observation) and event.message in routes and event.stage in OUTCOMES:
                 settled.setdefault(event.message, set()).update(event.counterparts)
         complete: list[Event] = []
         for event in events:
             complete.append(event)
-            if isinstance(event, Observation) and event.stage is _ACCEPTED and event.message in routed:
-                done = settled.get(event.message, set())
-                owed = tuple(uri for uri in dict.fromkeys(routed.pop(event.message)) if uri not in done)
+            if isinstance(event, Observation) and event.stage is _ACCEPTED and event.message in routes:
+                route = routes.pop(event.message)
+                named = route.named | settled.get(event.message, set())
+                owed = tuple(uri for uri in dict.fromkeys(route.recipients) if uri not in named)
                 if owed:
                     self._count(Stage.ROUTED, None, len(owed))
                     complete.append(
@@ -285,3 +316,22 @@ class Outbound:
         counts["accepted", ""] = self.accepted_total
         counts["delivered", ""] = self.delivered_total
         return counts
+
+
+def _retract(handed: Sequence[OutgoingMessage], session: Session) -> None:
+    for outgoing in handed:
+        outgoing.uris = [uri for uri in outgoing.uris if uri != session.uri_alone[0]]
+
+
+def _count_taken(handed: Sequence[OutgoingMessage], unsent_bytes: int) -> int:
+    """How many of these messages the kernel has taken whole, if this much of their frames is unsent."""
+    count = len(handed)
+    while count and unsent_bytes > 0:
+        count -= 1
+        unsent_bytes -= _frame_bytes(len(handed[count].payload))
+    return count
+
+
+def _frame_bytes(size: int) -> int:
+    """What a payload takes as a frame of a server (RFC 6455, 5.2)."""
+    return size + (2 if size < 126 else 4 if size < 65_536 else 10)

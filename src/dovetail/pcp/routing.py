@@ -16,6 +16,7 @@ class Route(NamedTuple):
     sessions: dict[str, Session]
     unmatched: list[str]
     broker: list[str]
+    has_wildcard: bool
 
 
 def find_forbidden(message_type: str, targets: list[str]) -> str | None:
@@ -33,6 +34,7 @@ def find_route(targets: list[str], registry: Registry) -> Route:
     sessions: dict[str, Session] = {}
     unmatched: list[str] = []
     broker: list[str] = []
+    has_wildcard = False
     for target in dict.fromkeys(targets):
         if target in BROKER_URIS:
             broker.append(target)
@@ -44,12 +46,13 @@ def find_route(targets: list[str], registry: Registry) -> Route:
         pattern = parse_uri(target)
         members = registry.members(pattern) if pattern.is_wildcard else {}
         if members and len(targets) == 1:
-            return Route(members, [], [])  # as it is: a route is only read
+            return Route(members, [], [], True)  # as it is: a route is only read
         if members:
             sessions.update(members)
+            has_wildcard = True
         else:
             unmatched.append(target)
-    return Route(sessions, unmatched, broker)
+    return Route(sessions, unmatched, broker, has_wildcard)
 
 
 def find_denied(targets: list[str], policy: Policy, registry: Registry) -> Verdict | None:

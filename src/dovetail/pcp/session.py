@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -77,9 +78,12 @@ class Session:
         "common_name",
         "connection",
         "decision",
+        "handed",
         "is_closing",
         "is_direct",
         "is_paused",
+        "is_unsettled",
+        "is_waiting",
         "last_seen_us",
         "last_target",
         "mount",
@@ -90,6 +94,7 @@ class Session:
         "permissions",
         "subscription",
         "template",
+        "unsent",
         "uri",
         "uri_alone",
         "version",
@@ -106,8 +111,12 @@ class Session:
         self.last_seen_us = now
         self.is_closing = False
         self.is_paused = False
+        self.is_waiting = False  # for the outcome of what was handed to an earlier connection of this client
+        self.is_unsettled = False  # ended, and what was handed to it has no outcome yet
         self.is_direct = False  # associated, v1, nothing queued: what is routed to it goes straight into `pending`
         self.pending: list[OutgoingMessage] = []
+        self.handed: list[OutgoingMessage] = []  # given to the transport since the last `events`
+        self.unsent: Sequence[OutgoingMessage] = ()  # given to the transport, which the kernel has not taken
         self.outbox = _NOTHING_QUEUED
         self.outbox_bytes = 0
         self.permissions: dict[str, Permission] = {}
@@ -139,7 +148,9 @@ class Session:
     def refresh_direct(self) -> None:
         """To be called after anything that `is_direct` depends on has changed."""
         self.is_direct = (
-            self.version == 1 and self.uri is not None and not (self.is_paused or self.outbox or self.is_closing)
+            self.version == 1
+            and self.uri is not None
+            and not (self.is_paused or self.outbox or self.is_closing or self.is_waiting)
         )
 
 

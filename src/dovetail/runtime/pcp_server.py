@@ -6,9 +6,9 @@ journal, and writes to each connection once. There is no `await` on this path. W
 told to the core at once, after what came before it.
 
 The gate. With durability `full`, observations are appended and waited for; until the disk has them, the inbox is kept
-and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages, so that a
-delivery is observed only if it is handed to a transport. With `relaxed` durability the gate closes only while the
-journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
+and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages. With `relaxed`
+durability the turn is sent first, so that what was accepted and delivered goes to the journal in one write, and the
+gate closes only while the journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dovetail.runtime.metrics import Health, MetricsServer
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
 from dovetail.runtime.tls import RevocationList, ServerTls, common_name, serial_number
-from dovetail.runtime.websocket import Accept, Limits, Link, LinkHandler, Request, listen
+from dovetail.runtime.websocket import LINGER_S, Accept, Limits, Link, LinkHandler, Request, listen
 
 REVOCATION_CHECK_S = 2.0
 RETRY_S = 0.01
@@ -91,9 +91,8 @@ class PcpServer(LinkHandler[LinkId]):
         self._is_reading = True
         self._is_draining = False
         self._inbox: list[Frame] = []
-        self._early: list[Outgoing] = []
         self._inbox_bytes = 0  # counted only while it is gated
-        self._closed_while_gated: list[LinkId] = []
+        self._closed_while_gated: list[tuple[LinkId, int]] = []
         self._now = 0
         self._turn_began = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -151,16 +150,16 @@ class PcpServer(LinkHandler[LinkId]):
         for connection in list(self._connections):
             self.broker.close(connection, CLOSE_GOING_AWAY, "shutting down", self._now)
         self._plan()
-        await self._wait_until(lambda: not self._is_busy(), deadline + 1.0)
-        await asyncio.sleep(0)
+        # what was handed over is journaled as delivered or not once the connections are closed
+        await self._wait_until(lambda: not (self._is_busy() or self._connections), self._loop.time() + LINGER_S)
         for remaining in list(self._connections.values()):
             remaining.abort()
+        await self._wait_until(lambda: not (self._is_busy() or self._connections), self._loop.time() + LINGER_S)
         for task in tuple(self._tasks):
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         await self._metrics_server.stop()
-        await asyncio.sleep(DRAIN_CHECK_S)
         log.info("stopped")
 
     async def _wait_until(self, is_done: Callable[[], object], deadline: float) -> None:
@@ -261,7 +260,7 @@ class PcpServer(LinkHandler[LinkId]):
 
     def paused(self, link: LinkId) -> None:
         """The kernel takes no more for this connection."""
-        self.broker.receive_paused(link, now_us())
+        self.broker.receive_paused(link, self._connections[link].unsent_bytes, now_us())
 
     def resumed(self, link: LinkId) -> None:
         """The kernel has taken everything."""
@@ -270,7 +269,8 @@ class PcpServer(LinkHandler[LinkId]):
 
     def closed(self, link: LinkId, code: int) -> None:  # noqa: ARG002
         """The connection is gone."""
-        if self._connections.pop(link, None) is None:
+        connection = self._connections.pop(link, None)
+        if connection is None:
             return
         self._texts.discard(link)
         self._opened_at.pop(link, None)
@@ -279,10 +279,10 @@ class PcpServer(LinkHandler[LinkId]):
         if self._is_gated:
             # What it sent before must be fed first; but nothing more may be handed over to it.
             self.broker.receive_broken(link, self._now)
-            self._closed_while_gated.append(link)
+            self._closed_while_gated.append((link, connection.lost_bytes))
         else:
             self._feed()
-            self.broker.receive_closed(link, self._now)
+            self.broker.receive_closed(link, self._now, connection.lost_bytes)
 
     # A turn
 
@@ -319,7 +319,8 @@ class PcpServer(LinkHandler[LinkId]):
             return
         try:
             self._feed()
-            self._early = [] if self._is_full else self.broker.to_send()
+            if not self._is_full:
+                self._write(self.broker.to_send())
             events = self.broker.events()
             observations = [event for event in events if isinstance(event, Observation)]
             if observations and self._journal is not None:
@@ -339,11 +340,9 @@ class PcpServer(LinkHandler[LinkId]):
             self._fail(error)
 
     def _send(self, events: list[Event], observation_count: int) -> None:
-        outgoing = self.broker.to_send() if self._is_full else self._early
-        if outgoing:
+        if self._is_full and (outgoing := self.broker.to_send()):
             self._write(outgoing)
-            if self._is_full:
-                self._plan()  # handing over was observed just now
+            self._plan()  # its delivery is among the next events
         if observation_count != len(events):
             for event in events:
                 if event.__class__ is not Observation:
@@ -365,6 +364,8 @@ class PcpServer(LinkHandler[LinkId]):
                     last = item.frames
                     frames = encode_frames(item.frames, item.link in texts)
                 connection.write(frames)
+                if connection.is_broken:  # by this write, or it would not be here any more
+                    self.broker.receive_paused(item.link, len(frames), self._now)
             elif isinstance(item, CloseLink):
                 self.metrics.closes.labels(str(item.code)).inc()
                 closing = connections.get(item.link)
@@ -422,8 +423,8 @@ class PcpServer(LinkHandler[LinkId]):
         self._plan()
         self._feed()
         closed, self._closed_while_gated = self._closed_while_gated, []
-        for connection in closed:
-            self.broker.receive_closed(connection, self._now)
+        for connection, lost_bytes in closed:
+            self.broker.receive_closed(connection, self._now, lost_bytes)
 
     def _fail(self, error: Exception) -> None:
         """The broker cannot keep its promises: stop promising."""

@@ -35,6 +35,7 @@ MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
 READ_BUFFER_BYTES = 2_048
 LINGER_S = 1.0
+ROOM_CHECK_S = 0.05
 _UNUSED_S = 3600.0  # who waits for a handshake limits its time, not the transport
 
 CLOSE_GOING_AWAY = 1001
@@ -120,8 +121,10 @@ class Link(picows.WSListener):
     __slots__ = (
         "_assembler",
         "_code",
+        "_count_unsent",
         "_handler",
         "_is_closing",
+        "_is_full",
         "_is_held_back",
         "_is_trusted",
         "_is_wanted",
@@ -132,6 +135,7 @@ class Link(picows.WSListener):
         "_transport",
         "_underlying",
         "id",
+        "lost_bytes",
         "write",
     )
 
@@ -148,6 +152,9 @@ class Link(picows.WSListener):
         self._is_wanted = True
         self._code = CLOSE_ABNORMAL
         self._is_closing = False
+        self._is_full = False
+        self.lost_bytes = 0
+        """What the kernel had not taken when the link ended, or when that was last known; for `closed`."""
 
     @property
     def peer(self) -> str:
@@ -172,11 +179,12 @@ class Link(picows.WSListener):
         text = detail.encode()[:MAX_CLOSE_DETAIL_BYTES].decode(errors="ignore")
         self._transport.send_close(cast(Any, code), text)
         self._underlying.close()
-        asyncio.get_running_loop().call_later(LINGER_S, self._underlying.abort)
+        asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
         """Hang up at once."""
         self._is_closing = True
+        self.lost_bytes = self.unsent_bytes or self.lost_bytes
         self._underlying.abort()
 
     def set_reading(self, wanted: bool) -> None:
@@ -207,8 +215,13 @@ class Link(picows.WSListener):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        return int(self._underlying.get_write_buffer_size())
+        """Bytes that the kernel has not taken yet; with TLS those that are encrypted already, too."""
+        return int(self._count_unsent())
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether what is written now goes nowhere."""
+        return bool(self._underlying.is_closing())
 
     def take_certificate(self) -> dict[str, Any] | None:
         """The peer's certificate, as `ssl` describes it. The transport's copy is emptied: it takes 1 KiB."""
@@ -225,7 +238,12 @@ class Link(picows.WSListener):
         self._transport = transport
         self._underlying: Any = transport.underlying_transport
         self._underlying.set_write_buffer_limits(high=0)
-        self.write = self._underlying.write
+        # TLS of aiofastnet encrypts into a buffer of its own, which its write buffer does not count
+        self._count_unsent = getattr(
+            self._underlying, "get_local_write_buffer_size", self._underlying.get_write_buffer_size
+        )
+        has_tls = self._underlying.get_extra_info("ssl_object") is not None
+        self.write = self._write_encrypted if has_tls else self._underlying.write
         # picows keeps both for as long as the connection lives; their headers take 2 KiB
         for exchanged in (transport.request, transport.response):
             exchanged.headers.clear()
@@ -290,11 +308,33 @@ class Link(picows.WSListener):
         self._memory.release(self)
         self._handler.closed(self.id, self._code)
 
+    def _write_encrypted(self, frames: bytes) -> None:
+        self._underlying.write(frames)
+        if not self._is_full and self.unsent_bytes:
+            self.pause_writing()
+            self._await_room()
+
+    def _await_room(self) -> None:
+        """Nobody tells when the buffer of TLS is empty."""
+        if self.is_broken or not self._is_full:
+            return
+        if self.unsent_bytes:
+            asyncio.get_running_loop().call_later(ROOM_CHECK_S, self._await_room)
+        else:
+            self.resume_writing()
+
     def pause_writing(self) -> None:
-        self._handler.paused(self.id)
+        self.lost_bytes = self.unsent_bytes
+        if not self._is_full:
+            self._is_full = True
+            self._handler.paused(self.id)
 
     def resume_writing(self) -> None:
-        self._handler.resumed(self.id)
+        if self.unsent_bytes:
+            self._await_room()
+        elif self._is_full:
+            self.lost_bytes, self._is_full = 0, False
+            self._handler.resumed(self.id)
 
 
 _PicowsProtocol: Any = picows.picows.WSProtocol  # type: ignore[attr-defined]

@@ -62,6 +62,7 @@ class BrokerPlace:
         self.broker.restore(boot.journal.hops(), boot.now)
         self._streams: set[str] = set()
         self._outgoing: list[wire.Outgoing] = []
+        self._now = boot.now
 
     def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
         """A client opened a connection."""
@@ -76,16 +77,19 @@ class BrokerPlace:
     def receive_frame(self, data: bytes, stream: str, now: int) -> None:
         """A frame came, unless the broker closed the connection in the meantime."""
         if stream in self._streams:
+            self._now = now
             self.broker.receive_frame(data, stream, now)
 
     def receive_closed(self, stream: str, code: int, now: int) -> None:
         """A connection ended."""
         del code
+        self._now = now
         self._streams.discard(stream)
         self.broker.receive_closed(stream, now)
 
     def handle_timer(self, now: int) -> None:
         """Do what is due."""
+        self._now = now
         self.broker.handle_timer(now)
 
     def next_timer(self) -> int | None:
@@ -94,8 +98,14 @@ class BrokerPlace:
 
     def events(self) -> Sequence[object]:
         """What happened."""
-        self._outgoing += self.broker.to_send()
-        return self.broker.events()
+        outgoing = self.broker.to_send()
+        events = self.broker.events()
+        for item in outgoing:
+            if isinstance(item, wire.CloseLink):
+                self._streams.discard(item.link)
+                self.broker.receive_closed(item.link, self._now)
+        self._outgoing += outgoing
+        return [*events, *self.broker.events()]
 
     def to_send(self) -> Sequence[Outgoing]:
         """Frames and closes."""
@@ -306,8 +316,10 @@ def _make_stall(name: str, *, is_full: bool) -> Callable[[BrokerPlace, int], Non
     def act(place: BrokerPlace, now: int) -> None:
         session = place.broker.registry.by_uri.get(client_uri(name))
         if session is not None:
-            change = place.broker.receive_paused if is_full else place.broker.receive_resumed
-            change(session.connection, now)
+            if is_full:
+                place.broker.receive_paused(session.connection, 0, now)
+            else:
+                place.broker.receive_resumed(session.connection, now)
 
     return act
 
