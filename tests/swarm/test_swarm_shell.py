@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from prometheus_client.exposition import generate_latest
 
+from dovetail.journal.journal import JournalOptions
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import ConfigError, DovetailError, LocalProtocolError, ResourceBusy
 from dovetail.model.hop import Observation, Stage
@@ -94,6 +95,19 @@ def test_a_node_with_a_copied_key_is_told_of_in_the_log_of_both(tmp_path, caplog
                 places = {a.endpoints[0], b.endpoints[0]}
                 await eventually(lambda: all(f"at {place}, uses the key" in caplog.text for place in places))
                 assert a.status().refused.keys() == b.status().refused.keys() == {"duplicate_identity"}
+
+    asyncio.run(run())
+
+
+def test_the_payload_of_an_expired_message_leaves_the_journal_by_itself(tmp_path):
+    async def run() -> None:
+        quick = SwarmSettings(name="quick", epoch_ms=1_000, work=1)
+        options = JournalOptions(checkpoint_interval_s=0.05)
+        async with SwarmNode(quick, tmp_path, journal_options=options, threads=1, purge_interval_s=0.05) as a:
+            address = await a.publish(b"short-lived", 1)
+            assert a.journal.raw(address) is not None
+            await eventually(lambda: a.journal.raw(address) is None)
+            assert [hop.stage for hop in a.journal.hops_of(address)][-1] is Stage.PURGED
 
     asyncio.run(run())
 

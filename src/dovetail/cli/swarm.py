@@ -42,6 +42,9 @@ def serve(
     durability: Annotated[str, typer.Option(help="full: journaled before relayed; relaxed: soon after.")] = "full",
     metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for the proof of work.")] = None,
+    purge_interval: Annotated[
+        float, typer.Option(min=0, help="Seconds between removals of expired payloads from the journal (0: never).")
+    ] = 60.0,
 ) -> None:
     """Run a peer until it is stopped; prints one JSON object when it is ready."""
     import asyncio
@@ -64,6 +67,7 @@ def serve(
             bootstrap=peer or (),
             journal_options=options,
             threads=threads,
+            purge_interval_s=purge_interval,
         )
         await _run_node(node, Path(directory), metrics)
 

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.journal import Journal, JournalOptions
+from dovetail.journal.purger import start_purging
 from dovetail.keys import load_signing_key
 from dovetail.keys.files import write_private
 from dovetail.model.address import Address, address_of
@@ -58,6 +59,8 @@ from dovetail.tlog.keys import Signer
 
 log = logging.getLogger("dovetail.swarm")
 
+PURGE_S: Final = 60.0
+"""How often the bytes of expired messages are removed from the journal (UEP-12, Message Life-Cycle)."""
 MAX_WAITING: Final = 65_536
 """Items kept for a subscriber that does not read; then the oldest give way, and it is told how many."""
 KEY_FILE: Final = "peer.skey"
@@ -124,6 +127,7 @@ class SwarmNode:
         settings: PeerSettings | None = None,
         journal_options: JournalOptions | None = None,
         threads: int | None = None,
+        purge_interval_s: float = PURGE_S,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for text in swarm.warnings:
@@ -145,6 +149,7 @@ class SwarmNode:
         )
         self.peer.has_application = False
         self.restored = self.peer.restore(self.journal.hops(), now)
+        self._purge_interval_s = purge_interval_s
         self.endpoints: list[Endpoint] = []
         self._listen = listen
         self._udp = SwarmUdp(
@@ -164,6 +169,8 @@ class SwarmNode:
 
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
+        if self._purge_interval_s:
+            start_purging(self.journal, lambda: self.journal.size, interval_s=self._purge_interval_s, now_us=now_us)
         self._block = asyncio.current_task()
         return self
 

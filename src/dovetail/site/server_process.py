@@ -138,6 +138,7 @@ async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> N
         settings=table.tuning,
         journal_options=site.journal_options(table),
         threads=table.threads,
+        purge_interval_s=0,
     )
     _tend(site, node.journal)
     control = ControlServer(node, directory / CONTROL_FILE)
