@@ -24,6 +24,7 @@ LAYERS = (
     ("lake",),
     ("receipt",),
     ("runtime",),
+    ("otel",),
     ("sim",),
     ("audit",),
     ("report",),

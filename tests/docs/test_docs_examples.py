@@ -1,6 +1,7 @@
 """The commands in the documentation run, in the order in which they stand there."""
 
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -66,3 +67,11 @@ def test_what_pages_show_as_output_is_compared_by_a_test():
 def test_what_the_examples_in_python_import_is_there(page):
     for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         exec("\n".join(re.findall(r"^(?:from dovetail|import dovetail).*$", block, re.MULTILINE)), {})
+
+
+def test_what_the_reference_of_python_names_is_there():
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    names = re.findall(r"^\.\. auto(?:class|function):: (\S+)\.(\w+)$", page, re.MULTILINE)
+    assert names
+    for module, name in names:
+        assert hasattr(importlib.import_module(module), name)

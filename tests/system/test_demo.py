@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from docs.shown import assert_printed
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+README = Path(__file__).parents[2] / "README.md"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
 
 
@@ -71,6 +74,9 @@ def test_everything_injected_is_found_and_the_suggested_commands_work(tmp_path):
     assert {path.name for path in out.iterdir()} >= {"lake", "tables", "journals", "trust", "swarm.toml"}
     assert not list(out.rglob("*.skey")), "a private key was left behind"
     assert_next_steps_work(ran.stderr)
+    shown = re.search(r"The demo ends with\n\n((?:    .+\n)+)", README.read_text())[1]
+    lines = [" ".join(line.split()) for line in shown.splitlines() if line.strip() != "..."]
+    assert_printed(lines, "\n".join(" ".join(line.split()) for line in ran.stdout.splitlines()))
 
 
 def children_of(process: int) -> list[int]:

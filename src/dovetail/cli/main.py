@@ -46,6 +46,7 @@ NOUNS = (
     Noun("doctor", "Check this machine and suggest fixes.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
+    Noun("otel", "Export hops of journals as OpenTelemetry spans.", verbless=True),
     Noun("pcp", "The broker and its clients."),
     Noun("receipt", "Prove one delivery to anybody; check a proof offline."),
     Noun("report", "One page that shows what an audit found; works offline.", verbless=True),

@@ -1,0 +1,1 @@
+"""Hops of journals as OpenTelemetry spans, for looking at deliveries in a trace viewer; never for proof."""

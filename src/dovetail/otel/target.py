@@ -1,0 +1,103 @@
+"""The OTLP target: posts a request, and says whether trying again may help."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dovetail.model.errors import DovetailError, UsageError
+from dovetail.otel.otlp import CONTENT_TYPE, PATH
+
+TIMEOUT_S = 10.0
+MAX_ANSWER_BYTES = 65_536
+_REFUSED = frozenset({400, 413, 422})
+"""What the target says of a request that it will never take."""
+
+
+class NotTaken(DovetailError):
+    """A request that was not taken; `is_refused`: it never will be; `after_s`: when to try again, says the target."""
+
+    def __init__(self, text: str, *, is_refused: bool = False, after_s: float | None = None) -> None:
+        super().__init__(text)
+        self.is_refused = is_refused
+        self.after_s = after_s
+
+
+def parse_endpoint(text: str) -> str:
+    """The URL to post to: the path of OTLP is added where none is given; UsageError where it is no URL."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        is_usable = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise UsageError(f"endpoint {text[:200]!r} is not an http or https URL")
+    return text if parts.path.strip("/") else urllib.parse.urlunsplit(parts._replace(path=PATH))
+
+
+def parse_headers(text: str) -> dict[str, str]:
+    """Headers as OTEL_EXPORTER_OTLP_HEADERS has them: `name=value,name=value`, values percent-encoded."""
+    headers = {}
+    for part in filter(None, text.split(",")):
+        name, found, value = part.partition("=")
+        if not (name.strip() and found):
+            raise UsageError("headers are not of the form name=value,name=value")
+        headers[name.strip()] = urllib.parse.unquote(value.strip())
+    return headers
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other error: headers may hold a token that is for nobody else."""
+
+    def redirect_request(self, *_: object) -> None: ...
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where spans go."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = TIMEOUT_S
+
+    def post(self, body: bytes) -> bytes:
+        """Post a request and return the beginning of the answer; NotTaken where it was not taken."""
+        headers = {**self.headers, "Content-Type": CONTENT_TYPE}
+        request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
+        deadline = time.monotonic() + self.timeout_s
+        try:
+            with _OPENER.open(request, timeout=self.timeout_s) as answer:
+                return _read(answer, deadline)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise NotTaken(
+                    f"{self.url} answered {error.code}",
+                    is_refused=error.code in _REFUSED,
+                    after_s=_seconds(error.headers.get("Retry-After")),
+                ) from None
+        except urllib.error.URLError as error:
+            raise NotTaken(f"{self.url} cannot be reached: {error.reason}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NotTaken(f"{self.url} failed: {str(error) or type(error).__name__}") from None
+
+
+def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The beginning of an answer; a target that sends byte after byte is not waited for."""
+    data = bytearray()
+    while len(data) < MAX_ANSWER_BYTES and (chunk := answer.read1(MAX_ANSWER_BYTES - len(data))):
+        data += chunk
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer takes too long")
+    return bytes(data)
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
