@@ -122,6 +122,13 @@ FABRICS = (
             (rate("dovetail_pcp_slow_consumers_total"), "{{instance}} slow"),
         ),
     ),
+    chart(
+        "Handshakes that failed",
+        "ops",
+        rate("dovetail_handshake_failures_total", "kind"),
+        "{{instance}} {{kind}}",
+        "Connections of a broker or node that failed before they were links.",
+    ),
     chart("won: hops by stage", "ops", rate("dovetail_won_messages_total", "stage"), "{{instance}} {{stage}}"),
     chart("won: chains by state", "none", here("dovetail_won_chains"), "{{instance}} {{state}}"),
     chart(

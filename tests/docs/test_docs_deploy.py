@@ -204,11 +204,16 @@ def lost(before: object, after: object, path: str = ""):
         yield f"{path}: {before!r} became {after!r}"
 
 
-@pytest.mark.parametrize("name", ["net.core.somaxconn", "net.core.rmem_max", "net.core.wmem_max"])
-def test_the_kernel_grants_what_the_servers_ask_for(name):
-    from dovetail.runtime.acceptor import BACKLOG
-    from dovetail.runtime.swarm_udp import SOCKET_BUFFER_BYTES
-
-    wanted = BACKLOG if name == "net.core.somaxconn" else SOCKET_BUFFER_BYTES
+@pytest.mark.parametrize(
+    ("name", "constant"),
+    [
+        ("net.core.somaxconn", "BACKLOG"),
+        ("net.core.rmem_max", "SOCKET_BUFFER_BYTES"),
+        ("net.core.wmem_max", "SOCKET_BUFFER_BYTES"),
+    ],
+)
+def test_the_kernel_grants_what_the_servers_ask_for(name, constant):
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "dovetail" / "runtime").glob("*.py"))
+    (wanted,) = re.findall(rf"^{constant}(?:: Final)? = (.+)$", source, re.MULTILINE)
     text = (DEPLOY / "sysctl.d" / "dovetail.conf").read_text()
-    assert int(re.search(rf"^{re.escape(name)} = (\d+)$", text, re.MULTILINE)[1]) == wanted
+    assert int(re.search(rf"^{re.escape(name)} = (\d+)$", text, re.MULTILINE)[1]) == eval(wanted)
