@@ -70,6 +70,8 @@ _LIFETIME: Final = struct.Struct("<HIHB")
 _HASHES: Final = tuple([struct.Struct("<" + count * "8s2x") for count in range(MAX_REFERENCES + 1)])
 """The hashes alone, by the number of references."""
 
+NONCES: Final = 1 << 64
+"""How many values the nonce can have."""
 WORK_NONCE_OFFSET: Final = 7
 """Where the nonce lies in the work preimage: after the four high bytes of the time, indicator, opcode, version."""
 

@@ -12,9 +12,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from dovetail.swarm.content import WORK_NONCE_OFFSET, with_nonce, work_preimage
+from dovetail.swarm.content import NONCES, WORK_NONCE_OFFSET, with_nonce, work_preimage
 
-NONCES: Final = 1 << 64
 RUN: Final = 1 << 16
 """Nonces examined between two checks of `is_cancelled`: some milliseconds with vectors, about 50 ms with hashlib."""
 

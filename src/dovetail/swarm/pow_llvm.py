@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
-from dovetail.swarm.content import WORK_NONCE_OFFSET, with_nonce, work_of, work_preimage
-from dovetail.swarm.pow import NONCES
+from dovetail.swarm.content import NONCES, WORK_NONCE_OFFSET, with_nonce, work_of, work_preimage
 
 BLOCK_BYTES: Final = 64
 _ROUNDS: Final = 64
