@@ -19,7 +19,6 @@ PENDING = [
     frozenset(f"dovetail.{name}" for name in names.split())
     for names in (
         "audit.decode audit.decode_pcp audit.decode_swarm audit.decode_won",
-        "swarm.pow_llvm swarm.pow",
         "sim.process sim.streams",
     )
 ]

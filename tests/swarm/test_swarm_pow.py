@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from dovetail.swarm.content import POW_TARGET, Content, check_work, decode_content, encode_content, with_nonce
-from dovetail.swarm.pow import NONCES, HashlibSearch, best_search, expected_hashes, solve
+from dovetail.swarm.content import NONCES, POW_TARGET, Content, check_work, decode_content, encode_content, with_nonce
+from dovetail.swarm.pow import HashlibSearch, best_search, expected_hashes, solve
 from swarm.vectors import of_layer
 
 pytestmark = pytest.mark.exhaustive  # the kernels are compiled first

@@ -24,10 +24,10 @@ from dovetail.runtime.swarm_metrics import peer_registry
 from dovetail.runtime.swarm_node import Gap, Message, Missed, SwarmNode
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp, format_endpoint, is_sendable, parse_endpoint
-from dovetail.swarm.content import Content, Reference, check_work, decode_content, encode_content
+from dovetail.swarm.content import NONCES, Content, Reference, check_work, decode_content, encode_content
 from dovetail.swarm.events import MessageAccepted
 from dovetail.swarm.packet import SwarmSigner, encode_packet
-from dovetail.swarm.pow import NONCES, RUN
+from dovetail.swarm.pow import RUN
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import Bench, solved
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from dovetail.swarm.content import with_nonce
-from dovetail.swarm.pow import NONCES, RUN, WorkSearch, best_search
+from dovetail.swarm.content import NONCES, with_nonce
+from dovetail.swarm.pow import RUN, WorkSearch, best_search
 
 
 class WorkSolver:
