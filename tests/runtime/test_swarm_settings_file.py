@@ -1,8 +1,8 @@
 import pytest
 
 from dovetail.model.errors import ConfigError
-from dovetail.runtime.swarm_settings import MAX_BYTES, load_swarm_settings
-from dovetail.swarm.settings import SwarmSettings
+from dovetail.runtime.swarm_settings import load_swarm_settings
+from dovetail.swarm.settings import MAX_SETTINGS_BYTES, SwarmSettings
 
 
 def test_a_settings_file(tmp_path):
@@ -18,6 +18,6 @@ def test_a_settings_file_that_is_not_there(tmp_path):
 
 def test_a_settings_file_that_is_too_large(tmp_path):
     path = tmp_path / "swarm.toml"
-    path.write_text("#" * (MAX_BYTES + 1))
-    with pytest.raises(ConfigError, match=f"expected at most {MAX_BYTES}"):
+    path.write_text("#" * (MAX_SETTINGS_BYTES + 1))
+    with pytest.raises(ConfigError, match=f"expected at most {MAX_SETTINGS_BYTES}"):
         load_swarm_settings(path)

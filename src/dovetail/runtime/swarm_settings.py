@@ -5,18 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from dovetail.model.errors import ConfigError
-from dovetail.swarm.settings import SwarmSettings, parse_swarm_settings
-
-MAX_BYTES = 65_536
+from dovetail.swarm.settings import MAX_SETTINGS_BYTES, SwarmSettings, parse_swarm_settings
 
 
 def load_swarm_settings(path: Path) -> SwarmSettings:
     """Settings from a TOML file; ConfigError names the file and what is wrong."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            data = file.read(MAX_SETTINGS_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: over {MAX_BYTES} bytes, expected at most {MAX_BYTES}")
     return parse_swarm_settings(data, str(path))
