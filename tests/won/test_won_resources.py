@@ -42,6 +42,13 @@ def test_atom_publishes_its_key_by_its_create_message(node):
     assert read_key_document(ALICE, document) == KEYS[ALICE].public
 
 
+def test_a_replaced_atom_still_publishes_its_key():
+    replaced = encode_document(list(build(T.REPLACE).quads), "application/trig")
+    assert read_key_document(ALICE, replaced) == KEYS[ALICE].public
+    forged = encode_document(list(build(T.REPLACE, key=KEYS["mallory"]).quads), "application/trig")
+    assert read_key_document(ALICE, forged) is None
+
+
 def test_nodes_own_word_about_an_atoms_key_is_not_enough(node):
     claim = encode_document(key_quads(ALICE, KEYS["mallory"].public, "g:g"), "application/trig")
     assert read_key_document(ALICE, claim) is None

@@ -11,7 +11,7 @@ from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, read_quads
 from dovetail.won.message import Message, decode_quads, verify_address
-from dovetail.won.signing import PublicKey, expected_signer, extract_keys, find_key, verify_signature
+from dovetail.won.signing import PublicKey, expected_signer, find_declared_key, find_key, verify_signature
 from dovetail.won.vocabulary import MessageType
 
 
@@ -101,8 +101,11 @@ def check_claims(message: Message) -> None:
         )
 
 
+_DECLARING_TYPES = (MessageType.CREATE, MessageType.REPLACE)
+
+
 def read_key_document(uri: str, data: bytes) -> PublicKey | None:
-    """The key in the document of a node or atom; an atom's only from its Create message, which certifies itself."""
+    """The key in the document of a node or atom; an atom's only from a message that certifies itself."""
     try:
         quads = read_quads(data)
     except RemoteProtocolError:
@@ -110,8 +113,8 @@ def read_key_document(uri: str, data: bytes) -> PublicKey | None:
     if "/atom/" not in uri:
         return find_key(uri, quads)
     for message in _messages_in(quads):
-        if message.type is MessageType.CREATE and message.atom == uri and verify_address(message):
-            key = extract_keys(message).get(uri)
+        if message.type in _DECLARING_TYPES and message.atom == uri and verify_address(message):
+            key = find_declared_key(message, uri)
             if key is not None and message.signer == uri and verify_signature(message, key):
                 return key
     return None

@@ -129,9 +129,14 @@ def extract_keys(create_message: Message) -> dict[str, PublicKey]:
     """Atom -> public key, from the content graph `#key` of a Create message."""
     if create_message.type is not v.MessageType.CREATE or create_message.atom is None:
         return {}
-    graph = f"<{create_message.uri}{v.KEY}>"
-    key = find_key(create_message.atom, [quad for quad in create_message.quads if quad[3] == graph])
+    key = find_declared_key(create_message, create_message.atom)
     return {create_message.atom: key} if key else {}
+
+
+def find_declared_key(message: Message, atom: str) -> PublicKey | None:
+    """The key that a Create or Replace message declares for its atom in the content graph `#key`."""
+    graph = f"<{message.uri}{v.KEY}>"
+    return find_key(atom, [quad for quad in message.quads if quad[3] == graph])
 
 
 def expected_signer(message: Message) -> str:
