@@ -104,7 +104,8 @@ def test_the_payload_of_an_expired_message_leaves_the_journal_by_itself(tmp_path
         quick = SwarmSettings(name="quick", epoch_ms=1_000, work=1)
         options = JournalOptions(checkpoint_interval_s=0.05)
         async with SwarmNode(quick, tmp_path, journal_options=options, threads=1, purge_interval_s=0.05) as a:
-            address = await a.publish(b"short-lived", 1)
+            await a.publish(b"compiles the search for a nonce", 60)
+            address = await a.publish(b"short-lived", 3)
             assert a.journal.raw(address) is not None
             await eventually(lambda: a.journal.raw(address) is None)
             assert [hop.stage for hop in a.journal.hops_of(address)][-1] is Stage.PURGED
