@@ -188,6 +188,50 @@ def test_latency_is_counted_in_powers_of_two(spark):
     assert found == {(1, 2), (2, 1), (1024, 1)}
 
 
+def test_a_won_message_that_its_node_gave_up_is_undeliverable(spark):
+    node, recipient = "https://n/won/resource", "https://o/won/resource/atom/b"
+    seen_by = {"fabric": "won", "server": node}
+    gave_up = {"counterpart": recipient, "reason": "unreachable_node"}
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "accepted", **seen_by),
+        hop(1, "echoed", **seen_by),
+        hop(2, "forwarded", **seen_by, counterpart="https://o/won/resource"),
+        hop(3, "undeliverable", **seen_by, **gave_up),
+    )
+    known = {"fabric": "won", "message": M1, "key": M1, "type": "ConnectionMessage", "recipients": [recipient]}
+    messages = frame(spark, schemas.MESSAGES, known)
+    audits = audits_of(["won"])
+    table = deliveries(
+        hops,
+        messages,
+        sightings(hops, messages, audits=audits),
+        servers(hops),
+        frame(spark, schemas.SKEW),
+        moment=Moment(at(9_000_000)),
+        audits=audits,
+    )
+    (row,) = table.collect()
+    assert (row["outcome"], row["failed_stage"], row["failed_at"]) == ("undeliverable", "undeliverable", node)
+    assert (row["reason"], row["recipient"]) == ("unreachable_node", recipient)
+
+
+def test_a_response_and_the_notice_that_a_message_was_given_up_do_not_contradict_each_other(spark):
+    node = "https://n/won/resource"
+    said = {"fabric": "won", "signer": node, "sender": "https://n/won/resource/atom/a", "created": T0}
+    own, other = "https://n/won/resource/atom/a#chat", "https://o/won/resource/atom/b#chat"
+    first = {"type": "SuccessResponse", "message": M1, "key": M1, "sender_socket": own, "recipient_socket": own}
+    notice = {"type": "FailureResponse", "message": M2, "key": M2, "sender_socket": other, "recipient_socket": own}
+    hops = [hop(0, "created", M1, fabric="won", server=node), hop(1, "created", M2, fabric="won", server=node)]
+    links = [
+        {"fabric": "won", "child": child, "parent": M3, "relation": "responding_to", "number": 0} for child in (M1, M2)
+    ]
+    assert forks_of(spark, hops, [said | first, said | notice], links, ["won"]).count() == 0
+    twice = [said | first, said | first | {"message": M2, "key": M2}]
+    assert forks_of(spark, hops, twice, links, ["won"]).count() == 1
+
+
 def forks_of(spark, hops, messages, links, fabrics=("pcp", "won", "swarm")):
     rows = frame(spark, schemas.HOPS, *hops)
     known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)

@@ -205,6 +205,9 @@ class Oracle:
             return {("won", address, recipient, "delivered", None, None, None, took, len(handed))}
         if refused and not taken:
             return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
+        gone = next((hop for hop in hops if hop.stage is Stage.UNDELIVERABLE), None)
+        if gone:
+            return {("won", address, recipient, "undeliverable", gone.stage, gone.server, gone.reason.value, None, 0)}
         others = {hop.server for hop in hops if hop.stage is not Stage.FORWARDED}
         lost = [hop for hop in hops if hop.stage is Stage.FORWARDED and hop.counterpart in journals - others]
         if lost and self.as_of_us - lost[0].at_us > self.patience_us:
@@ -371,8 +374,7 @@ class Oracle:
         taken = [m for m in self.known.values() if self.holders(m.fabric, m.address)]
         for m in taken:
             if m.fabric == "won" and m.won.is_response:
-                is_first = m.won.sender_socket == m.won.recipient_socket
-                roles[m.won.signer, m.links[0][0], is_first].add(m.address)
+                roles[m.won.signer, m.links[0][0], m.won.sender_socket, m.won.recipient_socket].add(m.address)
             elif m.fabric != "won":
                 by_key[m.fabric, m.key].add(m.address)
             for parent, _, _ in m.links:
@@ -387,7 +389,7 @@ class Oracle:
         for (fabric, key), addresses in by_key.items():
             if len(addresses) > 1:
                 rows.add((fabric, "shared_id" if fabric == "pcp" else "collision", key, tuple(sorted(addresses))))
-        for (_, parent, _), addresses in roles.items():
+        for (_, parent, *_), addresses in roles.items():
             if len(addresses) > 1:
                 rows.add(("won", "conflicting_response", parent, tuple(sorted(addresses))))
         return rows

@@ -24,6 +24,7 @@ from dovetail.audit.transforms.deliveries import (
     PART,
     REJECTED,
     UNAUTHORIZED,
+    UNDELIVERABLE,
     refusal_outcome,
 )
 from dovetail.model.fabric import Role
@@ -55,6 +56,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             F.min(F.when(is_handed, F.struct("at", "server"))).alias("handed"),
             F.min(F.when(at[Stage.ECHOED], F.struct("at", "server"))).alias("echoed"),
             F.min(F.when(at[Stage.REJECTED], F.struct("at", "server", "reason"))).alias("refused"),
+            F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
             F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
         )
         .join(_unseen(rows.hops, rows.servers), on="message", how="left")
@@ -64,22 +66,27 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         F.when(is_for_node & F.col("taken").isNotNull(), DELIVERED)
         .when(F.col("handed").isNotNull(), DELIVERED)
         .when(F.col("refused").isNotNull() & F.col("taken").isNull(), refusal_outcome(F.col("refused.reason")))
+        .when(F.col("given_up").isNotNull(), UNDELIVERABLE)
         .when(F.col("unseen").isNotNull() & (waited_us > moment.patience_us), LOST)
         .when(F.col("refused").isNotNull(), refusal_outcome(F.col("refused.reason")))
         .when(F.col("echoed").isNotNull(), ECHOED)
         .otherwise(IN_FLIGHT)
     )
     is_refused = F.col("outcome").isin(REJECTED, UNAUTHORIZED)
+    is_given_up = F.col("outcome") == UNDELIVERABLE
+    failed = F.when(is_refused, F.col("refused")).when(is_given_up, F.col("given_up"))
     is_lost = F.col("outcome") == LOST
     end = (
         F.when(is_for_node & (F.col("outcome") == DELIVERED), F.col("taken"))
         .when(F.col("outcome") == DELIVERED, F.col("handed"))
         .when(F.col("outcome") == ECHOED, F.col("echoed"))
         .when(is_refused, F.struct("refused.at", "refused.server"))
+        .when(is_given_up, F.struct("given_up.at", "given_up.server"))
     )
     return (
         facts.withColumn("outcome", outcome)
         .withColumn("end", end)
+        .withColumn("failed", failed)
         .select(
             F.lit(FABRIC.name).alias("fabric"),
             "message",
@@ -89,9 +96,12 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             .otherwise(F.col("recipient"))
             .alias("recipient"),
             "outcome",
-            F.when(is_refused, Stage.REJECTED.value).when(is_lost, Stage.FORWARDED.value).alias("failed_stage"),
-            F.when(is_refused, F.col("refused.server")).when(is_lost, F.col("unseen.server")).alias("failed_at"),
-            F.when(is_refused, F.col("refused.reason")).alias("reason"),
+            F.when(is_refused, Stage.REJECTED.value)
+            .when(is_given_up, Stage.UNDELIVERABLE.value)
+            .when(is_lost, Stage.FORWARDED.value)
+            .alias("failed_stage"),
+            F.when(is_lost, F.col("unseen.server")).otherwise(F.col("failed.server")).alias("failed_at"),
+            F.col("failed.reason").alias("reason"),
             F.col("taken.at").alias("begun"),
             F.col("taken.server").alias("begun_at"),
             F.col("end.at").alias("finished"),
@@ -121,7 +131,7 @@ def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
 
 
 def is_first() -> Column:
-    """A response of the node of the sender of the message it answers; as `Fabric.conflict_keys` tells sides apart."""
+    """A response of the node of the sender of the message it answers."""
     return F.col("sender_socket").eqNullSafe(F.col("recipient_socket"))
 
 
@@ -186,9 +196,11 @@ def _only_at() -> Column:
 
 
 def _answers(taken: DataFrame, links: DataFrame) -> DataFrame:
+    """Responses, told apart by their sockets as `Fabric.conflict_keys` does."""
     named = links.where(F.col("relation") == Relation.RESPONDING_TO.value)
+    sockets = F.concat_ws(" ", "sender_socket", "recipient_socket")
     return named.select(F.col("child").alias("message"), "parent").join(
-        taken.select("message", "signer", "seen", is_first().alias("is_first")), on="message", how="inner"
+        taken.select("message", "signer", "seen", sockets.alias("sockets")), on="message", how="inner"
     )
 
 
@@ -227,7 +239,7 @@ AUDIT = FabricAudit(
         ForkRule(
             kind=CONFLICTING_RESPONSE,
             rows=_answers,
-            by=("signer", "parent", "is_first"),
+            by=("signer", "parent", "sockets"),
             author="signer",
             subject="parent",
         ),
