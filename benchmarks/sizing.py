@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from dovetail.runtime.pcp_tls import client_context
 
 from benchmarks.scratch import Row, make_parser, print_rows
 from dovetail.journal.writer import JournalWriter
@@ -35,6 +34,7 @@ from dovetail.lake.seal import seal_journal
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime.pcp_client import PcpClient
+from dovetail.runtime.tls import client_context
 from dovetail.tlog.keys import Signer
 
 MESSAGE_BYTES = 480

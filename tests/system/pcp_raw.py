@@ -40,6 +40,14 @@ class Refused(Exception):
         self.status = status
 
 
+def hello_of(context: ssl.SSLContext) -> bytes:
+    """The first record that a client sends."""
+    outgoing = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
 class RawPeer:
     """One end of a WebSocket, frame by frame; `is_client` says which."""
 

@@ -7,11 +7,12 @@ import struct
 
 import pytest
 
+from dovetail.keys.authority import load_certificate
 from dovetail.model.address import address_of
 from dovetail.model.hop import Reason, Stage
 from pcp.pcp_frames import chunk, compact, envelope, frame_v1, raw_v1
-from system.pcp_raw import Closed, RawClient
-from system.pcp_site import MemoryJournal, broker, scrape, until
+from system.pcp_raw import Closed, RawClient, hello_of
+from system.pcp_site import MemoryJournal, Site, broker, scrape, until
 
 pytestmark = pytest.mark.system
 LATER = "2099-01-01T00:00:00Z"
@@ -262,3 +263,114 @@ def test_error_names_the_id_of_the_message_that_caused_it():
             assert "text frame" in json.loads(data)["description"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reserved", [1, 2, 4])
+def test_reserved_bits_end_the_connection_and_are_journaled(reserved):
+    async def scenario() -> None:
+        journal = MemoryJournal()
+        async with broker(journal) as server:
+            bad = await RawClient.associate(server.port, "pcp://bad/agent")
+            bad.send_frame(2, raw_v1(compact(own())), reserved=reserved)
+            assert await bad.closed_with() == 1002
+            await until(lambda: Reason.MALFORMED in journal.reasons())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["one frame", "fragments"])
+def test_of_a_client_that_has_not_associated_only_a_little_is_read(kind):
+    async def scenario() -> None:
+        async with broker(association_timeout_ms=60_000) as server:
+            bad = await RawClient.open(server.port)
+            if kind == "one frame":
+                bad.send_frame(2, bytes(20_000_000), length=60_000_000)
+            else:
+                bad.send_frame(2, bytes(100_000), is_final=False)
+                for _ in range(199):
+                    bad.send_frame(0, bytes(100_000), is_final=False)
+            good = await RawClient.associate(server.port, "pcp://good/agent")
+            for turn in range(200):  # time enough to read it all, if it were read
+                good.send_frame(9, bytes([turn]))
+                assert await good.receive_frame() == (10, bytes([turn]))
+            assert bad.writer.transport.get_write_buffer_size() > 5_000_000
+            big = b"x" * 2_000_000
+            good.send_v1("http://example.com/big", [good.uri], big)
+            assert (await good.receive_v1())[1] == big
+
+    asyncio.run(scenario())
+
+
+def test_an_association_with_a_large_message_right_behind_it_is_served():
+    async def scenario() -> None:
+        async with broker() as server:
+            eager = await RawClient.open(server.port)
+            eager.uri = "pcp://eager/agent"
+            big = b"x" * 2_000_000
+            eager.send_v1("http://puppetlabs.com/associate_request", ["pcp:///server"])
+            eager.send_v1("http://example.com/big", [eager.uri], big)
+            assert (await eager.receive_v1())[0]["message_type"] == "http://puppetlabs.com/associate_response"
+            assert (await eager.receive_v1())[1] == big
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_tls_handshake_is_one_line_and_a_metric(tmp_path, caplog):
+    site = Site(tmp_path)
+
+    async def scenario() -> int:
+        async with broker(metrics_port=0, **site.settings) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            port: int = writer.get_extra_info("sockname")[1]
+            writer.write(b"\x16\x03\x01")
+            writer.close()
+            await until(lambda: caplog.records)
+            _, metrics = await scrape(server.metrics_port)
+            assert 'dovetail_handshake_failures_total{kind="closed"} 1.0' in metrics
+            return port
+
+    port = asyncio.run(scenario())
+    told = [record for record in caplog.records if record.levelname not in ("INFO", "DEBUG")]
+    assert [record.message for record in told] == [
+        f"handshake failed peer=127.0.0.1:{port}: the peer closed the connection"
+    ]
+    assert told[0].exc_info is None
+
+
+def test_silent_strangers_give_way_to_clients(tmp_path):
+    site = Site(tmp_path)
+
+    async def scenario() -> None:
+        async with broker(max_handshakes=10, **site.settings) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(30)]
+            for _, writer in silent:
+                writer.write(hello_of(site.client("a")))
+            client = await RawClient.associate(server.port, "pcp://a/agent", site.client("a"))
+            assert client.uri in server.broker.registry.by_uri
+            for reader, _ in silent[:20]:
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            assert sum(reader.at_eof() or reader.exception() is not None for reader, _ in silent) == 20
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_certificate_is_told_with_address_and_name(tmp_path, caplog):
+    site = Site(tmp_path)
+
+    async def scenario() -> int:
+        site.client("traitor")
+        revocations = site.authority.write_revocation_list()
+        site.authority.revoke(load_certificate(tmp_path / "traitor.pem"))
+        async with broker(revocations=str(revocations), **site.settings) as server:
+            client = await RawClient.open(server.port, context=site.client("traitor"))
+            port: int = client.writer.get_extra_info("sockname")[1]
+            assert await client.closed_with() == 1012
+            return port
+
+    port = asyncio.run(scenario())
+    assert [record.message for record in caplog.records if "refused" in record.message] == [
+        f"connection refused peer=127.0.0.1:{port} certificate=traitor: certificate revoked"
+    ]

@@ -9,7 +9,7 @@ from dovetail.pcp.client import ClientOptions
 from dovetail.pcp.client_events import FailureKind
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from dovetail.runtime.pcp_client import PcpClient, PcpConnectError, PcpRequestError
-from system.pcp_raw import RawClient
+from system.pcp_raw import RawClient, RawServer
 from system.pcp_site import Site, broker, until
 
 pytestmark = pytest.mark.system
@@ -148,3 +148,62 @@ def test_v2_over_tls(tmp_path):
 def test_an_address_that_is_none_is_refused_at_once():
     with pytest.raises(UsageError, match="expected ws://HOST:PORT/pcp"):
         PcpClient("nonsense", BOSS)
+
+
+BAD_FROM_A_BROKER = {
+    "a continuation of nothing": (1002, lambda peer: peer.send_frame(0, b"lone")),
+    "a reserved bit": (1002, lambda peer: peer.send_frame(2, b"x", reserved=2)),
+    "too many empty fragments": (
+        1009,
+        lambda peer: [peer.send_frame(0 if number else 2, is_final=False) for number in range(16_385)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FROM_A_BROKER)
+def test_what_breaks_the_rules_of_websocket_ends_the_connection_and_the_client_comes_back(name):
+    code, misbehave = BAD_FROM_A_BROKER[name]
+
+    async def scenario() -> None:
+        peers: asyncio.Queue[RawServer] = asyncio.Queue()
+
+        async def upgrade(reader, writer) -> None:
+            await peers.put(await RawServer.upgrade(reader, writer))
+
+        server = await asyncio.start_server(upgrade, "127.0.0.1", 0)
+        async with connect(server.sockets[0].getsockname()[1], AGENT):
+            async with asyncio.timeout(10):
+                first = await peers.get()
+                misbehave(first)
+                assert await first.closed_with() == code
+                second = await peers.get()
+        for peer in (first, second):
+            await peer.close()
+        server.close()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_sends_faster_than_the_broker_reads_waits():
+    async def scenario() -> None:
+        async with broker() as server, connect(server.port, BOSS) as boss:
+            await boss.wait_associated(5)
+            (link,) = server._connections.values()
+            link.set_reading(False)
+            data = b"x" * 1_000_000
+
+            async def send_on() -> None:
+                while True:
+                    await boss.send("http://example.com/big", "pcp://nobody/agent", data, ttl_ms=60_000)
+
+            sending = asyncio.create_task(send_on())
+            await until(lambda: boss._link.unsent_bytes)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert boss._link.unsent_bytes < 2_000_000
+            sending.cancel()
+            link.set_reading(True)
+            await boss.flush()
+            await boss.send("http://example.com/news", "pcp://nobody/agent", 1)
+
+    asyncio.run(scenario())

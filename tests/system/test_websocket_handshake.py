@@ -9,6 +9,7 @@ import ssl
 import warnings
 
 import pytest
+from aiofastnet.ssl_transport import SSLTransport_Socket
 
 from dovetail.keys import CertificateKind, Names
 from dovetail.model.errors import ConnectError
@@ -16,7 +17,7 @@ from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.http import Reply
 from dovetail.runtime.tls import ServerTls, client_context
 from dovetail.runtime.websocket import Accept, Limits, LinkHandler, dial, listen
-from system.pcp_raw import RawClient, Refused
+from system.pcp_raw import RawClient, Refused, hello_of
 from system.pcp_site import Site, until
 
 pytestmark = pytest.mark.system
@@ -36,7 +37,7 @@ class Recorder(LinkHandler[int]):
 
 
 def limits(**handshake: float) -> Limits:
-    return Limits(max_message_bytes=1000, handshake=HandshakeLimits(**{"timeout_s": LONG, **handshake}))
+    return Limits(max_message_bytes=1000, handshake=HandshakeLimits(**{"timeout_s": LONG, "grace_s": 0, **handshake}))
 
 
 def admit(request) -> Accept[int] | Reply:
@@ -80,6 +81,10 @@ async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return reader, writer
 
 
+def tls_transports() -> int:
+    return sum(isinstance(each, SSLTransport_Socket) for each in gc.get_objects())
+
+
 def foreign_client(site: Site, tmp_path) -> ssl.SSLContext:
     context = Site(tmp_path / "other").client("stranger")
     context.load_verify_locations(site.directory / "ca.pem")
@@ -93,6 +98,7 @@ def foreign_client(site: Site, tmp_path) -> ssl.SSLContext:
         ("foreign certificate", "tls", "certificate not accepted: self-signed certificate in certificate chain"),
         ("no TLS", "tls", "tls: http request"),
         ("leaves", "closed", "the peer closed the connection"),
+        ("leaves in the hello", "closed", "the peer closed the connection"),
         ("silent", "timeout", "no handshake within 0.2 s"),
         ("silent after TLS", "timeout", "no handshake within 0.2 s"),
     ],
@@ -118,7 +124,9 @@ def test_a_failed_tls_handshake_is_one_line_in_the_log(tmp_path, caplog, fault, 
             else:
                 reader, writer = await connect(acceptor.port)
                 address = writer.get_extra_info("sockname")
-                if fault == "leaves":
+                if fault == "leaves in the hello":
+                    writer.write(b"\x16\x03\x01")
+                if "leaves" in fault:
                     writer.close()
                 elif fault == "no TLS":
                     writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -163,7 +171,23 @@ def test_the_oldest_of_too_many_handshakes_gives_way(caplog):
             assert await client.receive_frame() == (10, b"still there")
 
     asyncio.run(scenario())
-    assert [line.partition(": ")[2] for line in lines(caplog)] == ["more than 3 handshakes at once"] * 2
+    assert [line.partition(": ")[2] for line in lines(caplog)] == ["too many handshakes at once"] * 2
+
+
+def test_nobody_gives_way_before_a_moment_has_passed():
+    async def scenario() -> None:
+        async with listening(at_once=2, grace_s=LONG) as (handler, acceptor):
+            silent = [await connect(acceptor.port) for _ in range(2)]
+            await until(lambda: acceptor.handshake_count == 2)
+            waiting = asyncio.ensure_future(RawClient.open(acceptor.port))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert (failed(acceptor), handler.links, waiting.done()) == ([], [], False)
+            silent[1][1].close()  # makes room
+            await waiting
+            assert failed(acceptor) == []
+
+    asyncio.run(scenario())
 
 
 def test_a_burst_beyond_the_limit_leaves_no_socket_behind(caplog):
@@ -183,30 +207,96 @@ def test_a_burst_beyond_the_limit_leaves_no_socket_behind(caplog):
     assert [str(each.message) for each in told] == []
 
 
-def test_handshakes_per_second_are_limited_and_links_go_on():
+def test_tls_handshakes_per_second_are_limited_and_links_go_on(tmp_path):
+    site = Site(tmp_path)
+
     async def scenario() -> None:
-        async with listening(per_s=2) as (handler, acceptor):
-            clients = [await RawClient.open(acceptor.port) for _ in range(2)]
-            third = asyncio.ensure_future(RawClient.open(acceptor.port))
+        async with listening(server_tls(site), tls_per_s=0.01) as (handler, acceptor):
+            client = await RawClient.open(acceptor.port, "/pcp", site.client("a"))
+            second = asyncio.ensure_future(RawClient.open(acceptor.port, "/pcp", site.client("b")))
+            await until(lambda: acceptor.handshake_count == 1)
             for turn in range(50):
-                for client in clients:
-                    client.send_frame(9, bytes([turn]))
-                    assert await client.receive_frame() == (10, bytes([turn]))
-            assert not third.done()
-            assert len(handler.links) == 2
-            third.cancel()
+                client.send_frame(9, bytes([turn]))
+                assert await client.receive_frame() == (10, bytes([turn]))
+            assert not second.done()
+            assert len(handler.links) == 1
+            second.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await second
 
     asyncio.run(scenario())
 
 
-def test_whoever_waits_for_the_rate_is_served_after_all():
+def test_whoever_waits_for_the_rate_is_served_after_all(tmp_path):
+    site = Site(tmp_path)
+
     async def scenario() -> None:
-        async with listening(per_s=1000) as (handler, acceptor):
-            await asyncio.gather(*(RawClient.open(acceptor.port) for _ in range(1100)))
-            assert len(handler.links) == 1100
+        async with listening(server_tls(site), tls_per_s=200) as (handler, acceptor):
+            context = site.client("a")
+            await asyncio.gather(*(RawClient.open(acceptor.port, "/pcp", context) for _ in range(150)))
+            assert len(handler.links) == 150
             assert failed(acceptor) == []
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("said", [0, 1, 4, 5, 100])
+def test_tls_takes_no_memory_before_the_hello_has_come(tmp_path, said):
+    site = Site(tmp_path)
+    hello = hello_of(site.client("a"))
+
+    async def scenario() -> None:
+        async with listening(server_tls(site)) as (_, acceptor):
+            reader, writer = await connect(acceptor.port)
+            writer.write(hello[:said])
+            await until(lambda: acceptor.handshake_count == 1)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert tls_transports() == 0
+            writer.write(hello[said:])
+            assert await reader.readexactly(1) == b"\x16"  # the server's part of the handshake
+            assert tls_transports() == 1
+
+    gc.collect()
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["dropped", "dropped in TLS", "closed", "tls"])
+def test_a_failed_handshake_leaves_nothing_to_the_garbage_collector(tmp_path, kind):
+    site = Site(tmp_path)
+    hello = hello_of(site.client("a"))
+
+    async def scenario() -> None:
+        limits = {"dropped": {"at_once": 1}, "dropped in TLS": {"tls_at_once": 1}}.get(kind, {})
+        async with listening(server_tls(site), **limits) as (_, acceptor):
+            for _ in range(10):
+                reader, writer = await connect(acceptor.port)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n" if kind == "tls" else hello)
+                if kind != "tls":
+                    await reader.readexactly(1)
+                if kind == "closed":
+                    writer.transport.abort()
+            await until(lambda: failed(acceptor) == [kind.split()[0]] * (9 if limits else 10))
+            await until(lambda: tls_transports() == (1 if limits else 0))
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+
+
+def test_many_failures_are_summed_up_in_the_log(caplog):
+    async def scenario() -> None:
+        async with listening(at_once=1) as (_, acceptor):
+            await asyncio.gather(*(connect(acceptor.port) for _ in range(100)))
+            await until(lambda: any("more handshakes failed" in line for line in lines(caplog)))
+
+    asyncio.run(scenario())
+    told = lines(caplog)
+    assert len(told) <= 45  # two seconds at most
+    assert told[20].endswith(" more handshakes failed within a second")
 
 
 def test_closing_ends_what_is_in_its_handshake_and_keeps_links(caplog):

@@ -83,6 +83,8 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     association_timeout_ms: Annotated[Milliseconds, Meta(description="time to associate in, v1")] = 30_000
     idle_timeout_ms: Annotated[Milliseconds, Meta(description="silence after which a client is dropped")] = 360_000
     handshake_timeout_ms: Annotated[Milliseconds, Meta(description="time for TLS and the upgrade")] = 10_000
+    max_handshakes: Annotated[Count, Meta(description="in TLS at once; the oldest gives way")] = 500
+    handshakes_per_s: Annotated[Count, Meta(description="TLS handshakes begun in a second; more wait")] = 300
     drain_timeout_ms: Annotated[Milliseconds, Meta(description="time to write what is queued when stopping")] = 5_000
     clock_skew_ms: Annotated[int, Meta(description="tolerated after `expires`", ge=0, le=24 * 3600 * 1000)] = 0
     reply_ttl_ms: Annotated[Milliseconds, Meta(description="lifetime of the broker's own messages")] = 60_000

@@ -1,9 +1,10 @@
 """Accepting connections so that strangers cannot take more than their share.
 
-A connection is in its handshake from `accept` until it is a link or answered: TLS, then the HTTP request. Handshakes
-have a time limit, a limit at once and a limit per second. Over the first, the connection is dropped; over the second,
-the oldest handshake gives way, since an honest one is done within a moment; over the third, connections wait in the
-kernel's queue. Every handshake that fails is one line in the log.
+A connection is in its handshake from `accept` until it is a link or answered: TLS, then the HTTP request. Each has a
+time limit, and there is a limit at once: over it the oldest gives way once it had a second, since an honest one is done
+within a moment. A connection that waits takes little. Work on TLS, which takes memory and time, begins only when the
+peer has sent its hello, at a limited rate and with a limit at once of its own. Whoever cannot be taken in stays in the
+kernel's queue. A handshake that fails is one line in the log; over 20 in a second they are summed up.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from dovetail.runtime.tls import describe_failure
 
 BACKLOG = 4_096
 ACCEPTS_PER_TURN = 64
+MAX_WAITING = 64
+BURST_S = 0.1
+MAX_LINES_PER_S = 20
 NO_FILES_S = 1.0
 KINDS = ("tls", "closed", "timeout", "dropped")
 
@@ -32,11 +36,13 @@ log = logging.getLogger("dovetail.websocket")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandshakeLimits:
-    """How many strangers are dealt with; `per_s` of them may come at once."""
+    """How many strangers are dealt with: `at_once` of all kinds, and of those in TLS. The oldest had `grace_s`."""
 
     timeout_s: float = 10.0
-    at_once: int = 1_000
-    per_s: int = 1_000
+    at_once: int = 4_000
+    grace_s: float = 1.0
+    tls_at_once: int = 500
+    tls_per_s: float = 300.0
 
 
 class Acceptor:
@@ -44,17 +50,19 @@ class Acceptor:
 
     def __init__(
         self,
-        greet: Callable[[socket.socket], Awaitable[None]],
+        greet: Callable[[socket.socket, Acceptor], Awaitable[None]],
         limits: HandshakeLimits,
     ) -> None:
         self._greet = greet
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._handshakes: dict[asyncio.Task[None], None] = {}
-        self._tokens = float(limits.per_s)
-        self._counted_at = self._loop.time()
-        self._waiting: asyncio.TimerHandle | None = None
+        self._handshakes: dict[asyncio.Task[None], float] = {}
+        self._tls: dict[asyncio.Task[None], float] = {}
+        self._is_accepting = False
+        self._next_turn = 0.0
+        self._waiting = 0
+        self._failed = 0
         self.port = 0
         self.failures = Counter(dict.fromkeys(KINDS, 0))
 
@@ -77,37 +85,59 @@ class Acceptor:
         self.port = self._sockets[0].getsockname()[1]
         for listener in self._sockets:
             listener.setblocking(False)
-        self._resume()
+        self._set_accepting(True)
 
     def close(self) -> None:
         """Take no more connections and drop those in their handshake; links stay."""
-        self._pause(None)
+        self._set_accepting(False)
         for listener in self._sockets:
             listener.close()
         self._sockets = []
         for task in tuple(self._handshakes):
             task.cancel()
 
-    def _resume(self) -> None:
-        self._waiting = None
-        for listener in self._sockets:
-            self._loop.add_reader(listener, self._accept, listener)
+    async def take_turn(self) -> None:
+        """Wait until the rate allows one more TLS handshake; `greet` calls it before it begins one."""
+        now = self._loop.time()
+        pause_s = 1 / self._limits.tls_per_s
+        self._next_turn = max(self._next_turn, now - max(BURST_S, pause_s)) + pause_s
+        if self._next_turn > now:
+            self._waiting += 1
+            self._set_accepting(self._waiting < MAX_WAITING)
+            try:
+                await asyncio.sleep(self._next_turn - now)
+            finally:
+                self._waiting -= 1
+                self._set_accepting(self._waiting < MAX_WAITING)
+        if len(self._tls) >= self._limits.tls_at_once:
+            _drop_oldest(self._tls)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tls[task] = now
 
-    def _pause(self, delay_s: float | None) -> None:
+    def _set_accepting(self, wanted: bool) -> None:
+        if wanted is self._is_accepting:
+            return
+        self._is_accepting = wanted
         for listener in self._sockets:
-            self._loop.remove_reader(listener)
-        if self._waiting is not None:
-            self._waiting.cancel()
-        self._waiting = None if delay_s is None else self._loop.call_later(delay_s, self._resume)
+            if wanted:
+                self._loop.add_reader(listener, self._accept, listener)
+            else:
+                self._loop.remove_reader(listener)
+
+    def _pause(self, delay_s: float) -> None:
+        self._set_accepting(False)
+        self._loop.call_later(delay_s, self._set_accepting, True)
 
     def _accept(self, listener: socket.socket) -> None:
-        per_s, now = self._limits.per_s, self._loop.time()
-        self._tokens = min(float(per_s), self._tokens + (now - self._counted_at) * per_s)
-        self._counted_at = now
+        now = self._loop.time()
         for _ in range(ACCEPTS_PER_TURN):
-            if self._tokens < 1:
-                self._pause(ACCEPTS_PER_TURN / per_s)
-                return
+            is_full = len(self._handshakes) >= self._limits.at_once
+            if is_full:
+                grace_s = next(iter(self._handshakes.values())) + self._limits.grace_s - now
+                if grace_s > 0:
+                    self._pause(grace_s)
+                    return
             try:
                 accepted, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -116,38 +146,55 @@ class Acceptor:
                 log.error("no connection can be accepted for %.0f s: %s", NO_FILES_S, error)
                 self._pause(NO_FILES_S)
                 return
-            self._tokens -= 1
             accepted.setblocking(False)
-            if len(self._handshakes) >= self._limits.at_once:
-                oldest = next(iter(self._handshakes))
-                del self._handshakes[oldest]
-                oldest.cancel()
+            if is_full:
+                _drop_oldest(self._handshakes)
             task = self._loop.create_task(self._shake_hands(accepted, address))
-            self._handshakes[task] = None
-            task.add_done_callback(partial(self._finish, accepted))
+            self._handshakes[task] = now
+            task.add_done_callback(partial(self._finish, accepted, address))
 
-    def _finish(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+    def _finish(self, accepted: socket.socket, address: Any, task: asyncio.Task[None]) -> None:
         self._handshakes.pop(task, None)
-        if task.cancelled():
-            accepted.close()  # it had not begun
+        self._tls.pop(task, None)
+        self._set_accepting(self._waiting < MAX_WAITING)
+        if task.cancelled():  # before it began
+            accepted.close()
+            self._drop(address)
 
     async def _shake_hands(self, accepted: socket.socket, address: Any) -> None:
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                await self._greet(accepted)
+                await self._greet(accepted, self)
         except TimeoutError:
             self._fail(address, "timeout", f"no handshake within {self._limits.timeout_s:g} s")
         except asyncio.CancelledError:
-            if self._sockets:
-                self._fail(address, "dropped", f"more than {self._limits.at_once} handshakes at once")
-        except ssl.SSLError as error:
-            self._fail(address, "tls", describe_failure(error))
+            self._drop(address)
         except OSError as error:
-            self._fail(address, "closed", describe_failure(error))
+            error.__traceback__ = None  # else its frames and the transport keep each other alive
+            self._fail(address, "tls" if isinstance(error, ssl.SSLError) else "closed", describe_failure(error))
+
+    def _drop(self, address: Any) -> None:
+        if self._sockets:
+            self._fail(address, "dropped", "too many handshakes at once")
 
     def _fail(self, address: Any, kind: str, detail: str) -> None:
-        log.warning("handshake failed peer=%s: %s", format_address(address), detail)
         self.failures[kind] += 1
+        self._failed += 1
+        if self._failed == 1:
+            self._loop.call_later(1.0, self._sum_up)
+        if self._failed <= MAX_LINES_PER_S:
+            log.warning("handshake failed peer=%s: %s", format_address(address), detail)
+
+    def _sum_up(self) -> None:
+        if self._failed > MAX_LINES_PER_S:
+            log.warning("%d more handshakes failed within a second", self._failed - MAX_LINES_PER_S)
+        self._failed = 0
+
+
+def _drop_oldest(handshakes: dict[asyncio.Task[None], float]) -> None:
+    oldest = next(iter(handshakes))
+    del handshakes[oldest]
+    oldest.cancel()
 
 
 def format_address(address: Any) -> str:

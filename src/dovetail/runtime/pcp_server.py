@@ -127,7 +127,11 @@ class PcpServer(LinkHandler[LinkId]):
             limits=Limits(
                 max_message_bytes=settings.max_message_bytes,
                 untrusted_bytes=MAX_UNASSOCIATED_BYTES,
-                handshake=HandshakeLimits(timeout_s=settings.handshake_timeout_ms / 1000),
+                handshake=HandshakeLimits(
+                    timeout_s=settings.handshake_timeout_ms / 1000,
+                    tls_at_once=settings.max_handshakes,
+                    tls_per_s=settings.handshakes_per_s,
+                ),
             ),
             memory=self.memory,
         )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from dovetail.model.errors import ConfigError, KeyFileError
 
 MAX_REVOCATION_LIST_BYTES = 64 * 1024 * 1024
 CHECK_S = 2.0
+_HANDSHAKE_RECORD = 22
+_RECORD_HEAD_BYTES = 5
+_MAX_RECORD_BYTES = 16_384
 
 log = logging.getLogger("dovetail.tls")
 
@@ -112,27 +117,68 @@ def first_expiry(path: str | None) -> float | None:
     return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
 
 
-def silence_resets(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep aiofastnet from reporting a peer that left during its TLS handshake to the loop, which logs a traceback.
+async def wait_for_hello(accepted: socket.socket) -> None:
+    """Wait until the first record of a TLS handshake has come, without taking it: until then TLS takes no memory.
 
-    It passes the class ConnectionResetError where an instance belongs; nobody else does. It raises it, too.
+    What is no TLS is left to TLS to refuse. Raises ConnectionResetError where the peer leaves.
     """
-    handler = loop.get_exception_handler()
-    if not isinstance(handler, _Silencer):
-        loop.set_exception_handler(_Silencer(handler))
+    loop = asyncio.get_running_loop()
+    wanted = 1
+    try:
+        while True:
+            readable = loop.create_future()
+            loop.add_reader(accepted, _finish, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(accepted)
+            head = accepted.recv(_RECORD_HEAD_BYTES + _MAX_RECORD_BYTES, socket.MSG_PEEK)
+            if len(head) < wanted:  # the kernel wakes us with less only at the end
+                raise ConnectionResetError
+            wanted = _RECORD_HEAD_BYTES
+            if len(head) >= _RECORD_HEAD_BYTES:
+                wanted += min(int.from_bytes(head[3:5]), _MAX_RECORD_BYTES)
+            if head[0] != _HANDSHAKE_RECORD or len(head) >= wanted:
+                return
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+    finally:
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
-class _Silencer:
-    def __init__(self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
-        self._handler = handler
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if context.get("exception") is ConnectionResetError:
-            return
-        if self._handler is not None:
-            self._handler(loop, context)
-        else:
-            loop.default_exception_handler(context)
+
+class TransportLoop:
+    """The running event loop as aiofastnet's transports are to see it.
+
+    Their timers keep no transport alive: it cancels none where a handshake is given up, and each held 55 KiB until the
+    garbage collector came by. And it reports a peer that leaves during its handshake twice, the first time by the class
+    ConnectionResetError where an exception belongs, which the loop would log with a traceback.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call a method of a transport, if that is still there."""
+        owner: Any = callback.__self__  # type: ignore[attr-defined]
+        return self._loop.call_later(delay_s, _call_if_alive, weakref.ref(owner), callback.__name__)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Tell what is an exception."""
+        if context.get("exception") is not ConnectionResetError:
+            self._loop.call_exception_handler(context)
+
+
+def _call_if_alive(reference: weakref.ref[Any], method: str) -> None:
+    owner = reference()
+    if owner is not None:
+        getattr(owner, method)()
 
 
 def describe_failure(error: OSError) -> str:

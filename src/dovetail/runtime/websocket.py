@@ -29,14 +29,14 @@ from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_INTERNAL_ERROR, CLOSE_NORM
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, format_address, log
 from dovetail.runtime.frames import Assembler, Memory
 from dovetail.runtime.http import Reply
-from dovetail.runtime.tls import ServerTls, describe_failure, silence_resets
+from dovetail.runtime.tls import ServerTls, TransportLoop, describe_failure, wait_for_hello
 
 MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
 READ_BUFFER_BYTES = 2_048
 LINGER_S = 1.0
 ROOM_CHECK_S = 0.05
-_UNUSED_S = 3600.0  # who waits for a handshake limits its time, not the transport
+_SPARE_S = 1.0  # who waits for a handshake limits its time, before the transport does
 
 CLOSE_GOING_AWAY = 1001
 _NO_CODE = 1005
@@ -389,8 +389,7 @@ async def listen(
 
     A failed handshake is one line in the log, and counted by the acceptor.
     """
-    loop = asyncio.get_running_loop()
-    silence_resets(loop)
+    loop: Any = TransportLoop()
 
     def upgrade(request: picows.WSUpgradeRequest) -> Any:
         answer = admit(request)
@@ -403,10 +402,17 @@ async def listen(
         response.body = answer.body
         return picows.WSUpgradeResponseWithListener(response, None)
 
-    async def greet(accepted: socket.socket) -> None:
+    async def greet(accepted: socket.socket, acceptor: Acceptor) -> None:
         protocol = _Protocol(upgrade, limits, None, None)
-        context = None if tls is None else tls.current()
-        timeout_s = None if context is None else _UNUSED_S
+        context = timeout_s = None
+        if tls is not None:
+            try:
+                await wait_for_hello(accepted)
+                await acceptor.take_turn()
+            except BaseException:
+                accepted.close()
+                raise
+            context, timeout_s = tls.current(), limits.handshake.timeout_s + _SPARE_S
         connecting = aiofastnet.connect_accepted_socket(
             loop, lambda: protocol, accepted, ssl=context, ssl_handshake_timeout=timeout_s
         )
@@ -432,8 +438,7 @@ async def dial(
 
     Whoever gives up waiting leaves no socket behind.
     """
-    loop = asyncio.get_running_loop()
-    silence_resets(loop)
+    loop: Any = TransportLoop()
     parts = urlsplit(url)
     host = parts.hostname or ""
     opened = Link(handler, link, label, limits, memory)
@@ -442,7 +447,7 @@ async def dial(
     more: dict[str, Any] = {}
     if parts.scheme == "wss":
         more = {"ssl": tls or ssl.create_default_context(), "server_hostname": server_hostname or host}
-        more["ssl_handshake_timeout"] = _UNUSED_S
+        more["ssl_handshake_timeout"] = limits.handshake.timeout_s + _SPARE_S
     try:
         async with asyncio.timeout(limits.handshake.timeout_s):
             port = parts.port or (443 if more else 80)
@@ -452,6 +457,7 @@ async def dial(
     except TimeoutError:
         raise ConnectError(f"{url} did not answer within {limits.handshake.timeout_s:g} s") from None
     except OSError as error:
+        error.__traceback__ = None  # else its frames and the transport keep each other alive
         raise ConnectError(f"{url} cannot be reached: {describe_failure(error)}") from None
     except picows.WSError as error:
         raise ConnectError(f"{url} refuses: {error}") from None
