@@ -1,9 +1,8 @@
 """The broker on sockets: feeds the core, journals what it saw, sends, and sets the timer again.
 
 Theory of operation. Messages that arrive in one turn of the event loop are collected in the inbox; the first of them
-plans one flush at the turn's end. The flush feeds them to the core at once, drains it, gives the observations to the
-journal, and writes to each connection once. There is no `await` on this path. Whatever else happens to a connection is
-told to the core at once, after what came before it.
+plans one flush at the turn's end. The flush feeds them to the core, gives the observations to the journal, and writes
+to each connection once, without an `await`. Other events of a connection are fed at once, after what came before.
 
 The gate. With durability `full`, observations are appended and waited for; until the disk has them, the inbox is kept
 and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages. With `relaxed`
@@ -484,8 +483,6 @@ class PcpServer(LinkHandler[LinkId]):
             self._feed()
             self.broker.close(connection, code, detail, self._now)
             await asyncio.sleep(pause)
-
-    # Rules
 
     def change_rules(self, rules: tuple[Rule, ...]) -> None:
         """From now on these rules decide; connections that they do not let associate are closed, spread over time."""
