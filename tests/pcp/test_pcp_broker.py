@@ -202,7 +202,9 @@ def test_message_type_characters_are_checked_before_rules(message_type):
     world, a, c, _ = three_clients()
     frame = world.send(a, world.message(A, C, message_type=message_type))
     world.assert_rejected(frame, Reason.FORBIDDEN_CHARACTERS)
-    assert world.replies(a)[0][0]["message_type"] == "http://puppetlabs.com/unauthorized"
+    ((envelope, data),) = world.replies(a)
+    assert envelope["message_type"] == "http://puppetlabs.com/error_message"
+    assert "has characters that are not allowed" in data["description"]
     assert not world.received[c]
 
 

@@ -58,7 +58,7 @@ def associated(version: int = 1) -> Client:
 
 
 def send(client: Client, **more: object) -> str:
-    return client.send("http://example.com/ping", [OTHER], b"{}", ttl_ms=1_000, now=NOW, **more)
+    return client.send("http://example.com/ping", [OTHER], b"{}", ttl_ms=1_000, now=NOW, **more).id
 
 
 def test_associates_on_open_without_a_data_chunk():

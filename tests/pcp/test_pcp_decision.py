@@ -58,8 +58,8 @@ def test_the_association_of_a_stranger(deciding):
     ("targets", "changes", "reason", "answer"),
     [
         ([TARGET], {"sender": "pcp://client_b/agent"}, Reason.SENDER_MISMATCH, Answer.ERROR),
-        ([TARGET], {"kind": "p\u00e9"}, Reason.FORBIDDEN_CHARACTERS, Answer.UNAUTHORIZED),
-        (["pcp://a\0b/agent", "pcp://secret/agent"], {}, Reason.FORBIDDEN_CHARACTERS, Answer.UNAUTHORIZED),
+        ([TARGET], {"kind": "p\u00e9"}, Reason.FORBIDDEN_CHARACTERS, Answer.ERROR),
+        (["pcp://a\0b/agent", "pcp://secret/agent"], {}, Reason.FORBIDDEN_CHARACTERS, Answer.ERROR),
         ([TARGET], {"kind": "no"}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
         (["pcp://secret/agent"], {}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
         (["pcp://*/agent"], {}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),

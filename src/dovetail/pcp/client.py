@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -76,6 +76,13 @@ class ClientState(enum.Enum):
     CONNECTING = "connecting"
     ASSOCIATING = "associating"
     ASSOCIATED = "associated"
+
+
+class Submitted(NamedTuple):
+    """A message that is on its way: its id, and the frame, whose SHA-256 is its address."""
+
+    id: str
+    frame: bytes
 
 
 class Client:
@@ -170,8 +177,8 @@ class Client:
         in_reply_to: str | None = None,
         destination_report: bool = False,
         awaits_reply: bool = False,
-    ) -> str:
-        """Send a message; returns its id. In v2 there is one target, and data is JSON text."""
+    ) -> Submitted:
+        """Send a message. In v2 there is one target, and data is JSON text."""
         if self.state is not ClientState.ASSOCIATED:
             raise LocalProtocolError(f"cannot send while {self.state.value}")
         for target in targets:
@@ -193,17 +200,18 @@ class Client:
                 wants_report,
                 answered,
             )
-            self._outgoing.append(encode_frame(envelope, data))
+            frame = encode_frame(envelope, data)
         else:
             if len(targets) != 1 or destination_report:
                 raise LocalProtocolError("version 2 has exactly one target and no destination report")
             content = UNSET if data is None else msgspec.Raw(_checked_json(data))
             message = MessageV2(message_id, message_type, targets[0], self.uri, answered, content)
-            self._outgoing.append(encode_message(message))
+            frame = encode_message(message)
+        self._outgoing.append(frame)
         if awaits_reply or destination_report:
             self._requests[message_id] = expires_us
             heapq.heappush(self._deadlines, (expires_us, message_id))
-        return message_id
+        return Submitted(message_id, frame)
 
     def forget(self, message_id: str) -> None:
         """Nobody waits for a reply to this message any more."""
@@ -227,6 +235,7 @@ class Client:
             frame = decode_frame(data, self._options.max_message_bytes)
             envelope = frame.envelope
             return Incoming(
+                raw=data,
                 id=envelope.id,
                 message_type=envelope.message_type,
                 sender=envelope.sender,
@@ -238,6 +247,7 @@ class Client:
             )
         message = decode_message(data, self._options.max_message_bytes)
         return Incoming(
+            raw=data,
             id=message.id,
             message_type=message.message_type,
             sender=BROKER_URI if message.sender is UNSET else message.sender,
@@ -354,6 +364,8 @@ def _failed_id(incoming: Incoming) -> str | None:
 
 
 def _describe(incoming: Incoming) -> str:
+    if incoming.message_type == UNAUTHORIZED:
+        return "no rule of the broker allows it"  # the message says no more
     content = _content(incoming)
     if isinstance(content, str):
         return content

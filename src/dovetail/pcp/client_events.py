@@ -22,8 +22,9 @@ class FailureKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A message that came; `expires_us` is None in v2."""
+    """A message that came; `expires_us` is None in v2. `raw` is the frame as it was on the wire."""
 
+    raw: bytes
     id: str
     message_type: str
     sender: str

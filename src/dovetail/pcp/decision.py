@@ -94,7 +94,7 @@ class Decider:
         if permission is None or receiver is None:
             forbidden = find_forbidden(message_type, [target for target in targets if target not in self._by_uri])
             if forbidden is not None:
-                return Refuse(Reason.FORBIDDEN_CHARACTERS, forbidden, Answer.UNAUTHORIZED)
+                return Refuse(Reason.FORBIDDEN_CHARACTERS, forbidden)
             permission = permission or self._permissions.look_up(session, message_type)
         policy = permission.policy
         if not policy.is_open:

@@ -17,13 +17,13 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Any, Self, assert_never
+from typing import Any, NamedTuple, Self, assert_never
 
 import msgspec
 
 from dovetail.model.errors import ConnectError, DovetailError, UsageError
 from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_NORMAL
-from dovetail.pcp.client import Client, ClientOptions, ClientState
+from dovetail.pcp.client import Client, ClientOptions, ClientState, Submitted
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,
@@ -67,6 +67,15 @@ class PcpConnectError(DovetailError):
     """The broker refuses this client."""
 
 
+class Posted(NamedTuple):
+    """A message that was sent: its id, its frame, and what it may bring."""
+
+    id: str
+    frame: bytes
+    report: asyncio.Future[tuple[str, ...]]
+    reply: asyncio.Future[Incoming]
+
+
 class PcpClient(LinkHandler[None]):
     """A client. Use it as an asynchronous context manager."""
 
@@ -101,6 +110,9 @@ class PcpClient(LinkHandler[None]):
         self._timer: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._associated = asyncio.Event()
+        self._decided = asyncio.Event()
+        """Set by what comes of an attempt: an association, its refusal, or a connection that failed."""
+        self._trouble: str | None = None
         self._refusal: str | None = None
         self._replies: dict[str, asyncio.Future[Incoming]] = {}
         self._reports: dict[str, asyncio.Future[tuple[str, ...]]] = {}
@@ -148,6 +160,26 @@ class PcpClient(LinkHandler[None]):
         if self._refusal is not None and not self.is_associated:
             raise PcpConnectError(f"{self.uri}: {self._refusal}")
 
+    async def try_associate(self, patience_s: float = 0.0) -> None:
+        """Wait until the broker knows us; ConnectError says why the first attempt, or the last in this time, failed.
+
+        PcpConnectError where the broker refuses: another attempt would not help.
+        """
+        deadline = self._loop.time() + patience_s
+        while not self.is_associated:
+            self._decided.clear()
+            try:
+                async with asyncio.timeout(
+                    max(self._options.association_timeout_ms / 1000, deadline - self._loop.time())
+                ):
+                    await self._decided.wait()
+            except TimeoutError:
+                self._trouble = "no answer in time"
+            if self._refusal is not None and not self.is_associated:
+                raise PcpConnectError(f"{self._url}: {self.uri}: {self._refusal}")
+            if self._trouble is not None and self._loop.time() >= deadline:
+                raise ConnectError(self._trouble if self._url in self._trouble else f"{self._url}: {self._trouble}")
+
     async def send(
         self,
         message_type: str,
@@ -159,35 +191,58 @@ class PcpClient(LinkHandler[None]):
     ) -> str:
         """Send a message and return its id. `bytes` are sent as they are, anything else as JSON, None not at all."""
         await self._wait_ready(ttl_ms / 1000)
-        return self._send(message_type, targets, data, ttl_ms, in_reply_to)
+        return self._send(message_type, targets, data, ttl_ms, in_reply_to).id
 
     async def send_reported(
         self, message_type: str, targets: str | Sequence[str], data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
     ) -> tuple[str, ...]:
         """Send a message and return whom the broker sends it to (v1 only)."""
-        await self._wait_ready(ttl_ms / 1000)
-        message_id = self._send(message_type, targets, data, ttl_ms, None, destination_report=True)
-        future: asyncio.Future[tuple[str, ...]] = self._loop.create_future()
-        self._reports[message_id] = future
-        try:
-            return await future
-        finally:
-            self._reports.pop(message_id, None)
-            self._core.forget(message_id)
+        async with self.posting(message_type, targets, data, ttl_ms=ttl_ms, wants_report=True) as posted:
+            return await posted.report
 
     async def request(
         self, message_type: str, target: str, data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
     ) -> Incoming:
         """Send a message and await the first reply to it; raises PcpRequestError."""
+        async with self.posting(message_type, target, data, ttl_ms=ttl_ms, wants_reply=True) as posted:
+            return await posted.reply
+
+    @contextlib.asynccontextmanager
+    async def posting(
+        self,
+        message_type: str,
+        targets: str | Sequence[str],
+        data: object = None,
+        *,
+        ttl_ms: int = DEFAULT_TTL_MS,
+        in_reply_to: str | None = None,
+        wants_report: bool = False,
+        wants_reply: bool = False,
+    ) -> AsyncIterator[Posted]:
+        """Send a message; in the block its report and its reply can be awaited, each only if it is wanted.
+
+        Both raise PcpRequestError, at the latest when the lifetime is over. After the block nobody waits for them.
+        """
         await self._wait_ready(ttl_ms / 1000)
-        message_id = self._send(message_type, target, data, ttl_ms, None, awaits_reply=True)
-        future: asyncio.Future[Incoming] = self._loop.create_future()
-        self._replies[message_id] = future
+        submitted = self._send(
+            message_type,
+            targets,
+            data,
+            ttl_ms,
+            in_reply_to,
+            destination_report=wants_report,
+            awaits_reply=wants_reply,
+        )
+        posted = Posted(*submitted, self._loop.create_future(), self._loop.create_future())
+        self._reports[posted.id] = posted.report
+        self._replies[posted.id] = posted.reply
         try:
-            return await future
+            yield posted
         finally:
-            self._replies.pop(message_id, None)
-            self._core.forget(message_id)
+            for waiting in (self._reports.pop(posted.id), self._replies.pop(posted.id)):
+                if waiting.done() and not waiting.cancelled():
+                    waiting.exception()  # looked at, or else asyncio complains that nobody did
+            self._core.forget(posted.id)
 
     async def reply(self, message: Incoming, message_type: str, data: object = None, **more: Any) -> str:
         """Answer a message."""
@@ -250,8 +305,8 @@ class PcpClient(LinkHandler[None]):
         *,
         destination_report: bool = False,
         awaits_reply: bool = False,
-    ) -> str:
-        message_id = self._core.send(
+    ) -> Submitted:
+        submitted = self._core.send(
             message_type,
             [targets] if isinstance(targets, str) else targets,
             data if data is None or isinstance(data, bytes) else msgspec.json.encode(data),
@@ -262,7 +317,7 @@ class PcpClient(LinkHandler[None]):
             awaits_reply=awaits_reply,
         )
         self._turn()
-        return message_id
+        return submitted
 
     def _turn(self) -> None:
         events = self._core.events()
@@ -317,7 +372,7 @@ class PcpClient(LinkHandler[None]):
                 self, self._url, None, tls=self._context, limits=self._limits, server_hostname=self._server_hostname
             )
         except ConnectError as error:
-            self._core.receive_closed(CLOSE_ABNORMAL, f"cannot connect: {error}", now_us())
+            self._core.receive_closed(CLOSE_ABNORMAL, str(error), now_us())
             self._turn()
 
     def _act(self, event: ClientEvent) -> None:
@@ -330,13 +385,17 @@ class PcpClient(LinkHandler[None]):
                     self._link.close(CLOSE_NORMAL)
             case Associated():
                 log.info("%s is associated", self.uri)
-                self._refusal = None
+                self._refusal = self._trouble = None
                 self._associated.set()
+                self._decided.set()
             case AssociationRefused(detail=detail):
                 self._refusal = detail
                 self._associated.set()
+                self._decided.set()
             case Disconnected(detail=detail):
                 log.info("%s is disconnected: %s", self.uri, detail)
+                self._trouble = detail
+                self._decided.set()
                 if self._refusal is None:
                     self._associated.clear()
                 if self._changes is not None:
