@@ -35,7 +35,7 @@ bench: setup ## measure the journal beside the disk's own floor, receipts, and w
 	@$(VENV)/bin/python -m benchmarks.sizing
 	@$(VENV)/bin/python -m benchmarks.otel
 
-bench-pcp: setup ## the broker beside mosquitto and NATS over WebSocket (needs gcc)
+bench-pcp: setup ## the broker beside mosquitto, NATS and JetStream over WebSocket (needs gcc)
 	@$(VENV)/bin/python -m benchmarks.pcp
 
 bench-won: setup ## a delivery chain beside its signatures alone

@@ -1,14 +1,19 @@
-"""What a delivered message costs the broker, beside mosquitto and NATS over WebSocket in the same interleaved rounds.
+"""What a delivered message costs the broker, beside peers over WebSocket in the same interleaved rounds.
 
     python -m benchmarks.pcp [--rounds N] [--seconds S] [--workloads a1,b4] [--loop asyncio|uvloop]
                              [--connections N] [--no-journal] [--json]
 
-Server CPU microseconds per delivered message of about 480 bytes. Ours runs as an operator would: authorisation by
-rules, metrics and the journal on (relaxed durability, its default). What the journal does later for the messages of a
-run, up to the next signed checkpoint, is waited for and counted. The load comes from benchmarks/pcp_load.c, which
-needs gcc; peers take part where they are installed. Workloads: a1, 100 pairs with one message under way each; a32, 20
-pairs with 32; b1, one sender to 1,000 receivers by a wildcard, one message under way; b4, four. Every step has a time
-limit; messages that never arrive are reported as lost. Memory is that of a fresh process with all connections open.
+Server CPU microseconds per delivered message of about 480 bytes; no message has the bytes of another. Ours runs as an
+operator would: authorisation by rules, metrics and the journal on (relaxed durability, its default). What the journal
+does later for the messages of a run, up to the next signed checkpoint, is waited for and counted. Beside it: mosquitto
+and NATS, which keep nothing, and NATS with a JetStream file stream over all subjects, which keeps every message. Then
+the promise that nothing acknowledged is lost: ours with durability `full`, which delivers after the fsync, beside
+JetStream with `sync_interval: always`, whose senders wait for the stream's answer too.
+
+The load comes from benchmarks/pcp_load.c, which needs gcc; peers take part where they are installed. Workloads: a1, 100
+pairs with one message under way each; a32, 20 pairs with 32; b1, one sender to 1,000 receivers by a wildcard, one
+message under way; b4, four. Every step has a time limit; messages that never arrive are reported as lost. Memory is
+that of a fresh process with all connections open.
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.pcp_servers import (
@@ -37,11 +43,13 @@ MESSAGE_BYTES = 480
 PAUSE_SECONDS = 0.3  # for the server to see that the load has gone
 WORKLOADS = {"a1": ("pairs", 100, 1), "a32": ("pairs", 20, 32), "b1": ("fan", 1000, 1), "b4": ("fan", 1000, 4)}
 REACH = {
-    "a1": {"mosquitto": 1.8, "nats": 1.1},
-    "a32": {"mosquitto": 1.3, "nats": 3.0},
-    "b1": {"mosquitto": 0.8, "nats": 0.8},
-    "b4": {"mosquitto": 0.5, "nats": 0.8},
+    "a1": {"jetstream": 1.3, "mosquitto": 2.9},
+    "a32": {"jetstream": 2.3, "mosquitto": 2.2},
+    "b1": {"jetstream": 0.65, "mosquitto": 0.75},
+    "b4": {"jetstream": 0.65, "mosquitto": 0.35},
 }
+"""What is aimed at: our cost as a multiple of the peer's, at most."""
+
 Row = dict[str, object]
 
 
@@ -55,21 +63,14 @@ class Measured:
         self.lost = 0
         self.failure = ""
 
-    def add(self, program: Path, server: Server, workload: str, seconds: float) -> None:
+    def add(self, load: Load, server: Server, seconds: float) -> None:
         """One round: CPU microseconds per delivery, and deliveries a second."""
         try:
-            load = Load(program, server, *WORKLOADS[workload], MESSAGE_BYTES)
-            try:
-                load.run(seconds / 4)
-                server.settle()
-                before, before_main = server.cpu_seconds(), server.cpu_seconds(of_main_thread=True)
-                done = load.run(seconds)
-                server.settle()
-                used = server.cpu_seconds() - before
-                used_main = server.cpu_seconds(of_main_thread=True) - before_main
-            finally:
-                load.close()
-                time.sleep(PAUSE_SECONDS)
+            before, before_main = server.cpu_seconds(), server.cpu_seconds(of_main_thread=True)
+            done = load.run(seconds)
+            server.settle()
+            used = server.cpu_seconds() - before
+            used_main = server.cpu_seconds(of_main_thread=True) - before_main
         except BenchmarkFailed as error:
             self.failure = str(error)
             return
@@ -81,18 +82,22 @@ class Measured:
 
 
 def describe(workload: str, measured: dict[str, Measured]) -> Row:
+    """One line of the result: medians over the rounds, ours first."""
     row: Row = {"workload": workload}
-    ours = measured["dovetail"].costs_us
+    own = next(iter(measured))
+    ours = measured[own]
     for name, rounds in measured.items():
         if rounds.costs_us:
             cost = statistics.median(rounds.costs_us)
             row[f"{name} us"] = round(cost, 2)
             row[f"{name} messages/s"] = round(statistics.median(rounds.rates))
-            if name == "dovetail":
+            if name == own:
                 row["without journal threads us"] = round(statistics.median(rounds.main_thread_us), 2)
-            elif ours:
-                row[f"of {name}"] = round(statistics.median(ours) / cost, 2)
-                row[f"reach {name}"] = REACH[workload][name]
+            elif ours.costs_us:
+                row[f"of {name}"] = round(statistics.median(ours.costs_us) / cost, 2)
+                row[f"rate of {name}"] = round(statistics.median(ours.rates) / statistics.median(rounds.rates), 2)
+                if name in REACH[workload]:
+                    row[f"reach {name}"] = REACH[workload][name]
         if rounds.lost:
             row[f"{name} lost"] = rounds.lost
         if rounds.failure:
@@ -106,9 +111,35 @@ def compare(
     for workload in workloads:
         measured = {server.name: Measured() for server in servers}
         for _ in range(rounds):
-            for server in servers:
-                measured[server.name].add(program, server, workload, seconds)
+            run_round(program, servers, workload, seconds, measured)
         show(describe(workload, measured))
+
+
+def run_round(
+    program: Path, servers: list[Server], workload: str, seconds: float, measured: dict[str, Measured]
+) -> None:
+    """Every server once: all are warmed up, and what they do after that is waited for, before the first is measured."""
+    loads: list[tuple[Server, Load]] = []
+    try:
+        for server in servers:
+            if server.stream is not None:
+                server.stream.purge()
+            try:
+                load = Load(program, server, *WORKLOADS[workload], MESSAGE_BYTES)
+                loads.append((server, load))
+                load.run(seconds / 4)
+                if server.stream is not None:
+                    server.stream.check()
+            except BenchmarkFailed as error:
+                measured[server.name].failure = str(error)
+        time.sleep(max(server.settle_s for server in servers))
+        for server, load in loads:
+            server.settle(at_once=True)
+            measured[server.name].add(load, server, seconds)
+    finally:
+        for _, load in loads:
+            load.close()
+        time.sleep(PAUSE_SECONDS)
 
 
 def compare_memory(program: Path, servers: list[Server], count: int, show: Callable[[Row], None]) -> None:
@@ -125,9 +156,27 @@ def compare_memory(program: Path, servers: list[Server], count: int, show: Calla
         show(row)
 
 
-def start_all(directory: Path, loop: str, servers: list[Server], *, keeps_journal: bool) -> None:
-    servers.append(start_dovetail(directory, loop, keeps_journal=keeps_journal))
-    servers.extend(server for server in (start_mosquitto(directory), start_nats(directory)) if server is not None)
+def start_relaxed(directory: Path, loop: str, *, keeps_journal: bool) -> Iterator[Server | None]:
+    yield start_dovetail(directory, loop, keeps_journal=keeps_journal)
+    yield start_mosquitto(directory)
+    yield start_nats(directory)
+    yield start_nats(directory, jetstream=True)
+
+
+def start_full(directory: Path, loop: str) -> Iterator[Server | None]:
+    yield start_dovetail(directory, loop, durability="full")
+    yield start_nats(directory, jetstream=True, syncs_always=True)
+
+
+@contextmanager
+def running(starting: Iterable[Server | None]) -> Iterator[list[Server]]:
+    """The servers of a comparison, as far as they are installed."""
+    servers: list[Server] = []
+    try:
+        servers.extend(server for server in starting if server is not None)
+        yield servers
+    finally:
+        stop_all(servers)
 
 
 def stop_all(servers: list[Server]) -> None:
@@ -138,7 +187,7 @@ def stop_all(servers: list[Server]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help="which, separated by commas")
     parser.add_argument("--loop", default="uvloop", choices=["asyncio", "uvloop"])
     parser.add_argument("--no-journal", dest="journal", action="store_false", help="what is left without it")
@@ -153,27 +202,32 @@ def main() -> int:
         print(json.dumps(row) if arguments.json else ", ".join(f"{k}: {v}" for k, v in row.items()), flush=True)
 
     directory = Path(tempfile.mkdtemp(prefix="bench-pcp-"))
-    servers: list[Server] = []
     try:
         program = compile_load(directory)
-        start_all(directory, arguments.loop, servers, keeps_journal=arguments.journal)
-        absent = {"mosquitto", "nats"} - {server.name for server in servers}
-        if absent:
-            print(f"not installed, so not compared: {', '.join(sorted(absent))}", file=sys.stderr)
-        compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
+        with running(start_relaxed(directory, arguments.loop, keeps_journal=arguments.journal)) as servers:
+            tell_absent({"mosquitto", "nats", "jetstream"}, servers)
+            compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
+        if arguments.journal and workloads:
+            with running(start_full(directory, arguments.loop)) as servers:
+                tell_absent({"jetstream always"}, servers)
+                compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
         if arguments.connections:
-            stop_all(servers)
-            start_all(directory, arguments.loop, servers, keeps_journal=arguments.journal)
-            compare_memory(program, servers, arguments.connections, show)
+            with running(start_relaxed(directory, arguments.loop, keeps_journal=arguments.journal)) as servers:
+                compare_memory(program, servers, arguments.connections, show)
     except BenchmarkFailed as error:
         print(f"bench-pcp: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     finally:
-        stop_all(servers)
         shutil.rmtree(directory, ignore_errors=True)
     return 0
+
+
+def tell_absent(peers: set[str], servers: list[Server]) -> None:
+    absent = peers - {server.name for server in servers}
+    if absent:
+        print(f"not installed, or too old, so not compared: {', '.join(sorted(absent))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 /* A load generator for brokers over WebSocket: PCP v1, MQTT 3.1.1 and NATS, from one thread.
+ * The protocol "jetstream" is NATS where a message is under way until it has arrived and its stream has answered.
  *
  *   pcp_load PROTOCOL HOST PORT pairs|fan|hold COUNT WINDOW BYTES
  *
@@ -37,6 +38,7 @@ struct connection {
     int number;
     int is_receiver;
     long under_way;       /* of the sender: messages sent and not seen arriving */
+    long unanswered;      /* of the sender: messages sent that the stream has not answered */
     size_t kept;          /* bytes of an unfinished frame */
     size_t stream_kept;   /* bytes of an unfinished packet inside frames (MQTT, NATS) */
     unsigned char *rest;
@@ -47,13 +49,14 @@ struct connection {
 };
 
 static enum protocol protocol;
+static int has_answers;
 static enum mode mode;
 static int count, window;
 static size_t message_bytes;
 static struct connection *connections;
 static int total;
-static long deliveries, sent;
-static uint64_t next_id = 1;
+static long deliveries, sent, answers;
+static uint64_t next_id; /* begins at the time, so that no round repeats the bytes of another */
 static const size_t BUFFER = 1 << 18;
 
 static void die(const char *what) {
@@ -216,7 +219,9 @@ static void subscribe(struct connection *c) {
         char text[128];
         int length = 0;
         if (c->is_receiver)
-            length = snprintf(text, sizeof text, mode == FAN ? "SUB all 1\r\n" : "SUB t%d 1\r\n", c->number);
+            length = snprintf(text, sizeof text, mode == FAN ? "SUB all 1\r\n" : "SUB t.%d 1\r\n", c->number);
+        else if (has_answers)
+            length = snprintf(text, sizeof text, "SUB i%d 1\r\n", c->number);
         length += snprintf(text + length, sizeof text - (size_t)length, "PING\r\n");
         send_frame(c->fd, (unsigned char *)text, (size_t)length);
     }
@@ -270,8 +275,11 @@ static void prepare_sender(struct connection *c, int receiver) {
         memset(payload + at, 'x', message_bytes);
         size = at + message_bytes;
     } else {
-        int head = mode == FAN ? snprintf((char *)payload, 64, "PUB all %zu\r\n", message_bytes)
-                               : snprintf((char *)payload, 64, "PUB t%d %zu\r\n", receiver, message_bytes);
+        char inbox[32] = "";
+        if (has_answers) snprintf(inbox, sizeof inbox, "i%d ", c->number);
+        if (mode == FAN) snprintf(target, sizeof target, "all");
+        else snprintf(target, sizeof target, "t.%d", receiver);
+        int head = snprintf((char *)payload, 128, "PUB %s %s%zu\r\n", target, inbox, message_bytes);
         id_at = (size_t)head;
         memset(payload + head, 'x', message_bytes);
         memcpy(payload + head + message_bytes, "\r\n", 2);
@@ -297,18 +305,25 @@ static void send_next(struct connection *c) {
     }
     send_all(c->fd, c->frame, c->frame_bytes);
     c->under_way++;
+    c->unanswered += has_answers;
     sent++;
 }
 
-static void delivered(struct connection *receiver, long number, int is_sending) {
-    deliveries += number;
-    if (mode == PAIRS) {
-        struct connection *sender = receiver - 1;
+static int may_send(const struct connection *sender) {
+    if (sender->unanswered >= window) return 0;
+    return mode == PAIRS ? sender->under_way < window : deliveries > (sent - window) * count;
+}
+
+static void progress(struct connection *c, long number, int is_sending) {
+    struct connection *sender = !c->is_receiver ? c : mode == PAIRS ? c - 1 : &connections[0];
+    if (c->is_receiver) {
+        deliveries += number;
         sender->under_way -= number;
-        while (is_sending && sender->under_way < window) send_next(sender);
     } else {
-        while (is_sending && deliveries > (sent - window) * count) send_next(&connections[0]);
+        answers += number;
+        sender->unanswered -= number;
     }
+    while (is_sending && may_send(sender)) send_next(sender);
 }
 
 static int is_own_type(const unsigned char *data, size_t size) {
@@ -343,6 +358,7 @@ static long count_packets(struct connection *c, const unsigned char *data, size_
                 unsigned char *space = memrchr(p, ' ', (size_t)(end - p));
                 used += (size_t)atol((char *)space + 1) + 2;
                 if (used > left) break;
+                if (!c->is_receiver && memmem(end, used - (size_t)(end - p), "\"error\"", 7)) die("not stored");
                 found++;
             } else if (!memcmp(p, "PING", 4)) {
                 send_frame(c->fd, (const unsigned char *)"PONG\r\n", 6);
@@ -397,31 +413,27 @@ static void take_frames(struct connection *c, int is_sending) {
     }
     memmove(c->rest, c->rest + at, have - at);
     c->kept = have - at;
-    if (found && c->is_receiver) delivered(c, found, is_sending);
+    if (found) progress(c, found, is_sending);
 }
 
 static void run(int epoll, double seconds) {
     struct epoll_event events[512];
     double start = now(), end = start + seconds, last_progress = start;
-    deliveries = sent = 0; /* what an earlier run lost is not waited for again */
-    for (int i = 0; i < total; i++) connections[i].under_way = 0;
-    if (mode == PAIRS) {
-        for (int i = 0; i < total; i += 2)
-            while (connections[i].under_way < window) send_next(&connections[i]);
-    } else if (mode == FAN) {
-        while (deliveries > (sent - window) * count) send_next(&connections[0]);
-    }
+    deliveries = sent = answers = 0; /* what an earlier run lost is not waited for again */
+    for (int i = 0; i < total; i++) connections[i].under_way = connections[i].unanswered = 0;
+    for (int i = 0; i < total; i++)
+        while (mode != HOLD && !connections[i].is_receiver && may_send(&connections[i])) send_next(&connections[i]);
     long expected;
     for (;;) {
         double t = now();
         int is_sending = t < end;
         expected = mode == FAN ? sent * count : sent;
-        if (!is_sending && deliveries >= expected) break;
+        if (!is_sending && deliveries >= expected && (!has_answers || answers >= sent)) break;
         if (mode != HOLD && t - last_progress > STALL_SECONDS) break;
-        long had = deliveries;
+        long had = deliveries + answers;
         int n = epoll_wait(epoll, events, 512, 100);
         for (int i = 0; i < n; i++) take_frames(events[i].data.ptr, is_sending);
-        if (deliveries != had) last_progress = now();
+        if (deliveries + answers != had) last_progress = now();
     }
     long lost = expected > deliveries ? expected - deliveries : 0;
     printf("%ld %.6f %ld\n", deliveries, (lost ? last_progress : now()) - start, lost);
@@ -430,14 +442,16 @@ static void run(int epoll, double seconds) {
 
 int main(int argc, char **argv) {
     if (argc != 8) {
-        fprintf(stderr, "usage: pcp_load pcp|mqtt|nats HOST PORT pairs|fan|hold COUNT WINDOW BYTES\n");
+        fprintf(stderr, "usage: pcp_load pcp|mqtt|nats|jetstream HOST PORT pairs|fan|hold COUNT WINDOW BYTES\n");
         return 2;
     }
     protocol = !strcmp(argv[1], "pcp") ? PCP : !strcmp(argv[1], "mqtt") ? MQTT : NATS;
+    has_answers = !strcmp(argv[1], "jetstream");
     mode = !strcmp(argv[4], "pairs") ? PAIRS : !strcmp(argv[4], "fan") ? FAN : HOLD;
     count = atoi(argv[5]);
     window = atoi(argv[6]);
     message_bytes = (size_t)atoi(argv[7]);
+    next_id = (uint64_t)time(NULL) << 24;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
     if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1) die("host");
     total = mode == PAIRS ? 2 * count : mode == FAN ? count + 1 : count;

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import selectors
 import shutil
 import socket
@@ -11,17 +13,57 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 START_SECONDS = 20
 SETUP_SECONDS = 90
 SPARE_SECONDS = 10
 CHECKPOINT_SECONDS = 5.0  # of a journal: what it hashes and signs then belongs to the messages before
+SYNC_INTERVAL_VERSION = (2, 10, 0)  # of NATS, the first that can sync after every message
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class BenchmarkFailed(Exception):
     """A workload could not be run to its end; says why."""
+
+
+class Stream:
+    """The JetStream stream of a NATS server, over all subjects, asked through its API on the plain port."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        answer = self._ask(
+            "CREATE", {"name": "bench", "subjects": ["all", "t.*"], "storage": "file", "num_replicas": 1}
+        )
+        if "config" not in answer:
+            raise BenchmarkFailed(f"nats: no stream: {answer}")
+
+    def check(self) -> None:
+        """It keeps what is sent."""
+        if self._ask("INFO")["state"]["messages"] == 0:
+            raise BenchmarkFailed("jetstream: the stream has none of the messages")
+
+    def purge(self) -> None:
+        """Forget what is stored: the disk need not hold all rounds."""
+        self._ask("PURGE")
+
+    def _ask(self, verb: str, body: object = None) -> dict[str, Any]:
+        payload = b"" if body is None else json.dumps(body).encode()
+        request = b'CONNECT {"verbose":false}\r\nSUB answer 1\r\n'
+        request += b"PUB $JS.API.STREAM.%s.bench answer %d\r\n%s\r\n" % (verb.encode(), len(payload), payload)
+        with socket.create_connection(("127.0.0.1", self._port), SPARE_SECONDS) as link:
+            link.sendall(request)
+            received = b""
+            while not (found := re.search(rb"MSG answer 1 (\d+)\r\n", received)) or len(received) < found.end() + int(
+                found[1]
+            ):
+                part = link.recv(65_536)
+                if not part:
+                    raise BenchmarkFailed(f"nats: no answer to {verb}")
+                received += part
+        answer: dict[str, Any] = json.loads(received[found.end() : found.end() + int(found[1])])
+        return answer
 
 
 @dataclass
@@ -33,6 +75,7 @@ class Server:
     port: int
     process: subprocess.Popen[bytes]
     settle_s: float = 0.0
+    stream: Stream | None = None
 
     def cpu_seconds(self, *, of_main_thread: bool = False) -> float:
         """CPU of all threads, or of the first one, in the kernel too. In ours the other threads keep the journal."""
@@ -43,9 +86,12 @@ class Server:
     def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
-    def settle(self) -> None:
-        """Wait for what a broker does after it has delivered: ours writes, hashes and signs its journal."""
-        time.sleep(self.settle_s)
+    def settle(self, *, at_once: bool = False) -> None:
+        """Wait for what a broker does after it has delivered: ours writes, hashes and signs its journal.
+
+        With `at_once` the time in which that begins has passed already.
+        """
+        time.sleep(0 if at_once else self.settle_s)
         deadline = time.monotonic() + 2 * self.settle_s
         while time.monotonic() < deadline:
             before = self.cpu_seconds()
@@ -83,20 +129,20 @@ def _start(name: str, protocol: str, command: list[str], port: int) -> Server:
         time.sleep(0.05)
 
 
-def start_dovetail(directory: Path, loop: str, *, keeps_journal: bool = True) -> Server:
+def start_dovetail(directory: Path, loop: str, *, keeps_journal: bool = True, durability: str = "relaxed") -> Server:
     """As an operator would run it: rules, metrics and the journal, whose default is relaxed durability."""
     port = free_port()
     journal = f'journal = "{directory / f"{port}.journal"}"\n' if keeps_journal else ""
-    config = directory / "broker.toml"
+    config = directory / f"broker-{durability}.toml"
     config.write_text(
         f'[pcp]\nname = "bench"\nport = {port}\ninsecure_plain = true\nevent_loop = "{loop}"\naccess_log = false\n'
-        f"{journal}metrics_port = {free_port()}\n"
+        f'{journal}durability = "{durability}"\nmetrics_port = {free_port()}\n'
         '[[pcp.rules]]\nname = "controllers"\nallow = true\nsender = "pcp://*/controller"\ntarget = "pcp://*/agent"\n'
         '[[pcp.rules]]\nname = "agents"\nallow = true\nsender = "pcp://*/agent"\ntarget = "pcp://*/controller"\n'
         '[[pcp.rules]]\nname = "broker"\nallow = true\ntarget = "pcp:///server"\n'
     )
     command = [sys.executable, "-m", "dovetail", "--log-level", "error", "pcp", "serve", "--config", str(config)]
-    server = _start("dovetail", "pcp", command, port)
+    server = _start("dovetail" if durability == "relaxed" else "dovetail full", "pcp", command, port)
     server.settle_s = CHECKPOINT_SECONDS if keeps_journal else 0.0
     return server
 
@@ -115,17 +161,42 @@ def start_mosquitto(directory: Path) -> Server | None:
     return _start("mosquitto", "mqtt", [program, "-c", str(config)], port)
 
 
-def start_nats(directory: Path) -> Server | None:
-    program = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin")
-    if program is None:
+def find_nats() -> tuple[str, tuple[int, ...]] | None:
+    """The newest nats-server here and its version: a distribution's may be too old for `sync_interval`."""
+    places = (None, "/usr/sbin", str(Path.home() / "go" / "bin"))
+    programs = {found for place in places if (found := shutil.which("nats-server", path=place))}
+    found = [(program, _nats_version(program)) for program in sorted(programs)]
+    return max(found, key=lambda each: each[1], default=None)
+
+
+def _nats_version(program: str) -> tuple[int, ...]:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(number) for number in re.findall(r"\d+", said)[:3])
+
+
+def start_nats(directory: Path, *, jetstream: bool = False, syncs_always: bool = False) -> Server | None:
+    """NATS as it is, or with a JetStream file stream over all subjects; as that is, or synced after every message.
+
+    Subscribers get a message before the stream has it. Where it is synced, senders wait for the stream's answer too.
+    """
+    nats = find_nats()
+    if nats is None or (syncs_always and nats[1] < SYNC_INTERVAL_VERSION):
         return None
-    port = free_port()
-    config = directory / "nats.conf"
+    name = "jetstream always" if syncs_always else "jetstream" if jetstream else "nats"
+    port, plain_port = free_port(), free_port()
+    sync = ", sync_interval: always" if syncs_always else ""
+    store = f'jetstream {{ store_dir: "{directory / name.replace(" ", "-")}"{sync} }}\n' if jetstream else ""
+    config = directory / f"{name.replace(' ', '-')}.conf"
     config.write_text(
-        f"listen: 127.0.0.1:{free_port()}\nmax_connections: 100000\n"
+        f"listen: 127.0.0.1:{plain_port}\nmax_connections: 100000\n{store}"
         f"websocket {{ listen: 127.0.0.1:{port}, no_tls: true }}\n"
     )
-    return _start("nats", "nats", [program, "-c", str(config)], port)
+    protocol = "jetstream" if syncs_always else "nats"
+    server = _start(name, protocol, [nats[0], "-c", str(config)], port)
+    if jetstream:
+        server.settle_s = 0.5
+        server.stream = Stream(plain_port)
+    return server
 
 
 def compile_load(directory: Path) -> Path:
