@@ -13,23 +13,26 @@ Times are microseconds since `epoch`; -1 stands for null in columns that point.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.report.arrays import micros
+from dovetail.report.causes import Finding, group_by_cause
 from dovetail.report.evidence import HopSeen
 from dovetail.report.guide import rank_severity
-from dovetail.report.text import show
+from dovetail.report.text import name_server_briefly, show
 
 MAX_FINDINGS = 100_000
 MAX_STORY_HOPS = 150_000
 MAX_HOPS_PER_STORY = 60
 MAX_STORY_MESSAGES = 100_000
 _NONE = -1
+_FAILED = ("rejected", "undeliverable", "expired")
 _MESSAGE_FIELDS = ("id", "type", "sender", "recipients", "signer", "signature")
 
 
@@ -59,11 +62,17 @@ def addresses_of(findings: pa.Table) -> list[bytes]:
 
 
 def encode_findings(
-    findings: pa.Table, messages: dict[bytes, dict[str, Any]], hops: dict[bytes, list[HopSeen]], *, total: int
+    findings: pa.Table,
+    messages: dict[bytes, dict[str, Any]],
+    hops: dict[bytes, list[HopSeen]],
+    *,
+    total: int,
+    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What the page's script reads; `findings` in the order in which they are shown."""
     texts = Pool()
     addresses = addresses_of(findings)
+    servers = list_servers_of(findings, hops)
     numbers = {address: number for number, address in enumerate(addresses)}
     checks: dict[tuple[str, str], int] = {}
     for pair in zip(findings["check"].to_pylist(), findings["severity"].to_pylist(), strict=True):
@@ -79,7 +88,8 @@ def encode_findings(
                 for pair in zip(findings["check"].to_pylist(), findings["severity"].to_pylist(), strict=True)
             ],
             "fabric": [texts.add(fabric) for fabric in findings["fabric"].to_pylist()],
-            "server": [texts.add(server) for server in findings["server"].to_pylist()],
+            "server": [texts.add(server) for server in servers],
+            "cause": _causes(findings, servers),
             "message": [numbers.get(address, _NONE) for address in findings["message"].to_pylist()],
             "seq": findings["seq"].to_pylist(),
             "at": _since(micros(findings["at"]).to_pylist(), epoch or 0),
@@ -87,9 +97,31 @@ def encode_findings(
         },
         "messages": _encode_messages(addresses[:MAX_STORY_MESSAGES], messages, texts, epoch or 0),
         "hops": _encode_hops(addresses, hops, texts, epoch or 0),
+        "names": {
+            texts.add(server): show(aliases.get(server) or name_server_briefly(server))
+            for server in dict.fromkeys(servers)
+            if server is not None
+        },
         "addresses": [base64.b64encode(address).decode().rstrip("=") for address in addresses],
         "texts": list(texts.places),
     }
+
+
+def list_servers_of(findings: pa.Table, hops: dict[bytes, list[HopSeen]]) -> list[str | None]:
+    """Where each finding was made: at the server that it names, else where its message stopped or was first seen."""
+    pairs = zip(findings["server"].to_pylist(), findings["message"].to_pylist(), strict=True)
+    return [server or _stopped_at(hops.get(message, [])) for server, message in pairs]
+
+
+def _stopped_at(hops: Sequence[HopSeen]) -> str | None:
+    failed = (hop.server for hop in hops if hop.stage in _FAILED)
+    return next(failed, hops[0].server if hops else None)
+
+
+def _causes(findings: pa.Table, servers: Sequence[str | None]) -> list[int]:
+    columns = (findings[name].to_pylist() for name in ("check", "message", "detail"))
+    rows = zip(*columns, servers, strict=True)
+    return group_by_cause([Finding(check, server or "", message, detail or "") for check, message, detail, server in rows])
 
 
 def _encode_messages(

@@ -238,6 +238,11 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
         return sum(item.deliveries for item in self.outcomes if item.outcome in PENDING)
 
     @property
+    def failed(self) -> int:
+        """Deliveries that ended without having arrived."""
+        return self.deliveries - self.arrived - self.pending
+
+    @property
     def proven(self) -> int:
         """Servers whose hops all lead to signed roots."""
         return sum(server.verdict == "proven" for server in self.servers)
@@ -245,6 +250,20 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     def found(self, severity: str) -> int:
         """Findings of a severity."""
         return sum(item.findings for item in self.checks if item.severity == severity)
+
+    @property
+    def fabrics(self) -> list[str]:
+        """The fabrics that the audit has seen."""
+        return sorted(self.messages.keys() | {item.fabric for item in self.outcomes})
+
+    @property
+    def check_groups(self) -> list[str]:
+        """The first parts of the checks that found something, in their order."""
+        return list(dict.fromkeys(item.check.partition(".")[0] for item in self.checks))
+
+    def arrived_of(self, fabric: str) -> int:
+        """Deliveries of a fabric that arrived."""
+        return sum(item.deliveries for item in self.outcomes if item.fabric == fabric and item.outcome in ARRIVED)
 
     def outcomes_of(self, fabric: str) -> dict[str, int]:
         """Deliveries of a fabric by outcome, in the order of `OUTCOMES`."""

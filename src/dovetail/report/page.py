@@ -24,11 +24,12 @@ from dovetail.report.charts import Chart, make_charts
 from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
-from dovetail.report.numbers import Numbers
+from dovetail.report.headline import write_headline
+from dovetail.report.numbers import ARRIVED, Numbers
 from dovetail.report.pictures import Picture
 from dovetail.report.receipts import Origins, Related, Shelf, build_shelf
 from dovetail.report.tables import Tables
-from dovetail.report.text import name_server, show, write_duration, write_time
+from dovetail.report.text import name_server, name_server_briefly, show, show_path, write_duration, write_time
 from dovetail.report.vega import bundle_script
 
 STATIC = "dovetail.report"
@@ -56,7 +57,13 @@ def gather_content(
     peers = [peer.peer for peer in numbers.peers]
     places = {address: number for number, address in enumerate(addresses)}
     return Content(
-        findings=encode_findings(findings, messages, read_hops(tables, addresses), total=rows.num_rows),
+        findings=encode_findings(
+            findings,
+            messages,
+            read_hops(tables, addresses),
+            total=rows.num_rows,
+            aliases=origins.name_servers() if origins is not None else {},
+        ),
         gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_spreads(tables, peers)],
         finding_pictures=[(places[address], picture) for address, picture in draw_findings(tables, findings, peers)],
         receipts=Shelf() if origins is None else build_shelf(origins, addresses, _responses(tables, addresses)),
@@ -79,9 +86,12 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
         .get_template("page.html")
         .render(
             n=numbers,
+            arrived_outcomes=ARRIVED,
             content=content,
             charts=charts,
-            tables_path=tables_path,
+            tables_path=show_path(tables_path),
+            lake=show_path(numbers.lake),
+            headline=write_headline(numbers),
             version=__version__,
             policy=write_policy(scripts=(library, script), style=style),
             style=Markup(style),  # noqa: S704 - a file of ours or of the library
@@ -92,8 +102,8 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
                 {
                     **content.findings,
                     "guides": _guides(numbers),
-                    "tables": show(tables_path),
-                    "lake": show(numbers.lake),
+                    "tables": show(show_path(tables_path)),
+                    "lake": show(show_path(numbers.lake)),
                     "receipts": content.receipts.encode(),
                 }
             ),
@@ -165,6 +175,7 @@ def _environment() -> jinja2.Environment:
         "duration": write_duration,
         "time": write_time,
         "server": name_server,
+        "brief": name_server_briefly,
         "words": lambda value: value.replace("_", " "),
         "svg": Markup,
         "chart_label": _label_chart,

@@ -7,13 +7,16 @@ builds one. The same command stands where nothing can be proven, with the reason
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dovetail.journal.hop_source import HopSource
+from dovetail.journal.reader import JournalReader
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, ReceiptError
 from dovetail.receipt.build import BuildOptions, build_receipt
@@ -38,6 +41,15 @@ class Origins:
 
     def __bool__(self) -> bool:
         return bool(self.journals) or self.lake is not None
+
+    def name_servers(self) -> dict[str, str]:
+        """Servers by the names that their operator gave to their journals, where no two share one."""
+        names: dict[str, str] = {}
+        for path in self.journals:
+            with contextlib.suppress(DovetailError, OSError), JournalReader.open(path) as reader:
+                names[reader.identity.server] = path.stem if path.stem != "journal" else path.parent.name
+        taken = Counter(names.values())
+        return {server: name for server, name in names.items() if taken[name] == 1}
 
 
 @dataclass(slots=True)

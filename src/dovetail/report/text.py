@@ -6,6 +6,7 @@ Markup is escaped by whoever writes markup (the template, `svg`); here it is abo
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from dovetail.fabrics import REGISTRY, address_text, fabric_of
 from dovetail.model.address import ADDRESS_BYTES, Address
@@ -14,6 +15,7 @@ from dovetail.model.times import to_datetime
 MAX_SHOWN_CHARS = 300
 ADDRESS_CHARS = 12
 _MICROSECONDS = 1_000_000
+_LONG_HEX = re.compile(r"[0-9a-f]{16,}")
 # C0, DEL, C1, zero-width and joining characters, line separators, bidirectional marks, surrogates, the byte order mark.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
 
@@ -60,6 +62,21 @@ def name_server(uri: str) -> str:
         return fabric_of(uri).show_uri(uri) or uri
     except ValueError:
         return uri.partition("://")[2] or uri
+
+
+def name_server_briefly(uri: str) -> str:
+    """`name_server` with long keys shortened in the middle, for lists; the whole URI goes beside it as a title."""
+    return _LONG_HEX.sub(lambda match: f"{match[0][:4]}…{match[0][-4:]}", name_server(uri))
+
+
+def show_path(path: str) -> str:
+    """A path as it may be handed on: from the current directory, or only its last part."""
+    if "://" in path or not path:
+        return path
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return Path(path).name or path
 
 
 def write_time(at_us: int | None) -> str:

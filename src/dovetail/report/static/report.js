@@ -62,6 +62,17 @@
   const breakable = (text) =>
     text.split(/(?<=[^/]\/)(?!\/)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
 
+  const groupBy = (values, keyOf) => {
+    const groups = new Map();
+    values.forEach((value, place) => {
+      const key = keyOf(value, place);
+      if (groups.has(key)) groups.get(key).push(value);
+      else groups.set(key, [value]);
+    });
+    return groups;
+  };
+  const placesBy = (column) => groupBy(column.map((_, place) => place), (place) => column[place]);
+
   const finding = (index) => {
     const [check, severity] = data.checks[columns.check[index]];
     const guide = data.guides[check] || [check, "", ""];
@@ -78,9 +89,12 @@
     };
   };
 
-  // the list
+  // the list: findings by their cause, or each alone
 
+  const UNFOLDED = 25;
+  const SHOWN_DETAILS = 3;
   let chosen = [];
+  let rows = []; // lists of indices, one list a row
   let leaf = 0;
 
   const readFilters = () => Object.fromEntries(new FormData(byId("filters")));
@@ -88,9 +102,10 @@
   const choose = () => {
     const filters = readFilters();
     const words = filters.text.trim().toLowerCase();
+    const isWanted = (check) => (filters.check.endsWith(".") ? check.startsWith(filters.check) : filters.check === check);
     const checks = data.checks.map(
       ([check, severity]) =>
-        (!filters.check || filters.check === check) && (!filters.severity || filters.severity === severity));
+        (!filters.check || isWanted(check)) && (!filters.severity || filters.severity === severity));
     const fabrics = data.texts.map((text) => !filters.fabric || text === filters.fabric);
     const texts = words ? data.texts.map((text) => text.toLowerCase().includes(words)) : null;
     const titles = words
@@ -108,38 +123,114 @@
       )) continue;
       chosen.push(index);
     }
+    rows = filters.show ? chosen.map((index) => [index]) : [...groupBy(chosen, (index) => columns.cause[index]).values()];
     leaf = 0;
     draw();
   };
 
+  const serverName = (index) => {
+    const name = data.names[columns.server[index]];
+    const node = make("span", name === undefined ? "" : breakable(name));
+    node.title = textAt(columns.server[index]);
+    return node;
+  };
+
+  const button = (words, className, act) => {
+    const node = make("button", words, className);
+    node.type = "button";
+    if (act) node.addEventListener("click", act);
+    return node;
+  };
+
+  const opener = (one) => {
+    const open = button(one.title, "link");
+    open.dataset.finding = one.index;
+    open.setAttribute("aria-haspopup", "dialog");
+    return open;
+  };
+
   const row = (index) => {
     const one = finding(index);
-    const open = make("button", one.title, "link");
-    open.type = "button";
-    open.dataset.finding = index;
-    open.setAttribute("aria-haspopup", "dialog");
-    const where = one.server + (one.seq === null ? "" : " #" + one.seq.toLocaleString("en"));
-    const cells = [
+    const where = [serverName(index), one.seq === null ? "" : " #" + one.seq.toLocaleString("en")];
+    return make("tr", [
       make("td", [make("span", one.severity, "chip " + one.severity)]),
-      make("td", [open]),
-      make("td", breakable(where || one.fabric), "name"),
+      make("td", [opener(one)]),
+      make("td", "1", "number"),
+      make("td", columns.server[index] < 0 ? one.fabric : where, "name"),
       make("td", [make("code", one.address.replace("wm:/", "").slice(0, 12))]),
       make("td", one.time, "time"),
       make("td", breakable(one.detail), "detail"),
-    ];
-    return make("tr", cells);
+    ]);
+  };
+
+  const tally = (values) => {
+    const counts = new Map();
+    values.forEach((value) => counts.set(value, (counts.get(value) || 0) + 1));
+    return [...counts.entries()].sort((one, other) => other[1] - one[1]);
+  };
+
+  const causeRow = (indices) => {
+    if (indices.length === 1) return [row(indices[0])];
+    const leading = columns.check[indices.find((index) => data.checks[columns.check[index]][0].startsWith("delivery.")) ?? indices[0]];
+    const first = finding(indices.find((index) => columns.check[index] === leading));
+    const others = tally(indices.map((index) => data.checks[columns.check[index]][0])).filter(([check]) => check !== first.check);
+    const messages = new Set(indices.map((index) => columns.message[index]).filter((message) => message >= 0));
+    const times = indices.map((index) => columns.at[index]).filter((at) => at !== null);
+    const details = tally(indices.filter((index) => columns.check[index] === leading).map((index) => textAt(columns.detail[index])));
+    const unfold = button(first.title, "link unfold");
+    unfold.setAttribute("aria-expanded", "false");
+    const line = make("tr", [
+      make("td", [make("span", first.severity, "chip " + first.severity)]),
+      make("td", [unfold, ...others.map(([check, number]) =>
+        make("div", `also: ${(data.guides[check] || [check])[0]} (${number.toLocaleString("en")})`, "quiet"))]),
+      make("td", indices.length.toLocaleString("en"), "number"),
+      make("td", columns.server[first.index] < 0 ? first.fabric : [serverName(first.index)], "name"),
+      make("td", messages.size ? `${messages.size.toLocaleString("en")} message${messages.size === 1 ? "" : "s"}` : ""),
+      make("td", times.length ? [writeTime(Math.min(...times)), make("br"), "to " + writeTime(Math.max(...times)).slice(11)] : "", "time"),
+      make("td", [
+        ...details.slice(0, SHOWN_DETAILS).map(([text, number]) =>
+          make("div", [...breakable(text), number > 1 ? ` (${number.toLocaleString("en")})` : ""])),
+        ...(details.length > SHOWN_DETAILS ? [make("div", `and ${(details.length - SHOWN_DETAILS).toLocaleString("en")} more like this`, "quiet")] : []),
+      ], "detail"),
+    ]);
+    let unfolded = [];
+    unfold.addEventListener("click", () => {
+      const isOpen = unfold.getAttribute("aria-expanded") === "true";
+      unfold.setAttribute("aria-expanded", String(!isOpen));
+      unfolded.forEach((each) => each.remove());
+      unfolded = [];
+      if (isOpen) return;
+      unfolded = indices.slice(0, UNFOLDED).map((index) => {
+        const each = row(index);
+        each.className = "unfolded";
+        return each;
+      });
+      if (indices.length > UNFOLDED) {
+        const all = make("td", [button(`All ${indices.length.toLocaleString("en")} of them`, "link", () => {
+          byId("filters").elements.show.value = "each";
+          rows = indices.map((index) => [index]);
+          leaf = 0;
+          draw();
+        })]);
+        all.colSpan = line.children.length;
+        unfolded.push(make("tr", [all], "unfolded"));
+      }
+      line.after(...unfolded);
+    });
+    return [line];
   };
 
   const draw = () => {
-    const leaves = Math.max(Math.ceil(chosen.length / LEAF), 1);
+    const leaves = Math.max(Math.ceil(rows.length / LEAF), 1);
     leaf = Math.min(Math.max(leaf, 0), leaves - 1);
-    byId("list").tBodies[0].replaceChildren(...chosen.slice(leaf * LEAF, (leaf + 1) * LEAF).map(row));
+    byId("list").tBodies[0].replaceChildren(...rows.slice(leaf * LEAF, (leaf + 1) * LEAF).flatMap(causeRow));
     byId("leaf").textContent = `page ${(leaf + 1).toLocaleString("en")} of ${leaves.toLocaleString("en")}`;
     byId("previous").disabled = leaf === 0;
     byId("next").disabled = leaf === leaves - 1;
     const count = `${chosen.length.toLocaleString("en")} of ${data.total.toLocaleString("en")} findings`;
+    const causes = rows.length < chosen.length ? `${count}, ${rows.length.toLocaleString("en")} causes` : count;
     byId("found").textContent =
-      data.total > total ? `${count}; the page holds the worst ${total.toLocaleString("en")}` : count;
+      data.total > total ? `${causes}; the page holds the worst ${total.toLocaleString("en")}` : causes;
   };
 
   const turn = (step) => {
@@ -148,10 +239,11 @@
     byId("filters").scrollIntoView({ block: "start" });
   };
 
-  const filterCheck = (check) => {
+  const filterList = ({ filterCheck, filterSeverity }) => {
     const form = byId("filters");
     form.reset();
-    form.elements.check.value = check;
+    form.elements.check.value = filterCheck || "";
+    form.elements.severity.value = filterSeverity || "";
     choose();
     form.scrollIntoView({ block: "start" });
     const first = byId("list").querySelector("button");
@@ -160,11 +252,6 @@
 
   // the story of one finding
 
-  const groupBy = (column) => {
-    const places = new Map();
-    column.forEach((of, place) => (places.has(of) ? places.get(of).push(place) : places.set(of, [place])));
-    return places;
-  };
   let hopsOf = null;
   let messageOf = null;
 
@@ -175,9 +262,7 @@
     ]), "facts");
 
   const command = (text) => {
-    const copy = make("button", "Copy", "copy");
-    copy.type = "button";
-    copy.addEventListener("click", async () => {
+    const copy = button("Copy", "copy", async () => {
       try {
         await navigator.clipboard.writeText(text);
         copy.textContent = "Copied";
@@ -214,7 +299,7 @@
   };
 
   const messageFacts = (number) => {
-    messageOf ||= groupBy(data.messages.of);
+    messageOf ||= placesBy(data.messages.of);
     const place = (messageOf.get(number) || [])[0];
     if (place === undefined) return [make("p", "Its bytes are not in the lake.", "quiet")];
     const field = (name) => textAt(data.messages[name][place]);
@@ -227,7 +312,7 @@
   };
 
   const hopTable = (number, focus) => {
-    hopsOf ||= groupBy(data.hops.of);
+    hopsOf ||= placesBy(data.hops.of);
     const places = hopsOf.get(number) || [];
     const cut = data.hops.cut.find(([of]) => of === number);
     if (!places.length) {
@@ -258,9 +343,7 @@
 
   const openStory = (index) => {
     const one = finding(index);
-    const close = make("button", "Close", "close");
-    close.type = "button";
-    close.addEventListener("click", () => byId("story").close());
+    const close = button("Close", "close", () => byId("story").close());
     const title = make("h2", one.title);
     title.id = "story-title";
     const parts = [
@@ -279,10 +362,10 @@
       for (const template of document.querySelectorAll(`template[data-of="${one.message}"]`)) {
         parts.push(template.content.cloneNode(true));
       }
-      parts.push(make("h3", "Look further"), command(`dovetail audit why ${one.address} --out ${data.tables}`));
+      parts.push(make("h3", "Look further"), command(`dovetail audit why ${one.address} --tables ${data.tables}`));
       parts.push(make("h3", "Proof"), ...receiptOf(one));
     } else if (one.server) {
-      parts.push(make("h3", "Look further"), command(`dovetail audit show integrity --out ${data.tables}`));
+      parts.push(make("h3", "Look further"), command(`dovetail audit show integrity --tables ${data.tables}`));
     }
     byId("story").firstElementChild.replaceChildren(...parts);
     const dialog = byId("story");
@@ -359,10 +442,13 @@
     choose();
   }
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("button[data-finding], button[data-filter-check]");
-    if (!button) return;
-    if (button.dataset.finding !== undefined) openStory(Number(button.dataset.finding));
-    else if (byId("filters")) filterCheck(button.dataset.filterCheck);
+    const pressed = event.target.closest("[data-finding], [data-filter-check]");
+    if (!pressed) return;
+    if (pressed.dataset.finding !== undefined) openStory(Number(pressed.dataset.finding));
+    else if (byId("filters")) {
+      event.preventDefault();
+      filterList(pressed.dataset);
+    }
   });
   byId("story").addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
   byId("story").addEventListener("click", (event) => {
