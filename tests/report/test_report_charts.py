@@ -54,9 +54,22 @@ def test_names_of_peers_in_charts_are_visible_and_short(hostile_tables: Tables) 
         assert "x" * 400 not in json.dumps(chart.spec), chart.id
 
 
-def test_delivery_times_fall_to_zero_where_nothing_was_found(numbers: Numbers) -> None:
+def test_delivery_times_add_up_to_everything_that_was_measured(numbers: Numbers) -> None:
     latency = [item for item in numbers.latency if item.fabric == "pcp" and item.up_to_ms in (1, 8)]
     chart = make_charts(msgspec.structs.replace(numbers, latency=latency))["latency"]
-    drawn = [(value["ms"], value["n"]) for value in chart.spec["data"]["values"]]
-    assert [ms for ms, _ in drawn] == [1, 2, 4, 8]
-    assert [n for _, n in drawn[1:3]] == [0, 0]
+    (first, last) = chart.spec["data"]["values"]
+    counts = [item.deliveries for item in latency]
+    assert (first["ms"], first["share"]) == (1, counts[0] / sum(counts))
+    assert (last["ms"], last["share"]) == (8, 1)
+
+
+def test_deliveries_without_a_time_are_said_and_not_drawn_as_nothing(numbers: Numbers) -> None:
+    chart = make_charts(msgspec.structs.replace(numbers, without_latency={"pcp": 1234}))["latency"]
+    assert "too short for the server's clock or not measured: pcp 1,234" in chart.caption
+    assert "not measured" not in make_charts(msgspec.structs.replace(numbers, without_latency={}))["latency"].caption
+
+
+def test_charts_over_time_share_one_width(numbers: Numbers) -> None:
+    captions = [chart.caption for chart in make_charts(numbers).values() if " per " in chart.caption]
+    assert len(captions) > 2
+    assert len({caption.rpartition(" per ")[2] for caption in captions}) == 1

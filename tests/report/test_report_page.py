@@ -75,9 +75,25 @@ def test_the_page_says_what_the_numbers_say(page: str, tables: Tables) -> None:
     failed = numbers.deliveries - numbers.arrived - numbers.pending
     assert f"{numbers.arrived:,} of {numbers.deliveries:,} deliveries arrived, {failed:,} did not" in words
     assert f"{numbers.proven} of {len(numbers.servers)} servers can prove their whole journals" in words
-    assert f"{numbers.found('error')} things are wrong" in words
+    broken = sum(server.verdict == "broken" for server in numbers.servers)
+    assert f"{failed:,} deliveries did not arrive; {broken} of {len(numbers.servers)} journals" in words
+    assert f"{numbers.found('warning')} warnings" in words
     for item in numbers.checks:
         assert item.check in words
+
+
+def test_the_headline_and_every_tile_lead_somewhere(page: str) -> None:
+    found = Page(page)
+    ids = {value for _, name, value in found.attributes if name == "id"}
+    targets = {value for tag, name, value in found.attributes if tag == "a" and name == "href"}
+    assert {"#findings", "#integrity", "#arrival", "#traffic"} <= targets
+    assert {str(target).removeprefix("#") for target in targets} <= ids
+    filtered = {value for _, name, value in found.attributes if name == "data-filter-severity"}
+    assert {"error", "warning", "note"} <= filtered
+
+
+def test_no_path_of_the_machine_is_on_the_page(page: str, tables: Tables) -> None:
+    assert str(tables.root.parent) not in page
 
 
 def test_the_page_loads_nothing(page: str) -> None:

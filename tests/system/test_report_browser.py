@@ -78,6 +78,7 @@ def test_it_opens_without_errors_or_requests(
 def test_hostile_names_are_text_and_run_nothing(browser: Browser, page: Path) -> None:
     browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
     browser.evaluate("document.querySelector('[data-filter-check=\"delivery.rejected\"]').click()")
+    show_each(browser)
     shown = browser.evaluate("document.getElementById('list').innerText")
     for name in (HOSTILE[0], HOSTILE[1], HOSTILE[2], "\\u202egnp.exe", "(10,240 characters)"):
         assert name in shown
@@ -104,6 +105,35 @@ def test_a_story_is_one_key_away_and_escape_closes_it(browser: Browser, page: Pa
     browser.press("Escape")
     assert not browser.evaluate("document.getElementById('story').open")
     assert browser.evaluate("document.activeElement.dataset.finding") == "0"
+    assert_quiet(browser, page)
+
+
+def test_a_cause_is_unfolded_and_folded_by_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    world = small_world()
+    add_many_findings(world, 1_500)
+    page = write(world, tmp_path)
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    search(browser, "agent-007")
+    assert browser.evaluate(ROWS) == 1
+    assert browser.evaluate("document.querySelector('#list tbody .number').textContent") == "3"
+    browser.evaluate("document.querySelector('#list button').focus()")
+    for expanded, rows in (("true", 4), ("false", 1)):
+        browser.press("Enter")
+        assert browser.evaluate("document.querySelector('#list button').getAttribute('aria-expanded')") == expanded
+        assert browser.evaluate(ROWS) == rows
+    assert_quiet(browser, page)
+
+
+def test_the_headline_leads_to_just_the_findings_that_it_counts(browser: Browser, page: Path) -> None:
+    browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
+    numbers = take_numbers(Tables.open(page.parent / "out"))
+    browser.evaluate("document.querySelector('.tile[data-filter-severity=warning]').click()")
+    found = browser.evaluate("document.getElementById('found').textContent")
+    assert found.startswith(f"{numbers.found('warning')} of ")
+    browser.evaluate("document.querySelector('h1 a[data-filter-check=\"delivery.\"]').click()")
+    found = browser.evaluate("document.getElementById('found').textContent")
+    wanted = sum(item.findings for item in numbers.checks if item.check.startswith("delivery."))
+    assert found.startswith(f"{wanted} of ")
     assert_quiet(browser, page)
 
 
@@ -194,6 +224,13 @@ def open_story(browser: Browser, words: str) -> None:
     browser.evaluate("document.querySelector('#list button').click()")
 
 
+def show_each(browser: Browser) -> None:
+    browser.evaluate(
+        "(() => { const f = document.getElementById('filters');"
+        " f.elements.show.value = 'each'; f.dispatchEvent(new Event('change')) })()"
+    )
+
+
 def search(browser: Browser, words: str) -> None:
     """Type into the filter; the list shows what was found when this returns."""
     browser.evaluate(
@@ -209,6 +246,8 @@ def test_a_hundred_thousand_findings_can_be_searched_and_turned(browser: Browser
     browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
     assert browser.evaluate(ROWS) == 25
     assert "100,000 of 100,0" in browser.evaluate("document.getElementById('found').textContent")
+    assert browser.evaluate("document.getElementById('leaf').textContent") == "page 1 of 21", "one row a recipient"
+    show_each(browser)
     assert browser.evaluate("document.getElementById('leaf').textContent") == "page 1 of 4,000"
     search(browser, "agent-499")
     assert browser.evaluate("document.getElementById('found').textContent").startswith(

@@ -128,19 +128,18 @@ def _reasons(numbers: Numbers) -> Chart:
 
 
 def _latency(numbers: Numbers) -> Chart:
-    found = {(bucket.fabric, bucket.up_to_ms): bucket.deliveries for bucket in numbers.latency}
-    ends = {fabric: [up_to for each, up_to in found if each == fabric] for fabric, _ in found}
     buckets = [
-        (fabric, up_to, found.get((fabric, up_to), 0), write_duration(up_to * 1000))
-        for fabric, known in ends.items()
-        for up_to in _powers_of_two(min(known), max(known))
+        (bucket.fabric, max(bucket.up_to_ms, 1), bucket.deliveries, write_duration(max(bucket.up_to_ms, 1) * 1000))
+        for bucket in numbers.latency
     ]
     colours = _used(FABRIC_COLOURS, {fabric for fabric, *_ in buckets})
+    untold = [f"{fabric} {count:,}" for fabric, count in sorted(numbers.without_latency.items())]
+    below = f"; too short for the server's clock or not measured: {', '.join(untold)}" if untold else ""
     return Chart(
         id="latency",
         title="Delivery times",
-        caption="each point counts the deliveries up to there and above the point before",
-        spec=vega.draw_distribution(buckets, colours, count="deliveries"),
+        caption=f"the share of the measured deliveries that took at most so long{below}",
+        spec=vega.draw_cumulative(buckets, colours, count="deliveries"),
         colours=colours,
         columns=("fabric", "up to", "deliveries"),
         rows=[(fabric, up_to, count) for fabric, _, count, up_to in buckets],
@@ -229,10 +228,8 @@ def _traffic(numbers: Numbers) -> Chart:
     return Chart(
         id="traffic",
         title="Hops over time",
-        caption=f"hops per {write_duration(numbers.traffic_slot_us)}",
-        spec=vega.stack_over_time(
-            slots, numbers.traffic_slot_us, colours, part="fabric", count="hops", time="from (UTC)"
-        ),
+        caption=f"hops per {write_duration(numbers.slot_us)}",
+        spec=vega.stack_over_time(slots, numbers.slot_us, colours, part="fabric", count="hops", time="from (UTC)"),
         colours=colours,
         columns=("from (UTC)", "fabric", "hops", "bytes"),
         rows=[(write_time(slot.at_us), slot.fabric, slot.hops, slot.bytes) for slot in numbers.traffic],
@@ -254,14 +251,6 @@ def _stages(numbers: Numbers) -> Chart:
         columns=("fabric", "server", "stage", "hops"),
         rows=[(item.fabric, item.server, _words(item.stage), item.hops) for item in numbers.stages],
     )
-
-
-def _powers_of_two(first: int, last: int) -> list[int]:
-    """From one to another, so that a line over them falls to zero where nothing was found."""
-    powers = [max(first, 1)]
-    while powers[-1] < last:
-        powers.append(2 * powers[-1])
-    return powers
 
 
 def _used(colours: vega.Colours, names: set[str]) -> vega.Colours:

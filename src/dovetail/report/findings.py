@@ -121,7 +121,9 @@ def _stopped_at(hops: Sequence[HopSeen]) -> str | None:
 def _causes(findings: pa.Table, servers: Sequence[str | None]) -> list[int]:
     columns = (findings[name].to_pylist() for name in ("check", "message", "detail"))
     rows = zip(*columns, servers, strict=True)
-    return group_by_cause([Finding(check, server or "", message, detail or "") for check, message, detail, server in rows])
+    return group_by_cause(
+        [Finding(check, server or "", message, detail or "") for check, message, detail, server in rows]
+    )
 
 
 def _encode_messages(

@@ -207,6 +207,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     slot_us: int
     outcomes_over_time: list[OutcomeSlot]
     latency: list[LatencyBucket]
+    without_latency: dict[str, int]
     legs: list[Leg]
     slow: list[SlowRecipient]
     chains: list[ChainCount]
@@ -216,7 +217,6 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     coverage: list[CoverageSlot]
     peers: list[PeerState]
     servers: list[ServerState]
-    traffic_slot_us: int
     traffic: list[TrafficSlot]
     stages: list[StageCount]
     skew: list[SkewState]

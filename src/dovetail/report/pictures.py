@@ -9,8 +9,9 @@ from typing import Any
 from dovetail.model.fabric import Role
 from dovetail.report import dag, sequence, spread
 from dovetail.report.evidence import Evidence, HopSeen, LinkSeen
-from dovetail.report.text import name_briefly, name_server, write_duration
+from dovetail.report.text import name_briefly, name_server, name_server_briefly, write_duration
 
+_MAX_TROUBLE = 3
 _TAKEN = ("accepted", "created")
 _AWAY = ("delivered", "redelivered", "echoed", "forwarded", "served")
 _FAILED_AWAY = ("undeliverable", "expired")
@@ -39,6 +40,7 @@ def draw_conversation(
             if chain[column] is not None:
                 arrows += trace_arrows(chain[column], sequence.ROLES[role], evidence, servers)
     arrows.sort(key=lambda arrow: arrow.at_us)
+    caption += _name_trouble(arrows)
     shown = {arrow.message for arrow in arrows}
     references = [
         sequence.Reference(child=link.child, parent=link.parent, relation=link.relation)
@@ -51,6 +53,17 @@ def draw_conversation(
         caption=caption,
         svg=sequence.draw_sequence(arrows, references, label=f"{title}. {caption}"),
     )
+
+
+def _name_trouble(arrows: Sequence[sequence.Arrow]) -> str:
+    """What the crosses in the picture stand for, so that its caption does not call complete what they cross out."""
+    verbs = {"lost": "did not reach", "refused": "was refused by"}
+    words = dict.fromkeys(
+        f"; {arrow.role} {verbs[arrow.mark]} {name_server_briefly(arrow.target)}"
+        for arrow in arrows
+        if arrow.mark in verbs
+    )
+    return "".join(list(words)[:_MAX_TROUBLE])
 
 
 def trace_arrows(address: bytes, role: str, evidence: Evidence, servers: set[str]) -> list[sequence.Arrow]:

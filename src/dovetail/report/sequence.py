@@ -8,7 +8,7 @@ from typing import Literal
 
 from dovetail.model.fabric import Role
 from dovetail.report import svg
-from dovetail.report.text import name_server, shorten, write_duration
+from dovetail.report.text import fit, name_server_briefly, shorten, write_duration
 
 ROLES = {None: "m", Role.FIRST: "s1", Role.SECOND: "s2", Role.FAILURE: "failure"}
 """What messages are called by their roles; None is a message that answers nothing."""
@@ -17,7 +17,10 @@ MAX_ACTORS = 8
 MAX_REFERENCES = 10
 
 _MARGIN, _TIME_COLUMN, _COLUMN, _HEADER, _ROW = 12, 76, 180, 58, 35
-_ARC_STEP, _ARC_LABEL, _MADE_LABEL, _NAME_CHARS = 22, 84, 108, 21
+_ARC_STEP, _MADE_LABEL, _NAME_CHARS, _LEGEND = 22, 108, 19, 30
+
+_DASHES = {"responding_to": "3 3", "previous": "1.5 4", "refers": "8 4", "in_reply_to": "12 3 2 3"}
+"""How the lines of each relation are dashed."""
 
 Mark = Literal["arrived", "lost", "refused", "made"]
 
@@ -57,19 +60,27 @@ def draw_sequence(arrows: Sequence[Arrow], references: Sequence[Reference] = (),
     is_labelled = any(arrow.mark == "made" and arrow.source == actors[-1] for arrow in shown)
     right = left + (max(len(actors), 1) - 1) * _COLUMN + (_MADE_LABEL if is_labelled else 34)
     lanes = max((lane for *_, lane in arcs), default=0)
-    width = right + (_ARC_STEP * (lanes + 1) + _ARC_LABEL if arcs else _COLUMN / 2)
+    width = right + (_ARC_STEP * (lanes + 2) if arcs else _COLUMN / 2)
     bottom = _HEADER + (len(shown) + 0.6) * _ROW
     left_out = len(arrows) - len(shown)
     parts = [_draw_actor(actor, x, bottom) for actor, x in places.items()]
-    begun = min((arrow.at_us for arrow in shown), default=0)
-    parts += [
-        _draw_arrow(arrow, places, _row_y(row), None if row == 0 else arrow.at_us - begun)
-        for row, arrow in enumerate(shown)
-    ]
+    times = _name_times(shown)
+    parts += [_draw_arrow(arrow, places, _row_y(row), times[row]) for row, arrow in enumerate(shown)]
     parts += [_draw_reference(*arc, right) for arc in arcs]
     if left_out:
         parts.append(svg.text(_MARGIN, bottom + 22, f"and {left_out} more", class_="small"))
-    return svg.picture(parts, width=width, height=bottom + (34 if left_out else 14), label=label)
+        bottom += 20
+    if arcs:
+        parts.append(_draw_legend(sorted({relation for _, _, relation, _ in arcs}), bottom + _LEGEND - 8))
+        bottom += _LEGEND
+    return svg.picture(parts, width=width, height=bottom + 14, label=label)
+
+
+def _name_times(arrows: Sequence[Arrow]) -> list[str]:
+    """When each row happened, from the first on; a time that is the same as in the row above is not repeated."""
+    begun = min((arrow.at_us for arrow in arrows), default=0)
+    words = ["0" if arrow.at_us == begun else f"+{write_duration(arrow.at_us - begun)}" for arrow in arrows]
+    return [text if row == 0 or text != words[row - 1] else "" for row, text in enumerate(words)]
 
 
 def _order_actors(arrows: Sequence[Arrow]) -> list[str]:
@@ -90,14 +101,13 @@ def _draw_actor(actor: str, x: float, bottom: float) -> str:
             svg.title(actor),
             svg.line(x, _HEADER - 14, x, bottom, class_="lifeline"),
             svg.element("rect", x=x - _COLUMN / 2 + 6, y=8, width=_COLUMN - 12, height=34, rx=6, class_="actor"),
-            svg.text(x, 29.5, shorten(name_server(actor), _NAME_CHARS), text_anchor="middle", class_="name"),
+            svg.text(x, 29.5, fit(name_server_briefly(actor), _NAME_CHARS), text_anchor="middle", class_="name"),
         ]
     )
 
 
-def _draw_arrow(arrow: Arrow, places: dict[str, float], y: float, since_us: int | None) -> str:
+def _draw_arrow(arrow: Arrow, places: dict[str, float], y: float, when: str) -> str:
     start, end = places[arrow.source], places[arrow.target]
-    when = "0" if since_us is None else f"+{write_duration(since_us)}"
     parts = [
         svg.title(f"{arrow.label}: {arrow.source} → {arrow.target} {arrow.note}".strip()),
         svg.text(_MARGIN + _TIME_COLUMN - 10, y + 4, when, text_anchor="end", class_="small"),
@@ -167,9 +177,20 @@ def _draw_reference(child: int, parent: int, relation: str, lane: int, right: fl
     return svg.group(
         [
             svg.title(words),
-            svg.element("path", d=path, class_="reference", fill="none"),
+            svg.element("path", d=path, class_="reference", fill="none", stroke_dasharray=_DASHES.get(relation)),
             _draw_head(right + 1, top, -1),
-            svg.text(reach + 5, (top + bottom) / 2 + 4, words, class_="small words"),
         ],
         class_="references",
     )
+
+
+def _draw_legend(relations: Sequence[str], y: float) -> str:
+    """What the lines at the right mean: beside them there is no room for words."""
+    parts = []
+    x = float(_MARGIN)
+    for relation in relations:
+        words = relation.replace("_", " ")
+        line = svg.element("path", d=f"M{x:.1f} {y:.1f}h26", class_="reference", stroke_dasharray=_DASHES.get(relation))
+        parts += [line, svg.text(x + 32, y + 4, words, class_="small words")]
+        x += 32 + 7 * len(words) + 22
+    return svg.group(parts, class_="references")

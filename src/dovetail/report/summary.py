@@ -13,8 +13,6 @@ from dovetail.report.arrays import (
     count_by,
     micros,
     quantiles_by,
-    slot_width_us,
-    span_us,
     sum_by,
     with_slot,
 )
@@ -44,7 +42,6 @@ MAX_SLOW_PER_FABRIC = 20
 MAX_FORKS = 200
 MAX_TYPES_PER_FABRIC = 25
 MIN_DELIVERIES_TO_JUDGE = 3
-MINUTE_US = 60_000_000
 _SENTENCES = {reason.value: reason.sentence for reason in Reason}
 
 
@@ -68,16 +65,15 @@ def count_reasons(deliveries: pa.Table) -> list[ReasonCount]:
     return sorted(counts, key=lambda item: -item.deliveries)
 
 
-def follow_outcomes(deliveries: pa.Table) -> tuple[int, list[OutcomeSlot]]:
-    """The width of a slot of time, and what became of the deliveries that began in each."""
+def follow_outcomes(deliveries: pa.Table, width_us: int) -> list[OutcomeSlot]:
+    """What became of the deliveries that began in each slot of time."""
     begun = deliveries.set_column(
         deliveries.schema.get_field_index("accepted"),
         "accepted",
         pc.coalesce(deliveries["accepted"], deliveries["finished"]),
     )
-    width = slot_width_us(*span_us(begun["accepted"]))
-    slots = with_slot(begun, "accepted", width)
-    return width, [
+    slots = with_slot(begun, "accepted", width_us)
+    return [
         OutcomeSlot(at_us=at, fabric=fabric, outcome=outcome, deliveries=count)
         for at, fabric, outcome, count in count_by(slots, ("slot", "fabric", "outcome"))
     ]
@@ -89,6 +85,12 @@ def fill_latency(latency: pa.Table) -> list[LatencyBucket]:
         LatencyBucket(fabric=fabric, up_to_ms=up_to, deliveries=count)
         for fabric, up_to, count in sum_by(latency, ("fabric", "up_to_ms"), ("deliveries",))
     ]
+
+
+def count_without_latency(deliveries: pa.Table) -> dict[str, int]:
+    """Deliveries that arrived and of which no time can be told, by fabric."""
+    arrived = pc.is_in(deliveries["outcome"], pa.array(sorted(ARRIVED)))
+    return dict(count_by(deliveries.filter(pc.and_(arrived, pc.is_null(deliveries["latency_us"]))), ("fabric",)))
 
 
 def measure_legs(deliveries: pa.Table, chains: pa.Table, coverage: pa.Table) -> list[Leg]:
@@ -178,11 +180,10 @@ def _with_fabric(coverage: pa.Table) -> pa.Table:
     return rows.append_column("fabric", pa.array(map(fabrics.get, rows["swarm"].to_pylist()), pa.string()))
 
 
-def follow_coverage(coverage: pa.Table) -> list[CoverageSlot]:
+def follow_coverage(coverage: pa.Table, width_us: int) -> list[CoverageSlot]:
     """How completely messages spread, by when they appeared."""
     rows = coverage.filter(pc.equal(coverage["scope"], "message"))
-    width = slot_width_us(*span_us(rows["first_seen"]))
-    slots = with_slot(rows, "first_seen", width)
+    slots = with_slot(rows, "first_seen", width_us)
     shares = pc.divide(slots["holders"].cast(pa.float64()), pc.max_element_wise(slots["peers"], 1).cast(pa.float64()))
     slots = slots.append_column("share", shares)
     grouped = slots.group_by(["swarm", "slot"]).aggregate(
@@ -226,13 +227,12 @@ def list_servers(integrity: pa.Table) -> list[ServerState]:
     return sorted(servers, key=lambda item: (order.get(item.verdict, 0), item.fabric or "", item.server))
 
 
-def follow_traffic(traffic: pa.Table) -> tuple[int, list[TrafficSlot]]:
-    """The width of a slot, and the hops and bytes of each fabric in each."""
-    width = slot_width_us(*span_us(traffic["minute"]), least_us=MINUTE_US)
-    slots = with_slot(traffic, "minute", width)
-    return width, [
-        TrafficSlot(at_us=at, fabric=fabric, hops=hops, bytes=size)
-        for at, fabric, hops, size in sum_by(slots, ("slot", "fabric"), ("hops", "bytes"))
+def follow_traffic(hops: pa.Table, time: str, width_us: int) -> list[TrafficSlot]:
+    """The hops and bytes of each fabric in each slot; rows of hops, or of the counts of a minute."""
+    slots = with_slot(hops, time, width_us)
+    return [
+        TrafficSlot(at_us=at, fabric=fabric, hops=count, bytes=size)
+        for at, fabric, count, size in sum_by(slots, ("slot", "fabric"), ("hops", "bytes"))
     ]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.report import summary
-from dovetail.report.arrays import count_by, span_us
+from dovetail.report.arrays import count_by, slot_width_us, span_us
 from dovetail.report.guide import count_checks
-from dovetail.report.numbers import Numbers
+from dovetail.report.numbers import Numbers, TrafficSlot
 from dovetail.report.tables import Tables
 
 _DELIVERY_COLUMNS = ("fabric", "type", "recipient", "outcome", "reason", "accepted", "finished", "latency_us")
+
+MINUTE_US = 60_000_000
+MAX_HOPS_TO_COUNT = 5_000_000
+"""Up to so many hops are counted anew for slots of less than a minute, which the traffic table does not have."""
 
 
 def take_numbers(tables: Tables) -> Numbers:
@@ -21,9 +26,8 @@ def take_numbers(tables: Tables) -> Numbers:
     integrity = tables.read("integrity")
     traffic = tables.read("traffic")
     forks = tables.read("forks")
-    slot_us, over_time = summary.follow_outcomes(deliveries)
-    traffic_slot_us, traffic_over_time = summary.follow_traffic(traffic)
     first_us, last_us = span_us(tables.read("hops", ("at",))["at"])
+    slot_us, traffic_over_time = _follow_traffic(tables, traffic, first_us, last_us)
     return Numbers(
         lake=tables.run.lake,
         as_of_us=tables.run.as_of_us,
@@ -34,20 +38,33 @@ def take_numbers(tables: Tables) -> Numbers:
         outcomes=summary.count_outcomes(deliveries),
         reasons=summary.count_reasons(deliveries),
         slot_us=slot_us,
-        outcomes_over_time=over_time,
+        outcomes_over_time=summary.follow_outcomes(deliveries, slot_us),
         latency=summary.fill_latency(tables.read("latency")),
+        without_latency=summary.count_without_latency(deliveries),
         legs=summary.measure_legs(deliveries, chains, coverage),
         slow=summary.find_slow(deliveries),
         chains=summary.count_chains(chains),
         gaps=summary.count_gaps(tables.read("gaps", ("fabric", "scope", "unexpired"))),
         forks=summary.list_forks(forks),
         fork_count=forks.num_rows,
-        coverage=summary.follow_coverage(coverage),
+        coverage=summary.follow_coverage(coverage, slot_us),
         peers=summary.list_peers(coverage),
         servers=summary.list_servers(integrity.filter(pc.not_equal(integrity["server"], ""))),
-        traffic_slot_us=traffic_slot_us,
         traffic=traffic_over_time,
         stages=summary.count_stages(traffic),
         skew=summary.list_skew(tables.read("skew")),
         checks=count_checks(tables.read("findings", ("check", "severity"))),
     )
+
+
+def _follow_traffic(
+    tables: Tables, traffic: pa.Table, first_us: int | None, last_us: int | None
+) -> tuple[int, list[TrafficSlot]]:
+    """The width of the slots of all charts over time, and the hops in each."""
+    width = slot_width_us(first_us, last_us)
+    if width >= MINUTE_US or tables.count("hops") > MAX_HOPS_TO_COUNT:
+        width = max(width, MINUTE_US)
+        return width, summary.follow_traffic(traffic, "minute", width)
+    hops = tables.read("hops", ("fabric", "at", "size")).rename_columns(["fabric", "at", "bytes"])
+    counted = hops.append_column("hops", pa.array([1] * hops.num_rows, type=pa.int64()))
+    return width, summary.follow_traffic(counted, "at", width)

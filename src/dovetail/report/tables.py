@@ -37,6 +37,7 @@ SCHEMAS: dict[str, pa.Schema] = {
             ("message", BINARY),
             ("counterpart", STRING),
             ("reason", STRING),
+            ("size", LONG),
         ]
     ),
     "messages": pa.schema(

@@ -6,6 +6,7 @@ Markup is escaped by whoever writes markup (the template, `svg`); here it is abo
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 from dovetail.fabrics import REGISTRY, address_text, fabric_of
@@ -33,6 +34,13 @@ def shorten(text: str, limit: int) -> str:
         return text
     tail = max(limit // 3, 1)
     return f"{text[: limit - tail - 1]}…{text[-tail:]}"
+
+
+def fit(text: str, columns: int) -> str:
+    """A name for a box so many columns wide; characters of East Asian scripts and emoji take two."""
+    text = show(text, MAX_SHOWN_CHARS)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return shorten(text, max(columns * len(text) // max(len(text) + wide, 1), 3))
 
 
 def name_address(address: bytes, fabric: str) -> str:

@@ -95,27 +95,38 @@ def rank_bars(rows: Sequence[tuple[str, str, int, str]], colours: Colours, *, co
     }
 
 
-def draw_distribution(buckets: Sequence[tuple[str, int, int, str]], colours: Colours, *, count: str) -> Spec:
-    """One line per part over powers of two: part, upper end in milliseconds, count, and the end in words."""
+def draw_cumulative(buckets: Sequence[tuple[str, int, int, str]], colours: Colours, *, count: str) -> Spec:
+    """One staircase per part: the share that took at most so long; part, upper end in ms, count, and the end in words.
+
+    The lines across are at 50, 90 and 99 %.
+    """
     totals: dict[str, int] = defaultdict(int)
     for part, _, number, _ in buckets:
         totals[part] += number
-    values = [
-        {"part": part, "ms": up_to, "n": number, "share": number / max(totals[part], 1), "took": took}
-        for part, up_to, number, took in buckets
-    ]
+    values: list[Spec] = []
+    running: dict[str, int] = defaultdict(int)
+    for part, up_to, number, took in sorted(buckets, key=lambda bucket: bucket[:2]):
+        running[part] += number
+        share = running[part] / max(totals[part], 1)
+        values.append({"part": part, "ms": up_to, "n": number, "share": share, "took": took})
     scale = {"type": "log", "base": 2, "nice": False}
     ends = sorted({up_to for _, up_to, _, _ in buckets})
     axis = {"grid": False, "labelExpr": _DURATION, "values": ends, "labelOverlap": True}
+    share_axis = {"format": "%", "values": [0, 0.5, 0.9, 0.99], "labelOverlap": "greedy"}
     return {
         "data": {"values": values},
         "height": _PLOT_HEIGHT,
-        "mark": {"type": "line", "point": {"size": 42, "filled": True}, "interpolate": "monotone", "strokeWidth": 2},
+        "mark": {"type": "line", "point": {"size": 42, "filled": True}, "interpolate": "step-after", "strokeWidth": 2},
         "encoding": {
-            "x": {"field": "ms", "type": "quantitative", "scale": scale, "title": "took up to", "axis": axis},
-            "y": _share("share", f"share of {count}"),
+            "x": {"field": "ms", "type": "quantitative", "scale": scale, "title": "took at most", "axis": axis},
+            "y": {**_share("share", f"share of {count}"), "scale": {"domain": [0, 1]}, "axis": share_axis},
             "color": _colour("part", colours),
-            "tooltip": [{"field": "part"}, {"field": "took", "title": "within"}, _count_tip("n", count)],
+            "tooltip": [
+                {"field": "part"},
+                {"field": "took", "title": "within"},
+                {"field": "share", "format": ".1%"},
+                _count_tip("n", f"{count} in this step"),
+            ],
         },
     }
 

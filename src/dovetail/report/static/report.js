@@ -149,6 +149,9 @@
     return open;
   };
 
+  // which file it was stands in the story
+  const briefDetail = (detail) => detail.replace(/^fabric=\S+\.parquet: /, "");
+
   const row = (index) => {
     const one = finding(index);
     const where = [serverName(index), one.seq === null ? "" : " #" + one.seq.toLocaleString("en")];
@@ -159,7 +162,7 @@
       make("td", columns.server[index] < 0 ? one.fabric : where, "name"),
       make("td", [make("code", one.address.replace("wm:/", "").slice(0, 12))]),
       make("td", one.time, "time"),
-      make("td", breakable(one.detail), "detail"),
+      make("td", breakable(briefDetail(one.detail)), "detail"),
     ]);
   };
 
@@ -176,13 +179,17 @@
     const others = tally(indices.map((index) => data.checks[columns.check[index]][0])).filter(([check]) => check !== first.check);
     const messages = new Set(indices.map((index) => columns.message[index]).filter((message) => message >= 0));
     const times = indices.map((index) => columns.at[index]).filter((at) => at !== null);
-    const details = tally(indices.filter((index) => columns.check[index] === leading).map((index) => textAt(columns.detail[index])));
+    const details = tally(indices.filter((index) => columns.check[index] === leading).map((index) => briefDetail(textAt(columns.detail[index]))));
+    const isOne = messages.size === 1 && others.length === indices.length - 1;
     const unfold = button(first.title, "link unfold");
     unfold.setAttribute("aria-expanded", "false");
+    const also = ([check, number]) => {
+      const one = finding(indices.find((index) => data.checks[columns.check[index]][0] === check));
+      return make("div", ["also: ", isOne ? opener(one) : one.title, number > 1 ? ` (${number.toLocaleString("en")})` : ""], "quiet");
+    };
     const line = make("tr", [
       make("td", [make("span", first.severity, "chip " + first.severity)]),
-      make("td", [unfold, ...others.map(([check, number]) =>
-        make("div", `also: ${(data.guides[check] || [check])[0]} (${number.toLocaleString("en")})`, "quiet"))]),
+      make("td", [isOne ? opener(first) : unfold, ...others.map(also)]),
       make("td", indices.length.toLocaleString("en"), "number"),
       make("td", columns.server[first.index] < 0 ? first.fabric : [serverName(first.index)], "name"),
       make("td", messages.size ? `${messages.size.toLocaleString("en")} message${messages.size === 1 ? "" : "s"}` : ""),
