@@ -3,8 +3,9 @@
 An object is written whole and never changes. `create` is the commit point of everything: it makes an object only if
 there is none (`link` in a directory, `If-None-Match: *` in an object store), so that of two writers one succeeds.
 
-Keys are relative and plain. A `LocalStore` opens every directory on the way without following symbolic links, so that
-no key, wherever it was read from, leads out of its directory.
+Keys are relative, plain text, never a `Path`. A `LocalStore` opens every directory on the way without following
+symbolic links, so that no key, wherever it was read from, leads out of its directory. `object_store` has the other
+kind; `location` tells which one a lake is in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,27 +43,37 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a planted 
 
 
 class Entry(NamedTuple):
-    """An object in a listing."""
+    """An object as a listing shows it. Its `tag` changes with its bytes: an ETag, or what a file system notes of it."""
 
     key: str
     size: int
     modified_s: float
+    tag: str = ""
 
 
 class Store(Protocol):
-    """Whole objects under keys. A write is durable and whole when it returns. Missing objects are FileNotFoundError."""
+    """Whole objects under keys. A write is durable and whole when it returns. Missing objects are FileNotFoundError.
+
+    ConnectError means that the store did not answer, or let nobody in: nothing is known then about any object.
+    """
 
     def put_file(self, key: str, path: Path) -> None:
         """Store a file of `scratch`. An equal object may exist already; a different one is JournalDamaged."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store bytes only if there is no such object; False where there is one, whatever its bytes."""
+        """Store bytes only if there is no such object; False where somebody else made one, whatever its bytes."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """At most `length` bytes from `start`."""
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Objects whose keys begin with `prefix`, sorted by key."""
+    def entry(self, key: str) -> Entry:
+        """What a listing shows of one object."""
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix` and sort behind `after`, sorted by key, asked for as they are used."""
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        """The next parts of the keys that begin with `prefix`, which ends in a slash, where a further slash follows."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that do not exist are passed over."""
@@ -124,16 +135,30 @@ class LocalStore:
                 start, wanted = start + len(part), wanted - len(part)
             return b"".join(parts)
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Objects whose keys begin with `prefix`, sorted by key. Only plain files are objects."""
+    def entry(self, key: str) -> Entry:
+        """What a listing shows of one object."""
+        with self._opened(key) as descriptor:
+            return _entry(key, os.fstat(descriptor))
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        """Objects whose keys begin with `prefix` and sort behind `after`, in order. Only plain files are objects."""
         directory, slash, beginning = prefix.rpartition("/")
         try:
             with self._directory(directory) as descriptor:
                 for entry in _walk(descriptor, directory + slash, beginning):
-                    if not entry.key.startswith(f"{SCRATCH}/"):
+                    if entry.key > after and not entry.key.startswith(f"{SCRATCH}/"):
                         yield entry
         except (FileNotFoundError, JournalDamaged):
             return
+
+    def directories(self, prefix: str) -> Sequence[str]:
+        """The directories in a directory that have plain names; not links to directories."""
+        try:
+            with self._directory(prefix.removesuffix("/")) as descriptor, os.scandir(descriptor) as found:
+                names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, JournalDamaged):
+            return []
+        return sorted(name for name in names if _NAME.fullmatch(name) and prefix + name != SCRATCH)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that do not exist are passed over."""
@@ -248,8 +273,12 @@ def _walk(descriptor: int, prefix: str, beginning: str) -> Iterator[Entry]:
                 finally:
                     os.close(child)
             elif entry.is_file(follow_symlinks=False):
-                status = entry.stat(follow_symlinks=False)
-                yield Entry(prefix + name, status.st_size, status.st_mtime)
+                yield _entry(prefix + name, entry.stat(follow_symlinks=False))
+
+
+def _entry(key: str, status: os.stat_result) -> Entry:
+    # the time of the last change of the inode: unlike that of the bytes, no program can set it back
+    return Entry(key, status.st_size, status.st_mtime, f"{status.st_ino}-{status.st_size}-{status.st_ctime_ns}")
 
 
 def _remove_abandoned(scratch: int) -> None:
