@@ -115,16 +115,39 @@ def test_live_counters_move_while_a_journal_is_written(browser, tmp_path):
         writer.append([world.observe(b"bad", Stage.REJECTED, reason=next(iter(world.Reason)))])
         browser.wait("document.getElementById('tile-refused').textContent === '1'")
         browser.wait("document.querySelector('.server .spark rect') !== null")
-        assert "rejected 1" in text_of(browser)
+        browser.evaluate("document.querySelector('.server details').open = true")
+        browser.wait("document.body.innerText.includes('rejected 1')")
+        writer.append([world.noise(1000)])
+        browser.wait("document.querySelector('.server .hops').textContent === '302'")
+        assert browser.evaluate("document.querySelector('.server details').open"), "what was unfolded stays so"
         assert_quiet(browser, address)
+
+
+def test_the_pulse_tells_of_the_page_and_of_the_newest_hop(browser, folder, dashboard):
+    show(browser, f"{dashboard}/", "document.querySelector('.server') !== null")
+    pulse = browser.evaluate("document.getElementById('pulse').textContent")
+    assert pulse.startswith("page connected; newest hop ")
+    assert browser.evaluate("document.getElementById('pulse').className") == "pulse unsure", "its hops are old"
+
+
+def test_an_unsigned_journal_comes_first_and_says_so(browser, tmp_path):
+    world.write_site(tmp_path, before=0, after=0)
+    with world.open_writer(tmp_path / "zz.journal", "pcp://zz/server") as writer:
+        writer.append([world.noise(1)])
+        with run_dashboard("--journals", str(tmp_path)) as address:
+            show(browser, f"{address}/", "document.querySelectorAll('.server').length > 1")
+            first = "document.querySelector('.server').dataset"
+            assert browser.evaluate(f"{first}.server") == "pcp://zz/server"
+            assert browser.evaluate(f"{first}.state") == "unsigned"
 
 
 def test_damage_is_an_alert(browser, tmp_path):
     world.write_pcp(tmp_path)
     (tmp_path / "junk.journal").write_bytes(b"junk" * 5000)
     with run_dashboard("--journals", str(tmp_path)) as address:
-        show(browser, f"{address}/", "document.getElementById('tile-alerts').textContent === '1'")
+        show(browser, f"{address}/", "document.getElementById('tile-now').textContent === '1'")
         assert "junk.journal" in text_of(browser)
+        assert browser.evaluate("document.querySelector('#alerts .chip').textContent") == "error"
         assert browser.evaluate("document.querySelectorAll('.server').length") == 1
 
 

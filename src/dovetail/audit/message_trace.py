@@ -93,16 +93,21 @@ def story_text(story: Row) -> list[str]:
         ("referred to by", story["referred_by"], "child"),
     ):
         lines += [f"{title} {row[column][:16]} ({row['relation']})" for row in rows]
-    for delivery in story["deliveries"]:
-        where = f" at {delivery['failed_at']}" if delivery["failed_at"] else ""
-        why = f" ({delivery['reason']})" if delivery["reason"] else ""
-        took = f" in {delivery['latency_us'] / 1000:.3f} ms" if delivery["latency_us"] is not None else ""
-        whom = delivery["recipient"] or "nobody"
-        lines.append(f"for {whom}: {delivery['outcome']}{took}{where}{why}: {delivery['meaning']}")
+    lines += [describe_delivery(delivery) for delivery in story["deliveries"]]
     if story["chain"] is not None:
         lines.append(f"chain: {story['chain']['state']}")
     lines += [f"{finding['severity']}: {finding['check']}: {finding['detail']}" for finding in story["findings"]]
     return lines
+
+
+def describe_delivery(delivery: Row) -> str:
+    """What became of a message for one recipient, where and why, in a line."""
+    where = f" at {delivery['failed_at']}" if delivery["failed_at"] else ""
+    why = f" ({delivery['reason']})" if delivery["reason"] else ""
+    took = f" in {delivery['latency_us'] / 1000:.3f} ms" if delivery["latency_us"] is not None else ""
+    whom = delivery["recipient"] or "nobody"
+    meaning = _NEXT.get(delivery["outcome"], "an outcome that this version does not know")
+    return f"for {whom}: {delivery['outcome']}{took}{where}{why}: {meaning}"
 
 
 def _text(value: Any) -> str:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import anyio
 import anyio.to_thread
 import msgspec
+import pyarrow as pa
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -26,7 +27,7 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from dovetail.dashboard import message, pages
-from dovetail.dashboard.audit import read_findings
+from dovetail.dashboard.audit import Verdict, read_findings, read_verdicts
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
 from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
@@ -206,7 +207,16 @@ class Dashboard:
             if story is None:
                 return None, [*opening, *damages]
             story.damages = [*opening, *story.damages]
-            return message_page(story, message.draw(story, sources)), []
+            return message_page(story, message.draw(story, sources), self._verdicts(address)), []
+
+    def _verdicts(self, address: Address) -> list[Verdict]:
+        """What the latest audit says of a message; nothing where there is none or it cannot be read now."""
+        if self._sources.tables is None:
+            return []
+        try:
+            return read_verdicts(self._sources.tables, address)
+        except (DovetailError, OSError, pa.ArrowException) as error:
+            return [Verdict("unsure", f"the audit's tables cannot be read now: {error}")]
 
     def _raw(self, address: Address) -> bytes | None:
         with self._sources.site.open() as (sources, _):

@@ -11,11 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from dovetail.audit.message_trace import describe_delivery
+from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
+from dovetail.report.arrays import micros
+from dovetail.report.guide import rank_severity
+from dovetail.report.numbers import ARRIVED, PENDING, SEVERITIES
 from dovetail.report.tables import Tables
 
 PAGE_ROWS = 100
-_SEVERITIES = ("error", "warning", "note")
+MAX_VERDICTS = 5
+_KINDS = ("bad", "unsure", "good")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +45,7 @@ def survey(root: Path) -> Overview:
     """The numbers of the tables in `root`."""
     try:
         tables = Tables.open(root)
-        found = (
-            tables.read("findings", ["check", "severity"])
-            .group_by(["check", "severity"])
-            .aggregate([([], "count_all")])
-        )
-        checks = [
-            {"check": row["check"], "severity": row["severity"], "count": row["count_all"]} for row in found.to_pylist()
-        ]
-        checks.sort(key=lambda row: (_rank(row["severity"]), -row["count"], row["check"]))
+        checks = _count_checks(tables.read("findings", ["check", "severity", "at", "message"]))
         columns = ["fabric", "server", "verdict", "hops", "signed_hops", "proven_hops", "missing_hops"]
         servers = tables.read("integrity", columns).sort_by("server").to_pylist()
         states = tables.read("chains", ["state"]).group_by("state").aggregate([([], "count_all")]).to_pylist()
@@ -64,6 +62,51 @@ def survey(root: Path) -> Overview:
         return Overview(problem=str(error))
 
 
+def _count_checks(findings: pa.Table) -> list[dict[str, Any]]:
+    """Findings by check, the gravest first, with when they were first and last made, and the newest message."""
+    findings = findings.set_column(findings.schema.get_field_index("at"), "at", micros(findings["at"]))
+    found = findings.group_by(["check", "severity"]).aggregate([([], "count_all"), ("at", "min"), ("at", "max")])
+    known = findings.filter(pc.is_valid(findings["message"])).sort_by([("at", "ascending")])
+    newest = dict(zip(known["check"].to_pylist(), known["message"].to_pylist(), strict=True))
+    checks = [
+        {
+            "check": row["check"],
+            "severity": row["severity"],
+            "count": row["count_all"],
+            "first_us": row["at_min"],
+            "last_us": row["at_max"],
+            "message": newest[row["check"]].hex() if row["check"] in newest else None,
+        }
+        for row in found.to_pylist()
+    ]
+    return sorted(checks, key=lambda row: (rank_severity(row["severity"]), -row["count"], row["check"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the audit says of a message, in the words of `dovetail audit why`."""
+
+    kind: str
+    words: str
+
+
+def read_verdicts(root: Path, address: Address) -> list[Verdict]:
+    """What became of a message for each recipient, failures first; for a broadcast, how many arrived."""
+    here = ds.field("message") == pa.scalar(bytes(address), pa.binary())
+    rows = Tables.open(root).read("deliveries", where=here).to_pylist()
+    verdicts = [Verdict(_kind_of(row["outcome"]), describe_delivery(row)) for row in rows]
+    verdicts.sort(key=lambda verdict: _KINDS.index(verdict.kind))
+    if len(verdicts) <= MAX_VERDICTS:
+        return verdicts
+    arrived = sum(verdict.kind == "good" for verdict in verdicts)
+    whole = Verdict(verdicts[0].kind, f"arrived for {arrived:,} of {len(verdicts):,} recipients")
+    return [whole, *(verdict for verdict in verdicts[: MAX_VERDICTS - 1] if verdict.kind != "good")]
+
+
+def _kind_of(outcome: str) -> str:
+    return "good" if outcome in ARRIVED else "unsure" if outcome in PENDING else "bad"
+
+
 def read_findings(
     root: Path, *, check: str = "", severity: str = "", offset: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
@@ -75,11 +118,7 @@ def read_findings(
             each = ds.field(name) == wanted
             where = each if where is None else where & each
     rows = tables.read("findings", where=where)
-    ranks = pc.index_in(rows["severity"], value_set=pa.array(_SEVERITIES))
-    rows = rows.append_column("rank", pc.fill_null(ranks, len(_SEVERITIES)))
+    ranks = pc.index_in(rows["severity"], value_set=pa.array(SEVERITIES))
+    rows = rows.append_column("rank", pc.fill_null(ranks, len(SEVERITIES)))
     rows = rows.sort_by([("rank", "ascending"), ("check", "ascending"), ("at", "ascending")])
     return rows.slice(offset, PAGE_ROWS).to_pylist(), rows.num_rows
-
-
-def _rank(severity: str) -> int:
-    return _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)

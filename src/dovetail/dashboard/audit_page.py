@@ -10,7 +10,7 @@ from dovetail.dashboard.audit import PAGE_ROWS, Overview
 from dovetail.dashboard.markup import Html, h, table, text
 from dovetail.dashboard.pages import page
 from dovetail.report.guide import guide_to
-from dovetail.report.text import write_time
+from dovetail.report.text import name_server_briefly, write_time
 
 
 def audit_page(
@@ -23,11 +23,11 @@ def audit_page(
         )
     errors, warnings = overview.count("error"), overview.count("warning")
     tiles = (
-        ("errors", errors, "bad" if errors else "good"),
-        ("warnings", warnings, "unsure" if warnings else "good"),
-        ("gaps", overview.gaps, ""),
-        ("forks", overview.forks, "bad" if overview.forks else ""),
-        *((f"chains {state}".replace("_", " "), count, "") for state, count in overview.chains.items()),
+        ("errors", errors, "bad" if errors else "good", _address("", "error", 0)),
+        ("warnings", warnings, "unsure" if warnings else "good", _address("", "warning", 0)),
+        ("gaps", overview.gaps, "", "#checks"),
+        ("forks", overview.forks, "bad" if overview.forks else "", "#checks"),
+        *((f"chains {state}".replace("_", " "), count, "", "#checks") for state, count in overview.chains.items()),
     )
     return page(
         "Audit",
@@ -35,7 +35,7 @@ def audit_page(
             "section",
             h("h1", "Audit"),
             h("p", f"as of {write_time(overview.as_of_us) or 'an unknown time'}", class_="lead"),
-            h("dl", *(h("div", h("dt", n), h("dd", f"{v:,}"), class_=k or None) for n, v, k in tiles), class_="tiles"),
+            h("div", *(_tile(*each) for each in tiles), class_="tiles"),
             class_="hero",
         ),
         _servers(overview),
@@ -45,10 +45,14 @@ def audit_page(
     )
 
 
+def _tile(name: str, number: int, kind: str, target: str) -> Html:
+    return h("a", h("span", name), h("strong", f"{number:,}"), class_=f"tile {kind}".strip(), href=target)
+
+
 def _servers(overview: Overview) -> Html:
     rows = (
         (
-            h("td", text(row["server"] or ""), class_="name"),
+            h("td", name_server_briefly(row["server"] or ""), class_="name", title=row["server"] or ""),
             h("td", _chip(row["verdict"] or "")),
             row["hops"] or 0,
             row["signed_hops"] or 0,
@@ -74,7 +78,7 @@ def _checks(overview: Overview, chosen: str) -> Html:
     everything = h("p", h("a", "all checks", href="/audit#findings")) if chosen else None
     columns = ("severity", "check", "findings", "meaning")
     body = table(columns, rows, "stack") if overview.checks else h("p", "nothing was found")
-    return h("section", h("h2", "Findings by check"), body, everything)
+    return h("section", h("h2", "Findings by check"), body, everything, id="checks")
 
 
 def _findings(rows: Sequence[dict[str, Any]], total: int, check: str, severity: str, offset: int) -> Html:

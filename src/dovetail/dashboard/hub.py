@@ -46,6 +46,7 @@ class Hub:
         self.overview = audit.Overview(problem="no audit was named; start with --tables DIR")
         self._audited: int | None = None
         self._looks = 0
+        self._first_seen: dict[tuple[str, str], int] = {}
         self.latest = b""
         self.listeners = 0
         self.is_stopping: Callable[[], bool] = lambda: False
@@ -100,23 +101,42 @@ class Hub:
     def _see(self) -> dict[str, Any]:
         snapshot = self._live.look()
         self._see_audit()
-        alerts = [{"what": "journal", "about": each["file"], "text": each["text"]} for each in snapshot["damaged"]]
+        now = snapshot["at_us"]
+        alerts = [
+            {"severity": "error", "what": "journal", "about": each["file"], "text": each["text"]}
+            for each in snapshot["damaged"]
+        ]
         alerts += [
-            {"what": "metrics", "about": each["name"], "text": f"does not answer: {each['error']}"}
+            {"severity": "error", "what": "metrics", "about": each["name"], "text": f"does not answer: {each['error']}"}
             for each in self._gauges
             if each["error"]
         ]
+        seen = {(alert["what"], alert["about"]): now for alert in alerts}
+        self._first_seen = {key: self._first_seen.get(key, now) for key in seen}
+        alerts = [
+            alert | {"first_us": self._first_seen[alert["what"], alert["about"]], "last_us": now, "message": None}
+            for alert in alerts
+        ]
         alerts += [
             {
+                "severity": row["severity"],
                 "what": "audit",
                 "about": row["check"],
                 "text": f"{row['count']:,} finding{'' if row['count'] == 1 else 's'}: {guide_to(row['check']).meaning}",
-                "severity": row["severity"],
+                "first_us": row["first_us"],
+                "last_us": row["last_us"],
+                "message": row["message"],
             }
             for row in self.overview.checks
             if row["severity"] in ("error", "warning")
         ]
-        return snapshot | {"gauges": self._gauges, "alerts": alerts[:MAX_ALERTS]}
+        return snapshot | {
+            "gauges": self._gauges,
+            "alerts": alerts[:MAX_ALERTS],
+            "now": len(seen),
+            "errors": self.overview.count("error"),
+            "warnings": self.overview.count("warning"),
+        }
 
     def _see_audit(self) -> None:
         root = self._sources.tables

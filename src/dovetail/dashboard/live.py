@@ -6,21 +6,32 @@ until that has caught up the snapshot says how far it has come. Rates come from 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dovetail.dashboard.site_sources import MAX_SOURCES, Site, name_of
+from dovetail.dashboard.site_sources import MAX_SOURCES, Site, name_of, open_lake
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
+from dovetail.report.text import name_server_briefly
 from dovetail.runtime.clock import now_us
 
 SECONDS_PER_LOOK = 0.3
 RATE_WINDOW_S = 10.0
-HISTORY_S = 120
+HISTORY_S = 900
+"""How far back a sparkline reaches."""
+SIGNED_WITHIN_S = 60.0
+"""A hop that no checkpoint covers after this time is a fault: servers sign every few seconds."""
+IDLE_AFTER_S = 60.0
+LOOK_AT_LAKE_EVERY_S = 30.0
+SEALED_WITHIN_S = 3_600.0
+
+STATES = ("damaged", "unsigned", "sealing behind", "writing", "idle")
+"""What a server may be, the worst first."""
 
 
 @dataclass(slots=True)
@@ -79,13 +90,43 @@ class Follower:
             return 0.0
         return max(0.0, (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0]))
 
+    def state(self, now_s: float, sealed: SealedUpTo | None) -> str:
+        """One of `STATES`."""
+        if self.damage:
+            return "damaged"
+        now = now_us()
+        age_s = (now - self.last_at_us) / 1e6 if self.last_at_us is not None else 0.0
+        if self.signed < self._size_before(now_s - SIGNED_WITHIN_S) or (
+            self.signed < self.size and age_s > SIGNED_WITHIN_S
+        ):
+            return "unsigned"
+        if sealed is not None and sealed.size < self.size and sealed.is_behind(now):
+            return "sealing behind"
+        return "idle" if age_s > IDLE_AFTER_S or self.last_at_us is None else "writing"
+
+    def _size_before(self, then_s: float) -> int:
+        """How many hops there were at a time, as far as that was seen."""
+        return next((size for at_s, size in reversed(self.sizes) if at_s <= then_s), 0)
+
     def history(self, now_s: float, points: int = 60) -> list[int]:
-        """New hops in each of the last `points` stretches of two seconds, oldest first."""
+        """New hops in each of the last `points` equal parts of the history, oldest first."""
         width = HISTORY_S / points
         counts = [0] * points
         for (_, before), (at_s, size) in zip(self.sizes, list(self.sizes)[1:], strict=False):
             counts[min(points - 1, max(0, points - 1 - int((now_s - at_s) / width)))] += max(0, size - before)
         return counts
+
+
+@dataclass(frozen=True, slots=True)
+class SealedUpTo:
+    """How much of a journal the lake holds; `hop_at_us` is when the first hop happened that it lacks."""
+
+    size: int
+    hop_at_us: int | None
+
+    def is_behind(self, now: int) -> bool:
+        """Whether that hop has waited for too long."""
+        return self.hop_at_us is not None and (now - self.hop_at_us) / 1e6 > SEALED_WITHIN_S
 
 
 def _word(words: Any, code: int) -> str:
@@ -99,6 +140,8 @@ class Live:
         self._site = site
         self._followers: dict[Path, Follower] = {}
         self._unreadable: dict[Path, str] = {}
+        self._sealed: dict[str, SealedUpTo] = {}
+        self._lake_seen_s = -LOOK_AT_LAKE_EVERY_S
 
     def look(self) -> dict[str, Any]:
         """The present state, as plain data."""
@@ -108,7 +151,10 @@ class Live:
         for number, follower in enumerate(followers, start=1):
             # everybody gets a share; what one does not use is left for those behind
             follower.look(now_s, now_s + SECONDS_PER_LOOK * number / len(followers))
-        servers = [_describe(follower, now_s) for follower in followers]
+        self._look_at_lake(now_s)
+        sealed = {each.reader.identity.server: self._sealed_up_to(each) for each in followers}
+        servers = [_describe(each, now_s, sealed[each.reader.identity.server]) for each in followers]
+        servers.sort(key=lambda server: (STATES.index(server["state"]), server["server"]))
         damaged = [
             {"file": name_of(path), "server": None, "text": text} for path, text in sorted(self._unreadable.items())
         ]
@@ -124,6 +170,33 @@ class Live:
             "servers": servers,
             "damaged": damaged,
         }
+
+    def _look_at_lake(self, now_s: float) -> None:
+        """Learn now and then how much of each journal the lake holds; a lake that cannot be read is said elsewhere."""
+        if self._site.lake is None or now_s - self._lake_seen_s < LOOK_AT_LAKE_EVERY_S:
+            return
+        self._lake_seen_s = now_s
+        with contextlib.suppress(DovetailError, OSError):
+            self._sealed = {
+                source.server: SealedUpTo(source.size, None) for source in open_lake(self._site.lake, damages=[])
+            }
+
+    def _sealed_up_to(self, follower: Follower) -> SealedUpTo | None:
+        known = self._sealed.get(follower.reader.identity.server)
+        if self._site.lake is None or follower.damage:
+            return None
+        size = known.size if known is not None else 0
+        if size >= follower.size:
+            return SealedUpTo(size, None)
+        if known is not None and known.hop_at_us is not None:
+            return known
+        with contextlib.suppress(DovetailError):
+            row = follower.reader.one(
+                "SELECT last_at_us FROM commits WHERE first_seq <= ? ORDER BY first_seq DESC LIMIT 1", (size,)
+            )
+            known = SealedUpTo(size, row[0] if row else None)
+            self._sealed[follower.reader.identity.server] = known
+        return known
 
     def close(self) -> None:
         """Release the files."""
@@ -153,10 +226,13 @@ def _inode_of(path: Path) -> int | None:
         return None
 
 
-def _describe(follower: Follower, now_s: float) -> dict[str, Any]:
+def _describe(follower: Follower, now_s: float, sealed: SealedUpTo | None) -> dict[str, Any]:
     identity = follower.reader.identity
     return {
         "server": identity.server,
+        "name": name_server_briefly(identity.server),
+        "state": follower.state(now_s, sealed),
+        "sealed": None if sealed is None else sealed.size,
         "fabric": str(identity.fabric),
         "file": name_of(follower.path),
         "hops": follower.size,

@@ -203,7 +203,8 @@ def draw(story: Story, sources: Sequence[HopSource]) -> str:
         ]
     servers = {hop.server for hops in evidence.hops.values() for hop in hops}
     arrows = [arrow for address in evidence.hops for arrow in trace_arrows(address, roles[address], evidence, servers)]
-    arrows.sort(key=lambda arrow: arrow.at_us)
+    order = list(ROLES.values())
+    arrows.sort(key=lambda arrow: (arrow.at_us, order.index(arrow.role)))  # within one turn: the question first
     references = [
         Reference(child=each.address, parent=story.address, relation=each.relation)
         if each.is_child

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlencode
 
 import msgspec
 
+from dovetail.dashboard.audit import Verdict
 from dovetail.dashboard.markup import Html, h, lines, table, text
 from dovetail.dashboard.message import Relative, Story
 from dovetail.dashboard.pages import page
 from dovetail.model.hop import Hop
+from dovetail.report.sequence import ROLES
 from dovetail.report.text import name_briefly, write_duration, write_time
+from dovetail.report.waterfall import draw_waterfall
 
 MAX_RAW_SHOWN = 64 << 10
 MAX_DECODED_CHARS = 128 << 10
@@ -28,39 +32,53 @@ _WORDS = {
 }
 
 
-def message_page(story: Story, picture: str) -> Html:
-    """Everything about one message."""
+def message_page(story: Story, picture: str, verdicts: Sequence[Verdict] = ()) -> Html:
+    """Everything about one message, first of all what the audit says of it."""
     own = story.address.hex()
     short = name_briefly(story.address, story.fabric.name)
     info = story.info
     size = next((hop.size for hop in story.hops if hop.size is not None), None)
+    role = ROLES.get(info.role) if info is not None and info.role is not None else None
     facts = [
         ("address", h("code", story.name)),
         ("fabric", story.fabric.name),
+        *((("role", f"{role}, a response in a chain"),) if role is not None else ()),
         ("type", text(info.type) if info else "unknown"),
         ("id", h("code", text(info.id)) if info else "–"),
         ("sender", text(info.sender) if info and info.sender else "–"),
         ("size", "unknown" if size is None else f"{size:,} bytes"),
         ("seen", _seen(story)),
     ]
-    links = [h("a", "Receipt", href=f"/message/{own}/receipt", class_="button", id="receipt")]
+    links = [
+        h("button", "Copy address", type="button", class_="button", data_copy=story.name),
+        h("button", "Copy command", type="button", class_="button", data_copy=f"dovetail audit why {story.name}"),
+        h("a", "Receipt", href=f"/message/{own}/receipt", class_="button", id="receipt"),
+    ]
     if story.raw is not None:
         links.append(h("a", "Raw bytes", href=f"/message/{own}/raw", class_="button"))
     return page(
         f"Message {short}",
         h(
             "section",
-            h("h1", f"Message {short}…"),
+            h("h1", f"Message {short}…" if role is None else f"Message {short}…, {role}"),
+            *(h("p", text(verdict.words), class_=f"verdict {verdict.kind}") for verdict in verdicts),
             h("dl", *(part for name, value in facts for part in (h("dt", name), h("dd", value))), class_="facts"),
             h("p", *links, class_="buttons"),
             *(h("p", text(f"{damage.where}: {damage.text}"), class_="problem") for damage in story.damages),
             class_="hero",
         ),
-        h("section", h("h2", "Its way"), h("figure", h("div", Html(picture), class_="scroll"), class_="picture")),
+        h(
+            "section",
+            h("h2", "Its way"),
+            h("figure", h("div", Html(picture), class_="scroll", tabindex="0"), class_="picture"),
+            h("h3", "Time at each server"),
+            h("figure", h("div", Html(draw_waterfall(story.hops)), class_="scroll", tabindex="0"), class_="picture"),
+        ),
         _hops(story),
         _relatives(story),
         _decoded(story),
         _raw(story),
+        kind="message",
     )
 
 
@@ -68,7 +86,10 @@ def _seen(story: Story) -> str:
     first, last = story.hops[0], story.hops[-1]
     servers = len({hop.server for hop in story.hops})
     words = f"{write_time(first.at_us)}, {story.hops_in_all:,} hops at {servers} server{'' if servers == 1 else 's'}"
-    return words if last is first else f"{words} in {write_duration(last.at_us - first.at_us)}"
+    if last is first:
+        return words
+    took = last.at_us - first.at_us
+    return f"{words} in {write_duration(took)}" if took else f"{words} within one turn"
 
 
 def _hops(story: Story) -> Html:
@@ -76,7 +97,7 @@ def _hops(story: Story) -> Html:
     rows = (
         (
             h("td", write_time(hop.at_us), class_="time"),
-            h("td", f"+{write_duration(hop.at_us - begun)}", class_="number"),
+            h("td", f"+{write_duration(hop.at_us - begun)}" if hop.at_us != begun else "", class_="number"),
             h("td", text(hop.server), class_="name"),
             h("td", f"{hop.seq:,}", class_="number"),
             h("td", stage_chip(hop)),

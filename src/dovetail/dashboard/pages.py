@@ -59,15 +59,17 @@ def page(title: str, *content: object, active: str = "", kind: str = "") -> Html
 def live_page() -> Html:
     """What the servers do now; everything on it comes by events."""
     tiles = h(
-        "dl",
+        "div",
         *(
-            h("div", h("dt", name), h("dd", "–", id=f"tile-{key}"))
-            for key, name in (
-                ("hops", "hops in all journals"),
-                ("rate", "hops per second"),
-                ("servers", "servers"),
-                ("refused", "refused"),
-                ("alerts", "alerts"),
+            h("a", h("span", name), h("strong", "–", id=f"tile-{key}"), class_="tile", href=target)
+            for key, name, target in (
+                ("hops", "hops in all journals", "/search?all=1"),
+                ("rate", "hops per second", "#servers"),
+                ("servers", "servers", "#servers"),
+                ("refused", "refused", "#reasons"),
+                ("now", "not well now", "#alerts"),
+                ("errors", "errors, by the audit", "/audit?severity=error#findings"),
+                ("warnings", "warnings, by the audit", "/audit?severity=warning#findings"),
             )
         ),
         class_="tiles",

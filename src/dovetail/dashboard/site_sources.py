@@ -101,7 +101,7 @@ class Site:
         """All sources by server, and what could not be opened. A server in both is read from its journal."""
         damages: list[Damage] = []
         with contextlib.ExitStack() as stack:
-            sealed = {source.server: source for source in _open_lake(self.lake, damages)}
+            sealed = {source.server: source for source in open_lake(self.lake, damages)}
             sources: dict[str, HopSource] = {}
             files = self.files()
             if len(files) > MAX_SOURCES:
@@ -136,7 +136,7 @@ def _open_journal(stack: contextlib.ExitStack, path: Path, sealed: Mapping[str, 
     return JournalWithLake(reader, sealed.get(reader.identity.server))
 
 
-def _open_lake(lake: Path | None, damages: list[Damage]) -> list[HopSource]:
+def open_lake(lake: Path | None, damages: list[Damage]) -> list[HopSource]:
     """Each server of a lake by itself: the bad manifest of one hides no other."""
     if lake is None:
         return []

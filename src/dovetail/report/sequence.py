@@ -60,7 +60,8 @@ def draw_sequence(arrows: Sequence[Arrow], references: Sequence[Reference] = (),
     is_labelled = any(arrow.mark == "made" and arrow.source == actors[-1] for arrow in shown)
     right = left + (max(len(actors), 1) - 1) * _COLUMN + (_MADE_LABEL if is_labelled else 34)
     lanes = max((lane for *_, lane in arcs), default=0)
-    width = right + (_ARC_STEP * (lanes + 2) if arcs else _COLUMN / 2)
+    boxes = left + (max(len(actors), 1) - 0.5) * _COLUMN
+    width = max(right + (_ARC_STEP * (lanes + 2) if arcs else _COLUMN / 2), boxes)
     bottom = _HEADER + (len(shown) + 0.6) * _ROW
     left_out = len(arrows) - len(shown)
     parts = [_draw_actor(actor, x, bottom) for actor, x in places.items()]

@@ -32,7 +32,7 @@ function time(us) {
 }
 
 function table(columns, rows, kind) {
-  const isNumber = (place) => rows.length > 0 && rows[0].children[place]?.className === "number";
+  const isNumber = (place) => rows.length > 0 && rows[0].children[place]?.classList.contains("number");
   const head = make("tr", {}, ...columns.map((name, place) => make("th", { scope: "col", class: isNumber(place) && "number" }, name)));
   const body = make("tbody", {}, ...rows);
   return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: kind }, make("thead", {}, head), body));
@@ -57,7 +57,7 @@ function sparkline(history) {
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("class", history.some((value) => value) ? "spark" : "spark still");
   svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `new hops in the last two minutes, at most ${top} in two seconds`);
+  svg.setAttribute("aria-label", `new hops in the last 15 minutes, at most ${top} in 15 seconds`);
   history.forEach((value, place) => {
     if (!value) return;
     const bar = document.createElementNS(SVG, "rect");
@@ -72,22 +72,48 @@ function stageKind(stage) {
   return { rejected: "error", undeliverable: "error", expired: "warning", delivered: "proven" }[stage];
 }
 
-function serverCard(server) {
+const STATE_KINDS = { damaged: "bad", unsigned: "bad", "sealing behind": "unsure", writing: "good", idle: "still" };
+
+function age(us, now) {
+  if (us === null) return "never";
+  const seconds = Math.max(0, Math.round((now - us) / 1e6));
+  if (seconds < 120) return `${seconds} s ago`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min ago`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} days ago`;
+}
+
+// on a narrow screen the heads of the table are gone: the label stands before the value
+function labelled(label, element) {
+  element.dataset.label = label;
+  return element;
+}
+
+const unfolded = new Set();
+
+function serverRow(server, now) {
   const stages = Object.entries(server.stages).map(([stage, number]) =>
     make("a", { class: `chip ${stageKind(stage) || ""}`.trim(), href: link({ server: server.server, stage }) }, `${stage} ${count(number)}`));
-  const unsigned = server.hops - server.signed;
-  const behind = server.counted < server.hops ? `counted ${count(server.counted)} of ${count(server.hops)} hops so far` : null;
-  return make("article", { class: "server", "data-server": visible(server.server) },
-    make("h3", {}, chip(server.fabric), " ", make("a", { href: link({ server: server.server, all: "1" }) }, server.server)),
-    make("dl", { class: "numbers" },
-      make("div", {}, make("dt", {}, "hops"), make("dd", { class: "hops" }, count(server.hops))),
-      make("div", {}, make("dt", {}, "per second"), make("dd", {}, server.rate.toLocaleString("en"))),
-      make("div", {}, make("dt", {}, "not yet signed"), make("dd", {}, count(unsigned)))),
-    sparkline(server.history),
-    make("p", { class: "stages" }, ...stages),
-    behind ? make("p", { class: "quiet" }, behind) : null,
-    make("p", { class: "quiet" }, `last hop ${time(server.last_at_us)} · ${server.file}`),
-    server.damage ? make("p", { class: "problem" }, `damaged: ${server.damage}`) : null);
+  const remarks = [
+    server.counted < server.hops ? `counted ${count(server.counted)} of ${count(server.hops)} hops so far` : null,
+    server.sealed !== null && server.sealed < server.hops ? `${count(server.hops - server.sealed)} hops not sealed yet` : null,
+  ].filter(Boolean);
+  const details = make("details", { open: unfolded.has(server.server) && "" }, make("summary", {}, "Stages"),
+    make("p", { class: "stages" }, ...stages), ...remarks.map((words) => make("p", { class: "quiet" }, words)));
+  details.addEventListener("toggle", () => (details.open ? unfolded.add(server.server) : unfolded.delete(server.server)));
+  const name = make("a", { href: link({ server: server.server, all: "1" }), title: visible(server.server) }, server.file.replace(/(\/journal\.db|\.journal|\.db)$/, ""));
+  return make("tr", { class: "server", "data-server": visible(server.server), "data-state": server.state },
+    cell(make("span", { class: `state ${STATE_KINDS[server.state]}` }, server.state)),
+    cell(make("div", {}, name, " ", make("span", { class: "quiet" }, `${server.fabric} · ${server.name}`), details,
+      server.damage ? make("div", { class: "problem" }, `damaged: ${server.damage}`) : null), "name"),
+    cell(make("div", {}, make("span", { class: "rate" }, server.rate.toLocaleString("en")), sparkline(server.history)), "number"),
+    labelled("hops", cell(count(server.hops), "number hops")),
+    labelled("not signed yet", cell(count(server.hops - server.signed), "number")),
+    labelled("newest hop", cell(make("span", { title: time(server.last_at_us) }, age(server.last_at_us, now)), "time")));
+}
+
+function drawServers([servers, now]) {
+  if (!servers.length) return [make("p", { class: "quiet" }, "no journal here yet")];
+  return [table(["state", "server", "hops per second", "hops", "not signed yet", "newest hop"], servers.map((server) => serverRow(server, now)), "servers")];
 }
 
 function link(given) {
@@ -109,10 +135,27 @@ function drawGauges(endpoints) {
 }
 
 function drawAlerts(alerts) {
-  return [table(["", "about", "what"], alerts.map((alert) => make("tr", {},
-    cell(chip(alert.what, alert.severity || "error")),
-    cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : alert.about, "name"),
-    cell(alert.text, "detail"))), "stack")];
+  return [table(["severity", "about", "what", "first seen", "last seen", "newest message"], alerts.map((alert) => make("tr", {},
+    cell(chip(alert.severity, alert.severity)),
+    cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : `${alert.what} ${alert.about}`, "name"),
+    cell(alert.text, "detail"),
+    cell(alert.first_us === null ? "" : time(alert.first_us).slice(0, 19), "time"),
+    cell(alert.last_us === null ? "" : time(alert.last_us).slice(0, 19), "time"),
+    cell(alert.message ? make("a", { href: `/message/${alert.message}` }, make("code", {}, alert.message.slice(0, 12))) : ""))), "stack alerts")];
+}
+
+const NEWEST_HOP_LIMIT_US = 300e6;
+
+function showPulse(state) {
+  const newest = Math.max(...state.servers.map((server) => server.last_at_us || 0), 0);
+  const isOld = !newest || state.at_us - newest > NEWEST_HOP_LIMIT_US;
+  byId("pulse").textContent = newest ? `page connected; newest hop ${age(newest, state.at_us)}` : "page connected; no hop yet";
+  byId("pulse").className = `pulse ${isOld ? "unsure" : "good"}`;
+}
+
+function setTile(id, number, kind) {
+  byId(id).textContent = count(number);
+  byId(id).parentElement.className = `tile ${number ? kind : "good"}`;
 }
 
 function showLive(state) {
@@ -122,30 +165,44 @@ function showLive(state) {
   byId("tile-rate").textContent = state.rate.toLocaleString("en");
   byId("tile-servers").textContent = count(state.servers.length);
   byId("tile-refused").textContent = count(reasons.reduce((sum, row) => sum + row[2], 0));
-  byId("tile-alerts").textContent = count(state.alerts.length);
-  byId("tile-alerts").parentElement.className = state.alerts.length ? "bad" : "good";
+  setTile("tile-now", state.now, "bad");
+  setTile("tile-errors", state.errors, "bad");
+  setTile("tile-warnings", state.warnings, "unsure");
+  showPulse(state);
   byId("alerts-section").hidden = !state.alerts.length;
   byId("gauges-section").hidden = !state.gauges.length;
   fill("alerts", state.alerts, drawAlerts);
   fill("reasons", reasons, drawReasons);
   fill("gauges", state.gauges, drawGauges);
-  fill("servers", state.servers, (servers) => servers.length ? servers.map(serverCard) : [make("p", { class: "quiet" }, "no journal here yet")]);
+  // ages grow by the second: they are part of what has changed
+  fill("servers", [state.servers, Math.floor(state.at_us / 1e6) * 1e6], drawServers);
 }
 
 function startLive() {
-  const pulse = byId("pulse");
   const events = new EventSource("/api/events");
   events.onmessage = (event) => {
-    const state = JSON.parse(event.data);
-    pulse.textContent = `live ${time(state.at_us).slice(11, 19)}`;
-    pulse.className = "pulse good";
-    showLive(state);
+    showLive(JSON.parse(event.data));
   };
   events.onerror = () => {
-    pulse.textContent = "connection lost, trying again";
-    pulse.className = "pulse bad";
+    byId("pulse").textContent = "page not connected, trying again";
+    byId("pulse").className = "pulse bad";
   };
   addEventListener("pagehide", () => events.close());
+}
+
+// ---- message
+
+function startMessage() {
+  for (const button of document.querySelectorAll("button[data-copy]")) {
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(button.dataset.copy);
+        button.textContent = "Copied";
+      } catch {
+        button.after(make("code", {}, button.dataset.copy)); // no clipboard here: show it, to be copied by hand
+      }
+    });
+  }
 }
 
 // ---- search
@@ -247,5 +304,5 @@ for (const form of document.querySelectorAll("form[role=search]")) {
 }
 addEventListener("pageshow", () => document.querySelectorAll("form[role=search] :disabled").forEach((field) => { field.disabled = false; }));
 
-const start = { live: startLive, search: startSearch, login: startLogin }[document.body.dataset.page];
+const start = { live: startLive, message: startMessage, search: startSearch, login: startLogin }[document.body.dataset.page];
 if (start) start();
