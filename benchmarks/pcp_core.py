@@ -15,7 +15,6 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import Sequence
 
 from dovetail.model.times import time_text
 from dovetail.model.wire import Frame, SendFrames
@@ -61,13 +60,11 @@ class World:
         """What a shell does in one turn; returns how many messages were to be written."""
         self.broker.receive_frames(fed, NOW)
         written = 0
-        last: Sequence[bytes] | None = None
         for item in self.broker.to_send():
             if isinstance(item, SendFrames):
-                if item.frames is not last:
-                    last = item.frames
-                    encode_frames(item.frames, False)
-                written += len(item.frames)
+                encode_frames(item.frames, False)
+                for _ in item.links:
+                    written += len(item.frames)
         self.broker.events()
         return written
 

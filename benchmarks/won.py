@@ -133,7 +133,7 @@ class Trio:
             target.receive_accepted(name, kind, self.now)
             core.receive_opened(item.link, self.now)
         elif isinstance(item, SendFrames):
-            number, name = self.peers[self.cores.index(core), item.link]
+            number, name = self.peers[self.cores.index(core), item.links[0]]
             self.cores[number].receive_frame(item.frames[0], name, self.now)
 
 

@@ -57,7 +57,7 @@ def run() -> None:
                     cores[item.destination].receive_accepted(there, kind, NOW)
                     core.receive_opened(item.link, NOW)
                 elif isinstance(item, SendFrames):
-                    target, link = peers[name, item.link]
+                    target, link = peers[name, item.links[0]]
                     cores[target].receive_frame(item.frames[0], link, NOW)
 
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from dovetail.dashboard.gauges import Endpoint, ask, parse_endpoint
 from dovetail.model.errors import UsageError
-from dovetail.runtime.metrics import Health, MetricsServer
+from dovetail.runtime.metrics import MetricsServer
 
 
 def test_reads_what_a_server_tells():
@@ -19,7 +19,7 @@ def test_reads_what_a_server_tells():
     Gauge("python_things", "Of no interest.", registry=registry).set(1)
 
     async def run():
-        server = MetricsServer(registry, lambda: Health(True, "well"))
+        server = MetricsServer(registry, lambda: "ok")
         port = await server.start("127.0.0.1", 0)
         try:
             return await asyncio.to_thread(ask, (Endpoint("peer", f"http://127.0.0.1:{port}/metrics"),))

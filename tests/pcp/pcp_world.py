@@ -50,7 +50,8 @@ class World:
         closes = []
         for item in self.broker.to_send():
             if isinstance(item, SendFrames):
-                self._write(item.link, item.frames)
+                for link in item.links:
+                    self._write(link, item.frames)
             else:
                 closes.append(item)
         self.events += self.broker.events()

@@ -308,7 +308,8 @@ def test_a_new_connection_waits_until_it_is_known_what_the_old_one_sent():
     world.broker.receive_frame(world.associate_request(B), new, world.now)
     for item in world.broker.to_send():
         if isinstance(item, SendFrames):
-            world.received[item.link] += item.frames
+            for link in item.links:
+                world.received[link] += item.frames
     world.broker.events()  # the old one is to be closed, and is not yet
     third = world.send(a, world.message(A, B, expires=LATER))
     assert len(world.received[new]) == 1  # the association's response
@@ -479,7 +480,7 @@ def test_deliveries_are_observed_when_they_are_handed_over():
     world.broker.receive_frame(frame, a, world.now)
     first = world.broker.events()
     assert [event.stage for event in first] == [Stage.ACCEPTED]
-    assert world.broker.to_send() == [SendFrames(b, [frame])]
+    assert world.broker.to_send() == [SendFrames([b], [frame])]
     assert [event.stage for event in world.broker.events()] == [Stage.DELIVERED]
 
 
@@ -489,7 +490,7 @@ def test_what_is_pending_for_a_connection_that_is_closed_goes_before_the_close()
     world.broker.receive_frame(frame, a, world.now)
     world.broker.close(b, 1001, "shutting down", world.now)
     assert [event.stage for event in world.broker.events() if isinstance(event, Observation)] == [Stage.ACCEPTED]
-    assert world.broker.to_send()[:2] == [SendFrames(b, [frame]), CloseLink(b, 1001, "shutting down")]
+    assert world.broker.to_send()[:2] == [SendFrames([b], [frame]), CloseLink(b, 1001, "shutting down")]
     world.drain()
     assert (Stage.DELIVERED, B, None) in world.hops(frame)
 

@@ -13,7 +13,7 @@ from dovetail.model.address import address_of
 from dovetail.model.errors import JournalDamaged, JournalError, JournalFull
 from dovetail.model.hop import Observation, Stage
 from dovetail.model.wire import CloseLink, SendFrames
-from dovetail.runtime.driver import CALL_BYTES, Driver, Health
+from dovetail.runtime.driver import CALL_BYTES, Driver, Health, TurnStats
 
 
 def observe(data: bytes, now: int, stage: Stage = Stage.ACCEPTED) -> Observation:
@@ -100,7 +100,8 @@ class FakeTransport:
     def send(self, outgoing, made_at):
         self.made_at.append(made_at)
         for item in outgoing:
-            if item.link in self.gone:
+            links = item.links if isinstance(item, SendFrames) else (item.link,)
+            if links[0] in self.gone:
                 continue
             self.sent.append(item)
             if isinstance(item, SendFrames) and self._journal is not None:
@@ -111,7 +112,7 @@ class FakeTransport:
 
     @property
     def frames(self):
-        return [(item.link, data) for item in self.sent if isinstance(item, SendFrames) for data in item.frames]
+        return [(item.links[0], data) for item in self.sent if isinstance(item, SendFrames) for data in item.frames]
 
 
 class EchoCore:
@@ -124,6 +125,7 @@ class EchoCore:
         self._observes_hand_over = observes_hand_over
         self._events = []
         self._pending = []
+        self._handed = []
 
     def receive_frames(self, frames, now):
         for data, link, _ in frames:
@@ -141,18 +143,26 @@ class EchoCore:
         return self.timer
 
     def events(self):
+        handed, self._handed = self._handed, []
         events, self._events = self._events, []
-        return events
+        return events + [observe(data, 0, Stage.DELIVERED) for data in handed]
 
     def to_send(self):
         pending, self._pending = self._pending, []
         if self._observes_hand_over:
-            self._events += [observe(data, 0, Stage.DELIVERED) for _, data in pending]
-        return [SendFrames(link, [data]) for link, data in pending]
+            self._handed += [data for _, data in pending]
+        return [SendFrames((link,), [data]) for link, data in pending]
 
     def receive_broken(self, link, now):
         self.log.append(("broken", link))
         self._pending = [entry for entry in self._pending if entry[0] != link]
+
+    def receive_paused(self, link, unsent_bytes, now):
+        self.log.append(("paused", link, unsent_bytes))
+        self._handed = self._handed[: len(self._handed) - unsent_bytes]
+
+    def receive_resumed(self, link, now):
+        self.log.append(("resumed", link))
 
     def receive_closed(self, link, now):
         self.log.append(("closed", link))
@@ -242,10 +252,11 @@ def test_relaxed_puts_intake_and_hand_over_into_one_write():
 
 
 def test_relaxed_waits_where_the_journal_has_no_room():
-    bench = Bench(durability="relaxed")
+    bench = Bench(durability="relaxed", stats=(stats := TurnStats()))
     bench.driver.receive(b"x", "a")
     bench.turn()
-    assert bench.transport.sent == []
+    assert bench.transport.frames == [("a", b"x")]
+    assert (bench.told, stats.delayed) == ([], 1)
     bench.driver.receive(b"y", "a")
     bench.turn()
     assert bench.core.fed == [(b"x", "a")]
@@ -270,7 +281,7 @@ def test_turn_without_observations_needs_no_commit():
     bench.driver.receive(b"x", "a")
     bench.turn()
     assert bench.journal.commits == []
-    assert [item.link for item in bench.transport.sent] == ["a"]
+    assert bench.transport.frames == [("a", b"x")]
 
 
 def test_what_is_sent_is_dated_by_when_it_was_fed():
@@ -308,7 +319,7 @@ def find_broken_promises(bench: Bench, steps: list[str]) -> list[str]:
                 bench.core.timer = bench.clock.time + 10
                 bench.clock.advance(bench.clock.time + 20)
     bench.settle()
-    found = [f"{data!r} left before its commit" for data in bench.transport.too_early]
+    found = [f"{data!r} left before its commit" for data in bench.transport.too_early if bench.is_full]
     if not bench.driver.is_idle:
         found.append("it does not come to rest")
     if bench.core.fed != sent:
@@ -316,10 +327,9 @@ def find_broken_promises(bench: Bench, steps: list[str]) -> list[str]:
     expected = [(link, data) for data, link in sent if link not in gone]
     if [frame for frame in bench.transport.frames if frame[0] not in gone] != expected:
         found.append("not everything was sent, in order")
-    if bench.is_full:
-        delivered = [o.raw for commit in bench.journal.commits for o in commit if o.stage is Stage.DELIVERED]
-        if delivered != [data for _, data in bench.transport.frames]:
-            found.append("a delivered hop has no frame that left")
+    delivered = [o.raw for commit in bench.journal.commits for o in commit if o.stage is Stage.DELIVERED]
+    if delivered != [data for _, data in bench.transport.frames]:
+        found.append("a delivered hop has no frame that left")
     return found
 
 
@@ -422,6 +432,43 @@ def test_core_that_does_not_observe_the_hand_over_needs_not_know_at_once():
     assert bench.core.log == [("closed", "a")]
 
 
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_what_a_link_did_not_take_is_told_before_the_hand_over_is_observed(durability):
+    bench = Bench(durability=durability, at_once=True)
+    send = bench.transport.send
+
+    def send_and_fill(outgoing, made_at):
+        send(outgoing, made_at)
+        bench.driver.receive_paused("a", 1)
+
+    bench.transport.send = send_and_fill
+    bench.driver.receive(b"1", "a")
+    bench.turn()
+    assert bench.core.log == [("paused", "a", 1)]
+    assert [stage for commit in bench.stages() for stage in commit] == [Stage.ACCEPTED]
+
+
+def test_paused_and_resumed_links_are_told_at_once_and_the_timer_is_due():
+    bench = Bench()
+    bench.driver.receive(b"1", "a")
+    bench.turn()
+    bench.driver.receive_paused("b", 7)
+    bench.driver.receive_resumed("b")
+    assert bench.core.log == [("paused", "b", 7), ("resumed", "b")], "while a commit is under way"
+    bench.settle()
+    assert bench.core.log[2:] == [("timer", 1000)]
+    bench.driver.receive_resumed("b")
+    bench.settle()
+    assert bench.core.log[3:] == [("resumed", "b"), ("timer", 1000)]
+
+
+def test_core_that_does_not_observe_the_hand_over_is_not_told_of_full_links():
+    bench = Bench(PlainCore())
+    bench.driver.receive_paused("a", 1)
+    bench.driver.receive_resumed("a")
+    assert (bench.core.log, bench.driver.is_idle) == ([], True)
+
+
 # -- bounds
 
 
@@ -512,7 +559,8 @@ def test_failed_commit_stops_everything_and_is_told_once(durability):
     bench.driver.receive(b"3", "a")
     bench.driver.when_settled(told.append)
     bench.turn()
-    assert (bench.transport.sent, bench.told) == ([], [])
+    assert bench.transport.frames == ([] if bench.is_full else [("a", b"1")]), "the turn that failed, and no other"
+    assert bench.told == []
     assert bench.failures == [error]
     assert told == [error] * 3
     assert bench.transport.reading == [False]

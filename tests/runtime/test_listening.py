@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry
 
 from dovetail.model.errors import ResourceBusy
 from dovetail.runtime.listening import listening
-from dovetail.runtime.metrics import Health, MetricsServer
+from dovetail.runtime.metrics import MetricsServer
 
 
 def start(host: str, port: int) -> int:
-    server = MetricsServer(CollectorRegistry(), lambda: Health(True, "ok"))
+    server = MetricsServer(CollectorRegistry(), lambda: "ok")
 
     async def run() -> int:
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dovetail.keys.authority import Authority, CertificateKind, Names, create_authority
 from dovetail.model.address import address_of
-from dovetail.model.errors import JournalBusy
+from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from dovetail.runtime.pcp_server import PcpServer
@@ -19,23 +19,30 @@ from system.pcp_raw import RawClient
 
 
 class MemoryJournal:
-    """Remembers observations; `append_async` waits until `release` is set; `is_busy` refuses once asked to."""
+    """Remembers observations; while `hold` holds it, commits wait for `release`."""
+
+    on_failure: Callable[[JournalError], None] | None = None
+    stalled: JournalError | None = None
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
-        self.release = asyncio.Event()
-        self.release.set()
-        self.is_busy = False
+        self._is_held = False
+        self._waiting: list[tuple[Sequence[Observation], Callable[[JournalError | None], None]]] = []
 
-    async def append_async(self, observations: Sequence[Observation]) -> int:
-        await self.release.wait()
-        self.observations += observations
-        return len(self.observations)
+    def commit(self, observations: Sequence[Observation], done: Callable[[JournalError | None], None]) -> None:
+        self._waiting.append((observations, done))
+        if not self._is_held:
+            self.release()
 
-    def write(self, observations: Sequence[Observation]) -> None:
-        if self.is_busy:
-            raise JournalBusy("full")
-        self.observations += observations
+    def hold(self) -> None:
+        self._is_held = True
+
+    def release(self) -> None:
+        self._is_held = False
+        waiting, self._waiting = self._waiting, []
+        for observations, done in waiting:
+            self.observations += observations
+            done(None)
 
     def hops_of(self, message: bytes) -> list[tuple[Stage, str | None, Reason | None]]:
         return [

@@ -203,13 +203,13 @@ def test_full_durability_holds_report_and_delivery_until_the_disk_has_the_messag
         async with broker(journal, durability="full") as server:
             a = await RawClient.associate(server.port, "pcp://a/controller")
             b = await RawClient.associate(server.port, "pcp://b/agent")
-            journal.release.clear()
+            journal.hold()
             a.send_v1("http://example.com/ping", [b.uri], b"1", destination_report=True)
             await asyncio.sleep(0.1)
             with pytest.raises(TimeoutError):
                 await b.receive_v1(0.1)
             before = len(journal.observations)
-            journal.release.set()
+            journal.release()
             await b.receive_v1()
             assert (await a.receive_v1())[0]["message_type"] == "http://puppetlabs.com/destination_report"
             await until(lambda: journal.observations[-1].stage is Stage.DELIVERED)
@@ -227,12 +227,12 @@ def test_full_durability_a_wire_that_breaks_during_the_commit_is_redelivered():
         async with broker(journal, durability="full") as server:
             a = await RawClient.associate(server.port, "pcp://a/controller")
             b = await RawClient.associate(server.port, "pcp://b/agent")
-            journal.release.clear()
+            journal.hold()
             message = a.send_v1("http://example.com/ping", [b.uri], b"1")
             await asyncio.sleep(0.1)
             b.writer.transport.abort()
             await until(lambda: len(server._connections) == 1)
-            journal.release.set()
+            journal.release()
             again = await RawClient.associate(server.port, "pcp://b/agent")
             assert (await again.receive_v1())[0]["id"] == message
             await until(lambda: any(seen.stage is Stage.REDELIVERED for seen in journal.observations))
@@ -250,14 +250,14 @@ def test_full_durability_what_was_sent_before_a_close_counts():
         journal = MemoryJournal()
         async with broker(journal, durability="full") as server:
             a = await RawClient.associate(server.port, "pcp://a/controller")
-            journal.release.clear()
+            journal.hold()
             for _ in range(3):
                 a.send_v1("http://example.com/ping", ["pcp://ghost/agent"], b"1")
                 await asyncio.sleep(0.02)
             await a.close()
             await asyncio.sleep(0.05)
             before = len(journal.observations)
-            journal.release.set()
+            journal.release()
             await until(lambda: sum(seen.stage is Stage.UNDELIVERABLE for seen in journal.observations) == 3)
             await until(lambda: server.broker.connection_count == 0)
         sent = [seen.message for seen in journal.observations[before:] if seen.stage is Stage.ACCEPTED]
@@ -278,12 +278,12 @@ def test_over_the_inbox_bound_nothing_is_read_the_loop_goes_on_and_nothing_is_lo
         async with broker(journal, durability="full") as server:
             a = await RawClient.associate(server.port, "pcp://a/controller")
             b = await RawClient.associate(server.port, "pcp://b/agent")
-            journal.release.clear()
+            journal.hold()
             ids = [a.send_v1("http://example.com/ping", [b.uri], bytes(1_000)) for _ in range(200)]
             await until(lambda: not server._is_reading)
             late = asyncio.ensure_future(RawClient.associate(server.port, "pcp://late/agent"))
             await until(lambda: len(server._connections) == 3)
-            journal.release.set()
+            journal.release()
             assert [(await b.receive_v1())[0]["id"] for _ in ids] == ids
             await late
             await until(lambda: server._is_reading)
@@ -297,13 +297,13 @@ def test_a_busy_journal_holds_traffic_and_loses_no_hop():
         async with broker(journal) as server:
             a = await RawClient.associate(server.port, "pcp://a/controller")
             b = await RawClient.associate(server.port, "pcp://b/agent")
-            journal.is_busy = True
+            journal.hold()
             first = a.send_v1("http://example.com/ping", [b.uri], b"1")
             assert (await b.receive_v1())[0]["id"] == first  # one turn is sent before it is written
             ids = [a.send_v1("http://example.com/ping", [b.uri], b"1") for _ in range(5)]
             with pytest.raises(TimeoutError):
                 await b.receive_v1(0.2)
-            journal.is_busy = False
+            journal.release()
             assert [(await b.receive_v1())[0]["id"] for _ in ids] == ids
             accepted = [seen for seen in journal.observations if seen.stage is Stage.ACCEPTED]
             assert len(accepted) == 2 + 6

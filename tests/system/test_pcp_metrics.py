@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dovetail.runtime.metrics import Health, MetricsServer
+from dovetail.runtime.metrics import MetricsServer
 from system.pcp_raw import RawClient
 from system.pcp_site import broker, scrape
 
@@ -41,11 +41,11 @@ def test_the_brokers_numbers_can_be_parsed():
 
 def test_health_and_everything_else():
     async def scenario() -> None:
-        health = Health(True, "ok")
+        health = "ok"
         server = MetricsServer(CollectorRegistry(), lambda: health)
         port = await server.start("127.0.0.1", 0)
         assert await scrape(port, "/healthz") == (200, "ok\n")
-        health = Health(False, "draining")
+        health = "draining"
         assert await scrape(port, "/healthz") == (503, "draining\n")
         assert (await scrape(port, "/elsewhere"))[0] == 404
         assert (await scrape(port, "/metrics?x=1"))[0] == 200
@@ -63,7 +63,7 @@ def test_health_and_everything_else():
 
 def test_a_request_without_end_is_dropped():
     async def scenario() -> None:
-        server = MetricsServer(CollectorRegistry(), lambda: Health(True, "ok"))
+        server = MetricsServer(CollectorRegistry(), lambda: "ok")
         port = await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"x" * 20_000)

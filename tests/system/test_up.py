@@ -104,7 +104,7 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
     with running(site.directory, "site.toml") as up:
         for name in ("pcp/broker", "swarm/test/peer", "seal"):
             up.await_line(f" {name}: running: ")
-        assert health(site.metrics) == (200, "well\n")
+        assert health(site.metrics) == (200, "ok\n")
         addresses = [
             site.run("swarm", "publish", "--dir", site.peer_directory, f"before {n}").strip() for n in range(3)
         ]
@@ -113,7 +113,7 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
             os.kill(up.pid_of(name), signal.SIGKILL)
             up.await_line(f" {name}: waiting: was killed by SIGKILL; starts again in ")
             up.await_line(f" {name}: running: ", count=2)
-        assert health(site.metrics) == (200, "well\n")
+        assert health(site.metrics) == (200, "ok\n")
         status = json_lines(site.run("swarm", "status", "--dir", site.peer_directory, "--json"))[0]
         assert status["messages"] == 3
         site.send("pcp://c/agent")
@@ -151,7 +151,7 @@ def test_sighup_makes_the_broker_read_its_rules_again_and_keeps_them_where_the_f
         message = ["http://example.com/x", "pcp://*/agent", "--url", url, "--as", "pcp://a/agent", "--report"]
         assert dovetail("pcp", "send", *message, cwd=site.directory).returncode != 0
         assert len(up.find(" pcp/broker: starting")) == 1
-        assert health(site.metrics) == (200, "well\n")
+        assert health(site.metrics) == (200, "ok\n")
 
 
 def test_when_the_supervisor_is_killed_nothing_stays_behind(site):

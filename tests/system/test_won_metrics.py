@@ -56,8 +56,8 @@ async def run_node(directory):
 
 def test_the_nodes_numbers_can_be_parsed(tmp_path):
     away, status, samples, health, stalled, server = asyncio.run(run_node(tmp_path))
-    assert (status, health) == (200, (200, "well\n"))
-    assert stalled == (503, "waiting for the journal\n")
+    assert (status, health) == (200, (200, "ok\n"))
+    assert stalled == (503, "waiting for the disk\n")
     assert samples["dovetail_won_messages_total", ("reason", ""), ("stage", "accepted")] == 2
     assert samples["dovetail_won_messages_total", ("reason", ""), ("stage", "created")] == 2
     assert samples["dovetail_won_atoms", ("state", "Active")] == 1

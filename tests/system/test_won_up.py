@@ -93,7 +93,7 @@ def test_killed_node_is_started_again_and_all_chains_complete():
                 up.await_line(f" won/localhost:{port}: running: ")
             uris, homes, numbers, health = asyncio.run(talk_while_one_is_killed(place, up))
             assert up.stop() == 0
-        assert health == [(200, "well\n")] * 2
+        assert health == [(200, "ok\n")] * 2
         for status, text in numbers:
             assert status == 200
             assert f'dovetail_won_chains{{state="complete"}} {ROUNDS + 1}.0' in text

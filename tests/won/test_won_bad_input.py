@@ -56,7 +56,7 @@ class Link:
         self.party.observations += [e for e in self.party.core.events() if hasattr(e, "stage")]
         answers = []
         for item in self.party.core.to_send():
-            if isinstance(item, SendFrames) and item.link == self.name:
+            if isinstance(item, SendFrames) and item.links == (self.name,):
                 answers += decode_bundle(item.frames[0]).messages
             elif isinstance(item, SendFrames):
                 self.pair.world._carry(self.party, item)

@@ -41,7 +41,7 @@ class PlainClient:
 
 
 def is_for(item, link):
-    return isinstance(item, SendFrames) and item.link == link
+    return isinstance(item, SendFrames) and item.links == (link,)
 
 
 def compose(pair, kind=T.CONNECTION, text="from a plain client"):

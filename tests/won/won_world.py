@@ -146,8 +146,8 @@ class World:
             target.peers[name] = (party, item.link)
             target.core.receive_accepted(name, kind, self.now)
             party.core.receive_opened(item.link, self.now)
-        elif isinstance(item, SendFrames) and item.link in party.peers:
-            other, link = party.peers[item.link]
+        elif isinstance(item, SendFrames) and item.links[0] in party.peers:
+            other, link = party.peers[item.links[0]]
             other.frames_in.append(item.frames[0])
             other.core.receive_frame(item.frames[0], link, self.now)
         elif isinstance(item, CloseLink) and item.link in party.peers:

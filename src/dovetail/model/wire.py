@@ -22,9 +22,9 @@ CLOSE_INTERNAL_ERROR = 1011
 
 
 class SendFrames(msgspec.Struct, frozen=True, gc=False):
-    """Frames for the other end of a link, in order. The sequence may be shared between links: only read it."""
+    """Frames for the other end of each of these links, in order; a fan-out is one of these."""
 
-    link: LinkId
+    links: Sequence[LinkId]
     frames: Sequence[bytes]
 
 

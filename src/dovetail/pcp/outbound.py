@@ -201,7 +201,7 @@ class Outbound:
         """Hand over: from here on the turn's messages are the shell's to write. Confirm what was flushed before."""
         ready = self._ready
         last_outgoing: list[OutgoingMessage] = []
-        payloads: list[bytes] = []
+        links: list[LinkId] = []
         for session in self._dirty:
             pending = session.pending
             if not pending:
@@ -213,10 +213,11 @@ class Outbound:
                     uris.append(alone[0])
                 else:
                     outgoing.uris = alone
-            if pending != last_outgoing:
-                payloads = [outgoing.payload for outgoing in pending]
-                last_outgoing = pending
-            ready.append(SendFrames(session.connection, payloads))
+            if pending == last_outgoing:
+                links.append(session.connection)
+            else:
+                last_outgoing, links = pending, [session.connection]
+                ready.append(SendFrames(links, [outgoing.payload for outgoing in pending]))
             session.pending, session.handed = session.handed, pending  # no list is made for it
         ready += self._closes
         self._closes.clear()

@@ -1,8 +1,8 @@
 """Drives one core: feeds it, journals what it observed, and sends only what the journal holds.
 
 Theory of operation. Whatever comes in during one turn of the event loop gathers in the inbox; the first of it plans a
-turn at the end. A turn feeds all of it, drains `events()`, commits the observations among them, and when that is done
-drains `to_send()`, hands it to the transport, tells the other events, and sets the timer.
+turn at the end. A turn feeds all of it, commits the observations among its `events()`, hands what `to_send()` gives to
+the transport, reports the other events, and sets the timer.
 
 The gate. While a commit is under way nothing is fed: the inbox waits, and its next turn is the next group commit. So
 the core is never ahead of the disk by more than one turn, and what `to_send()` gives after the commit is covered by it.
@@ -10,11 +10,12 @@ With an inbox over its bound the transport stops reading from all peers until th
 
     durability  order of a turn                        what a crash can lose
     full        feed, events, commit, to_send, send    nothing that left
-    relaxed     feed, to_send, events, commit, send    what the journal had only queued
+    relaxed     feed, to_send, send, events, commit    what the journal had only queued
 
-A core may observe the hand-over itself in `to_send()` (pcp does: `delivered`). With `full` those observations belong to
-the next turn, so the journal never says `delivered` of a frame that did not leave. `relaxed` promises nothing, and puts
-both into one write.
+A core may observe the hand-over (pcp does: `delivered`), once a frame has been sent and the transport has not said that
+it took less. With `full` those observations belong to the next turn, so the journal never says `delivered` of a frame
+that did not leave. `relaxed` promises nothing about a crash, and so intake and hand-over share one write; the gate
+closes only while the journal has no room.
 
 There is no asyncio here: clock, journal and transport are small interfaces that call back, all in one thread. So the
 simulator and the unit tests run this very class.
@@ -28,6 +29,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
+from dovetail.model.durations import Durations
 from dovetail.model.errors import DovetailError, JournalError
 from dovetail.model.hop import Observation
 from dovetail.model.wire import CLOSE_INTERNAL_ERROR, CloseLink, Frame, LinkId, Outgoing
@@ -35,6 +37,7 @@ from dovetail.model.wire import CLOSE_INTERNAL_ERROR, CloseLink, Frame, LinkId, 
 MAX_INBOX_BYTES: Final = 64 << 20
 CALL_BYTES: Final = 512
 """What a call counts for in the inbox."""
+TURN_BOUNDS_S: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 log = logging.getLogger("dovetail.driver")
 
@@ -76,10 +79,16 @@ class LinkCore(Core[E_co], Protocol[E_co]):
 
 @runtime_checkable
 class HandOverCore(Protocol):
-    """A core that observes the hand-over in `to_send`, and so must know at once that a link is gone."""
+    """A core that observes the hand-over of frames, and so must know at once what a link does not take."""
 
     def receive_broken(self, link: LinkId, now: int) -> None:
         """Hand over nothing more to this link; frames that came by it may still be fed before `receive_closed`."""
+
+    def receive_paused(self, link: LinkId, unsent_bytes: int, now: int) -> None:
+        """The link takes no more, and has not taken so much of what was sent: that is not handed over."""
+
+    def receive_resumed(self, link: LinkId, now: int) -> None:
+        """The link has taken everything; `handle_timer` is due."""
 
 
 class Journal(Protocol):
@@ -123,6 +132,14 @@ class Transport(Protocol):
         """Stop or go on reading from all peers."""
 
 
+class TurnStats:
+    """How long turns took, and how many waited for room in the journal (relaxed)."""
+
+    def __init__(self) -> None:
+        self.times = Durations(TURN_BOUNDS_S)
+        self.delayed = 0
+
+
 class Health(enum.StrEnum):
     """What `/healthz` of every server says."""
 
@@ -150,6 +167,7 @@ class Driver(Generic[E]):
         on_events: Callable[[list[E]], None],
         on_failure: Callable[[Exception], None],
         max_inbox_bytes: int = MAX_INBOX_BYTES,
+        stats: TurnStats | None = None,
     ) -> None:
         self._core = core
         self._journal = journal
@@ -160,6 +178,7 @@ class Driver(Generic[E]):
         self._on_failure = on_failure
         self._max_inbox_bytes = max_inbox_bytes
         self._hand_over = core if isinstance(core, HandOverCore) else None
+        self._stats = stats or TurnStats()
         self._inbox: list[Frame] = []
         self._inbox_bytes = 0
         self._calls: list[tuple[int, Action]] = []  # each after so many frames of the inbox
@@ -171,6 +190,7 @@ class Driver(Generic[E]):
         self._is_draining = False
         self._is_stopped = False
         self._is_due = False
+        self._is_handing_over = False  # what was sent is observed in the next turn
         self._timer: Cancellable | None = None
         self._timer_due: int | None = None
         self.failure: Exception | None = None
@@ -209,6 +229,19 @@ class Driver(Generic[E]):
         if self._is_gated and self._hand_over is not None:
             self._hand_over.receive_broken(link, self._clock.now())
         self.call(tell)
+
+    def receive_paused(self, link: LinkId, unsent_bytes: int) -> None:
+        """The link takes no more: told to the core at once, also from inside the transport's `send`."""
+        if self._hand_over is not None:
+            self._hand_over.receive_paused(link, unsent_bytes, self._clock.now())
+
+    def receive_resumed(self, link: LinkId) -> None:
+        """The link has taken everything: told to the core at once, and the timer is due."""
+        if self._hand_over is not None:
+            self._hand_over.receive_resumed(link, self._clock.now())
+            self._is_due = True
+            if not self._is_awaited:
+                self._plan()
 
     def when_settled(self, done: Callable[[Exception | None], None]) -> None:
         """Call `done` once all that was fed so far is committed and sent, or with what stopped the driver."""
@@ -283,41 +316,37 @@ class Driver(Generic[E]):
             now = self._clock.now()
             self._settling, self._waiters = self._waiters, []
             self._feed(now)
-            early = None if self._is_full else self._core.to_send()
+            self._is_handing_over = False
+            if not self._is_full and (outgoing := self._core.to_send()):
+                self._transport.send(outgoing, now)
             events = self._core.events()
             observations = [event for event in events if isinstance(event, Observation)]
             if observations and self._journal is not None:
                 self._is_gated = True
-                done = functools.partial(self._committed, events, len(observations), early, now)
-                self._journal.commit(observations, done)
+                self._journal.commit(observations, functools.partial(self._committed, events, len(observations), now))
+                if self._is_gated and not (self._is_full or self._is_stopped):
+                    self._stats.delayed += 1
             else:
-                self._release(events, len(observations), early, now)
+                self._release(events, len(observations), now)
         except Exception as error:
             self.fail(error)
 
-    def _committed(
-        self,
-        events: Sequence[E],
-        observed: int,
-        early: Sequence[Outgoing] | None,
-        now: int,
-        error: JournalError | None,
-    ) -> None:
+    def _committed(self, events: Sequence[E], observed: int, now: int, error: JournalError | None) -> None:
         if self._is_stopped:
             return
         if error is not None:
             self.fail(error)
             return
         try:
-            self._release(events, observed, early, now)
+            self._release(events, observed, now)
         except Exception as failure:
             self.fail(failure)
 
-    def _release(self, events: Sequence[E], observed: int, early: Sequence[Outgoing] | None, now: int) -> None:
+    def _release(self, events: Sequence[E], observed: int, now: int) -> None:
         """Everything observed is in the journal: send, tell, set the timer, and let the next turn begin."""
-        outgoing = self._core.to_send() if early is None else early
-        if outgoing:
+        if self._is_full and (outgoing := self._core.to_send()):
             self._transport.send(outgoing, now)
+            self._is_handing_over = self._hand_over is not None
         if observed != len(events):
             self._on_events([event for event in events if not isinstance(event, Observation)])
         settled, self._settling = self._settling, []
@@ -327,8 +356,8 @@ class Driver(Generic[E]):
             return
         self._arm()
         self._is_gated = False
-        # handing over may have been observed just now
-        if self._inbox or self._calls or self._waiters or self._is_due or (outgoing and self._is_full):
+        self._stats.times.observe((self._clock.now() - now) / 1_000_000)
+        if self._inbox or self._calls or self._waiters or self._is_due or self._is_handing_over:
             self._clock.call_soon(self._turn)
         else:
             self._is_awaited = False

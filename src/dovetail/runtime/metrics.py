@@ -1,7 +1,8 @@
 """Prometheus `/metrics` and `/healthz` over a tiny HTTP server; shared by all fabrics.
 
-A server hands over a registry and a function that tells its health. Only GET and HEAD of the two paths are answered; a
-request has a size limit and a time limit, and every answer closes its connection.
+A server hands over a registry and a function that tells its health: `ok`, or why it cannot do its work (`driver`). Only
+GET and HEAD of the two paths are answered; a request has a size limit and a time limit, and every answer closes its
+connection.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import contextlib
 import logging
 import platform
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
@@ -25,15 +25,10 @@ from dovetail.runtime.listening import listening
 
 MAX_REQUEST_BYTES = 8_192
 REQUEST_TIMEOUT_S = 5.0
+OK = "ok"
+"""What a server says that can do its work; anything else is the reason why not."""
 
 log = logging.getLogger("dovetail.metrics")
-
-
-class Health(NamedTuple):
-    """Whether a server can do its work, and in a word why not."""
-
-    is_well: bool
-    text: str
 
 
 def new_registry(*collectors: Collector) -> CollectorRegistry:
@@ -57,18 +52,18 @@ class _Build(Collector):
 class _HealthOf(Collector):
     """The answer of `/healthz` as a number."""
 
-    def __init__(self, health: Callable[[], Health]) -> None:
+    def __init__(self, health: Callable[[], str]) -> None:
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        value = int(self._health().is_well)
+        value = int(self._health() == OK)
         yield GaugeMetricFamily("dovetail_healthy", "1 where /healthz answers 200, else 0.", value=value)
 
 
 class MetricsServer:
     """Serves one registry; `start` it, and `stop` it when done."""
 
-    def __init__(self, registry: CollectorRegistry, health: Callable[[], Health]) -> None:
+    def __init__(self, registry: CollectorRegistry, health: Callable[[], str]) -> None:
         self._registry = registry
         self._health = health
         registry.register(_HealthOf(health))
@@ -114,7 +109,7 @@ class MetricsServer:
             reply = Reply(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
         elif path == b"/healthz":
             health = self._health()
-            reply = Reply(200 if health.is_well else 503, health.text.encode() + b"\n")
+            reply = Reply(200 if health == OK else 503, health.encode() + b"\n")
         else:
             reply = Reply(404, b"there are /metrics and /healthz\n")
         return reply.encode(is_head=method == b"HEAD")

@@ -9,19 +9,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dovetail.model.durations import Durations
 from dovetail.pcp.broker import Broker
+from dovetail.runtime.driver import TurnStats
 from dovetail.runtime.journal_metrics import histogram
 from dovetail.runtime.metrics import new_registry
 
 MAX_NAMED_CLIENTS = 100
-_TURN_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
 class BrokerCollector(Collector):
     """Collects what the core counts."""
 
-    def __init__(self, broker: Broker, turns: Durations) -> None:
+    def __init__(self, broker: Broker, turns: TurnStats) -> None:
         self._broker = broker
         self._turns = turns
 
@@ -54,7 +53,10 @@ class BrokerCollector(Collector):
         yield histogram(
             "dovetail_pcp_routing_seconds",
             "One turn: decode, authorise, route, journal and write all that came in it.",
-            self._turns,
+            self._turns.times,
+        )
+        yield CounterMetricFamily(
+            "dovetail_pcp_journal_delays", "Turns that waited for room in the journal.", value=self._turns.delayed
         )
 
 
@@ -62,7 +64,7 @@ class BrokerMetrics:
     """The registry of one broker: what the core counts, and what only the shell sees."""
 
     def __init__(self, broker: Broker) -> None:
-        self.turns = Durations(_TURN_BUCKETS)
+        self.turns = TurnStats()
         self.registry = new_registry(BrokerCollector(broker, self.turns))
         self.refused_upgrades = Counter(
             "dovetail_pcp_refused_upgrades", "Upgrades refused, by HTTP status.", ["status"], registry=self.registry
@@ -78,9 +80,6 @@ class BrokerMetrics:
         )
         self.handshake_seconds = Histogram(
             "dovetail_pcp_handshake_seconds", "From the upgrade to the association.", registry=self.registry
-        )
-        self.journal_delays = Counter(
-            "dovetail_pcp_journal_delays", "Turns that waited for room in the journal.", registry=self.registry
         )
         self.rule_changes = Counter(
             "dovetail_pcp_rule_changes", "Rules read again, by outcome.", ["outcome"], registry=self.registry

@@ -1,28 +1,23 @@
-"""The broker on sockets: feeds the core, journals what it saw, sends, and sets the timer again.
+"""The broker on sockets: what WebSockets, certificates, signals and revocation mean to it.
 
-Theory of operation. Messages that arrive in one turn of the event loop are collected in the inbox; the first of them
-plans one flush at the turn's end. The flush feeds them to the core, gives the observations to the journal, and writes
-to each connection once, without an `await`. Other events of a connection are fed at once, after what came before.
-
-The gate. With durability `full`, observations are appended and waited for; until the disk has them, the inbox is kept
-and nothing is sent. Connections that close meanwhile are told to the core, which keeps their messages. With `relaxed`
-durability the turn is sent first, so that what was accepted and delivered goes to the journal in one write, and the
-gate closes only while the journal's queue is at its bound: traffic waits for the disk, and no hop is lost.
+The driver feeds the core and journals what it observed (`driver`). Here are its links: what comes by them is handed to
+the driver, and what leaves is written to each of them once a turn. That the kernel takes no more for a link, or has
+taken everything, is told to the core at once, so that `delivered` means what the kernel took.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
-import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
-from dovetail.model.errors import ConfigError, DovetailError, JournalError
+from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.model.hop import Observation, Reason
-from dovetail.model.wire import CloseLink, Frame, LinkId, Outgoing, SendFrames
+from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.session import parse_mount
@@ -30,47 +25,37 @@ from dovetail.pcp.settings import PcpSettings, Rule, check_settings
 from dovetail.pcp.vocabulary import (
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
     CLOSE_GOING_AWAY,
-    CLOSE_LIMIT_EXCEEDED,
     CLOSE_NO_CERTIFICATE,
     CLOSE_REVOKED,
 )
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.driver import MAX_INBOX_BYTES, Driver, Health
 from dovetail.runtime.frames import Memory, encode_frames
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
-from dovetail.runtime.metrics import Health, MetricsServer
+from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal
+from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
 from dovetail.runtime.tls import RevocationList, ServerTls, common_name, serial_number
 from dovetail.runtime.websocket import LINGER_S, Accept, Limits, Link, LinkHandler, Request, listen
 
 REVOCATION_CHECK_S = 2.0
-RETRY_S = 0.01
 DRAIN_CHECK_S = 0.02
-MAX_INBOX_BYTES = 64 * 1024 * 1024
 MAX_UNASSOCIATED_BYTES = 64 * 1024
 
 log = logging.getLogger("dovetail.pcp")
 
 
-class Journal(Protocol):
-    """What the broker needs of a journal."""
-
-    async def append_async(self, observations: Sequence[Observation]) -> int: ...
-
-    def write(self, observations: Sequence[Observation]) -> None: ...
-
-
 class PcpServer(LinkHandler[LinkId]):
     """A broker that listens. `start` it, wait on `failed` or your own signal, then `stop` it."""
 
-    def __init__(self, settings: PcpSettings, journal: Journal | None = None) -> None:
+    def __init__(self, settings: PcpSettings, journal: CallingJournal | None = None) -> None:
         check_settings(settings)
         self.settings = settings
         self._journal = journal
-        self._is_full = journal is not None and settings.durability == "full"
         logs_messages = settings.access_log and access.isEnabledFor(logging.INFO)
         self.broker = Broker(settings, lambda: str(uuid.uuid4()), logs_messages=logs_messages)
         self.metrics = BrokerMetrics(self.broker)
@@ -85,17 +70,8 @@ class PcpServer(LinkHandler[LinkId]):
         self.memory = Memory(settings.total_queue_bytes)
         self._metrics_server = MetricsServer(self.metrics.registry, self.health)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_planned = False
-        self._is_gated = False
         self._is_reading = True
         self._is_draining = False
-        self._inbox: list[Frame] = []
-        self._inbox_bytes = 0  # counted only while it is gated
-        self._closed_while_gated: list[tuple[LinkId, int]] = []
-        self._now = 0
-        self._turn_began = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due: int | None = None
         self.port = 0
         self.metrics_port: int | None = None
         self.failed: asyncio.Future[None] | None = None
@@ -107,6 +83,19 @@ class PcpServer(LinkHandler[LinkId]):
         settings = self.settings
         self._loop = asyncio.get_running_loop()
         self.failed = self._loop.create_future()
+        journal = None if self._journal is None else LoopJournal(self._journal, lambda error: self.driver.fail(error))
+        self.driver: Driver[Event] = Driver(
+            self.broker,
+            journal,
+            self,
+            LoopClock(),
+            durability=settings.durability,
+            on_events=self._act,
+            on_failure=self._fail,
+            max_inbox_bytes=MAX_INBOX_BYTES,
+            stats=self.metrics.turns,
+        )
+        self.frame = self.driver.receive  # type: ignore[method-assign]  # the hot path
         if not settings.insecure_plain:
             authority = settings.authority or ""
             self._tls = ServerTls(settings.certificate or "", settings.key or "", authority)
@@ -134,6 +123,7 @@ class PcpServer(LinkHandler[LinkId]):
             ),
             memory=self.memory,
         )
+        self.driver.start()
         self.metrics.registry.register(LinkCollector(self._acceptor, self.memory))
         self.port = self._acceptor.port
         scheme = "ws" if settings.insecure_plain else "wss"
@@ -141,18 +131,15 @@ class PcpServer(LinkHandler[LinkId]):
 
     async def stop(self) -> None:
         """Take no more connections, write what is queued as far as it goes in time, close. Safe to call twice."""
-        if self._is_draining:
+        if self._is_draining or self.failed is None:
             return
         self._is_draining = True
+        self.driver.drain()
         if self._acceptor is not None:
             self._acceptor.close()
         deadline = self._loop.time() + self.settings.drain_timeout_ms / 1000
         await self._wait_until(lambda: not (self._is_busy() or self._unwritten_bytes()), deadline)
-        self._now = now_us()
-        self._feed()
-        for connection in list(self._connections):
-            self.broker.close(connection, CLOSE_GOING_AWAY, "shutting down", self._now)
-        self._plan()
+        self.driver.call(self._close_all)
         # what was handed over is journaled as delivered or not once the connections are closed
         await self._wait_until(lambda: not (self._is_busy() or self._connections), self._loop.time() + LINGER_S)
         for remaining in list(self._connections.values()):
@@ -160,8 +147,7 @@ class PcpServer(LinkHandler[LinkId]):
         await self._wait_until(lambda: not (self._is_busy() or self._connections), self._loop.time() + LINGER_S)
         for task in tuple(self._tasks):
             task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.driver.stop()
         await self._metrics_server.stop()
         log.info("stopped")
 
@@ -170,15 +156,19 @@ class PcpServer(LinkHandler[LinkId]):
             await asyncio.sleep(DRAIN_CHECK_S)
 
     def _is_busy(self) -> bool:
-        return self._is_planned or self._is_gated or bool(self.broker.backlogs())
+        return self.driver.failure is None and (not self.driver.is_idle or bool(self.broker.backlogs()))
+
+    def _close_all(self, now: int) -> None:
+        for connection in list(self._connections):
+            self.broker.close(connection, CLOSE_GOING_AWAY, "shutting down", now)
 
     def health(self) -> Health:
         """What `/healthz` says."""
-        if self._is_draining:
-            return Health(False, "draining")
-        if self.failed is not None and self.failed.done():
-            return Health(False, "the journal failed")
-        return Health(True, "ok")
+        return self.driver.health
+
+    def _fail(self, error: Exception) -> None:
+        if self.failed is not None and not self.failed.done():
+            self.failed.set_exception(error)
 
     def _unwritten_bytes(self) -> int:
         return sum(link.unsent_bytes for link in self._connections.values())
@@ -221,35 +211,22 @@ class PcpServer(LinkHandler[LinkId]):
                     return
                 self._serials[connection] = serial
         self._connections[connection] = link
-        if not self._is_reading:
-            link.set_reading(False)
+        link.set_reading(self._is_reading)
         if mount.version == 2:
             self._texts.add(connection)
         else:
             self._opened_at[connection] = self._loop.time()
-        self._plan()
-        self._feed()
-        self.broker.receive_opened(connection, name, label, self._now)
+        self.driver.call(lambda now: self._tell_opened(link, name, label, now))
+
+    def _tell_opened(self, link: Link, name: str | None, path: str, now: int) -> None:
+        self.broker.receive_opened(link.id, name, path, now)
+        if link.unsent_bytes:  # it got full before the core knew it
+            self.broker.receive_paused(link.id, 0, now)
 
     def _refuse(self, link: Link, name: str, code: int, detail: str) -> None:
         log.warning("connection refused peer=%s certificate=%s: %s", link.peer, name, detail)
         self.metrics.closes.labels(str(code)).inc()
         link.close(code, detail)
-
-    def frame(self, data: bytes, link: LinkId, is_text: bool) -> None:
-        """A whole message; the hot path."""
-        if not self._is_planned:
-            self._plan()
-        self._inbox.append((data, link, is_text))
-        if self._is_gated:
-            self._inbox_bytes += len(data)
-            if self._inbox_bytes > MAX_INBOX_BYTES and self._is_reading:
-                self._set_reading(False)  # the disk is slower than the network: let TCP slow the senders down
-
-    def _set_reading(self, wanted: bool) -> None:
-        self._is_reading = wanted
-        for link in self._connections.values():
-            link.set_reading(wanted)
 
     def pinged(self, link: LinkId) -> None:
         """A ping or a pong."""
@@ -257,203 +234,75 @@ class PcpServer(LinkHandler[LinkId]):
 
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
         """A message that was not taken in whole."""
-        self._plan()
-        self._feed()
-        self.broker.receive_refused(data, link, self._now, reason, size)
+        self.driver.call(lambda now: self.broker.receive_refused(data, link, now, reason, size))
 
     def paused(self, link: LinkId) -> None:
         """The kernel takes no more for this connection."""
-        self.broker.receive_paused(link, self._connections[link].unsent_bytes, now_us())
+        if link in self._connections:  # else it was refused
+            self.driver.receive_paused(link, self._connections[link].unsent_bytes)
 
     def resumed(self, link: LinkId) -> None:
         """The kernel has taken everything."""
-        self._plan()
-        self.broker.receive_resumed(link, self._now)
+        self.driver.receive_resumed(link)
 
     def closed(self, link: LinkId, code: int) -> None:  # noqa: ARG002
         """The connection is gone."""
-        connection = self._connections.pop(link, None)
-        if connection is None:
-            return
-        self._texts.discard(link)
-        self._opened_at.pop(link, None)
-        self._serials.pop(link, None)
-        self._plan()
-        if self._is_gated:
-            # What it sent before must be fed first; but nothing more may be handed over to it.
-            self.broker.receive_broken(link, self._now)
-            self._closed_while_gated.append((link, connection.lost_bytes))
-        else:
-            self._feed()
-            self.broker.receive_closed(link, self._now, connection.lost_bytes)
+        gone = self._connections.pop(link, None)
+        if gone is not None:
+            self._texts.discard(link)
+            self._opened_at.pop(link, None)
+            self._serials.pop(link, None)
+            self.driver.receive_closed(link, lambda now: self.broker.receive_closed(link, now, gone.lost_bytes))
 
-    # A turn
+    # What the driver calls
 
-    def _plan(self) -> None:
-        """Have one flush at the end of this turn."""
-        if not self._is_planned:
-            self._is_planned = True
-            self._now = now_us()
-            self._turn_began = time.perf_counter()
-            self._loop.call_soon(self._flush)
+    def set_reading(self, wanted: bool) -> None:
+        """Stop or go on reading from all connections: TCP slows the senders down."""
+        self._is_reading = wanted
+        for link in self._connections.values():
+            link.set_reading(wanted)
 
-    def _feed(self) -> None:
-        """Give the core what has arrived, unless the gate is closed."""
-        if self._is_gated or not self._inbox:
-            return
-        inbox, self._inbox, self._inbox_bytes = self._inbox, [], 0
-        if not self._is_reading:
-            self._set_reading(True)
-        left = iter(inbox)
-        while True:
-            try:
-                self.broker.receive_frames(left, self._now)
-                return
-            except Exception:
-                rest = list(left)
-                failed = inbox[len(inbox) - len(rest) - 1][1]
-                log.exception("connection %s is closed: its message could not be handled", failed)
-                self.broker.close(failed, CLOSE_LIMIT_EXCEEDED, "internal error", self._now)
-                left = iter(rest)
-
-    def _flush(self) -> None:
-        self._is_planned = False
-        if self._is_gated:
-            return
-        try:
-            self._feed()
-            if not self._is_full:
-                self._write(self.broker.to_send())
-            events = self.broker.events()
-            observations = [event for event in events if isinstance(event, Observation)]
-            if observations and self._journal is not None:
-                if self._is_full:
-                    self._close_gate(observations, events)
-                    return
-                try:
-                    self._journal.write(observations)
-                except JournalError as error:
-                    if not error.retriable:
-                        raise
-                    self.metrics.journal_delays.inc()
-                    self._close_gate(observations, events)
-                    return
-            self._send(events, len(observations))
-        except Exception as error:
-            self._fail(error)
-
-    def _send(self, events: list[Event], observation_count: int) -> None:
-        if self._is_full and (outgoing := self.broker.to_send()):
-            self._write(outgoing)
-            self._plan()  # its delivery is among the next events
-        if observation_count != len(events):
-            for event in events:
-                if event.__class__ is not Observation:
-                    self._act(event)
-        self._arm()
-        self.metrics.turns.observe(time.perf_counter() - self._turn_began)
-
-    def _write(self, outgoing: list[Outgoing]) -> None:
+    def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:  # noqa: ARG002
+        """Write to each connection once; close what the core wants closed."""
         connections = self._connections
-        texts = self._texts
-        last: Sequence[bytes] | None = None
-        frames = b""
         for item in outgoing:
             if isinstance(item, SendFrames):
-                connection = connections.get(item.link)
-                if connection is None:
-                    continue  # refused or gone; the core was told
-                if item.frames is not last:
-                    last = item.frames
-                    frames = encode_frames(item.frames, item.link in texts)
-                connection.write(frames)
-                if connection.is_broken:  # by this write, or it would not be here any more
-                    self.broker.receive_paused(item.link, len(frames), self._now)
+                frames = encode_frames(item.frames, item.links[0] in self._texts)
+                for link in item.links:
+                    connection = connections.get(link)
+                    if connection is None:
+                        continue  # refused or gone; the core was told
+                    connection.write(frames)
+                    if connection.is_broken:  # by this write, or it would not be here any more
+                        self.driver.receive_paused(link, len(frames))
             elif isinstance(item, CloseLink):
                 self.metrics.closes.labels(str(item.code)).inc()
                 closing = connections.get(item.link)
                 if closing is not None:
                     closing.close(item.code, item.detail)
 
-    def _act(self, event: Event) -> None:
-        match event:
-            case MessageHandled():
-                log_message(event)
-            case SessionOpened(connection=connection, uri=uri, version=version):
-                link = self._connections.get(connection)
-                if link is not None:
-                    link.trust()
-                opened = self._opened_at.pop(connection, None)
-                if opened is not None:
-                    self.metrics.handshake_seconds.observe(self._loop.time() - opened)
-                log.info("session opened uri=%s version=%d connection=%s", uri, version, connection)
-            case SessionEnded(connection=connection, uri=uri, was_superseded=superseded):
-                log.info("session ended uri=%s superseded=%s connection=%s", uri, superseded, connection)
-            case SlowConsumerFound(uri=uri, queued_bytes=size):
-                self.metrics.count_slow(uri)
-                log.warning("slow consumer uri=%s queued_bytes=%d", uri, size)
-            case Observation():
-                pass
-            case _:
-                assert_never(event)
-
-    # The gate
-
-    def _close_gate(self, observations: list[Observation], events: list[Event]) -> None:
-        self._is_gated = True
-        self._spawn(self._commit(observations, events))
-
-    async def _commit(self, observations: list[Observation], events: list[Event]) -> None:
-        """Wait until the journal has the observations, then send and let the next turn begin."""
-        assert self._journal is not None
-        try:
-            while True:
-                try:
-                    if self._is_full:
-                        await self._journal.append_async(observations)
-                    else:
-                        self._journal.write(observations)
-                    break
-                except JournalError as error:
-                    if not error.retriable:
-                        raise
-                    await asyncio.sleep(RETRY_S)
-            self._send(events, len(observations))
-        except Exception as error:
-            self._fail(error)
-            return
-        self._is_gated = False
-        self._plan()
-        self._feed()
-        closed, self._closed_while_gated = self._closed_while_gated, []
-        for connection, lost_bytes in closed:
-            self.broker.receive_closed(connection, self._now, lost_bytes)
-
-    def _fail(self, error: Exception) -> None:
-        """The broker cannot keep its promises: stop promising."""
-        if not isinstance(error, DovetailError):  # whoever runs the broker tells those
-            log.critical("the broker stops", exc_info=error)
-        self._is_gated = True
-        if self.failed is not None and not self.failed.done():
-            self.failed.set_exception(error)
-
-    # Time
-
-    def _arm(self) -> None:
-        due = self.broker.next_timer()
-        if due is None or (self._timer_due is not None and self._timer_due <= due):
-            return  # an early timer does no harm: it sets itself again
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._loop.call_later(max(0, due - now_us()) / 1_000_000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = self._timer_due = None
-        self._plan()
-        if not self._is_gated:
-            self._feed()
-            self.broker.handle_timer(self._now)
+    def _act(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case MessageHandled():
+                    log_message(event)
+                case SessionOpened(connection=connection, uri=uri, version=version):
+                    link = self._connections.get(connection)
+                    if link is not None:
+                        link.trust()
+                    opened = self._opened_at.pop(connection, None)
+                    if opened is not None:
+                        self.metrics.handshake_seconds.observe(self._loop.time() - opened)
+                    log.info("session opened uri=%s version=%d connection=%s", uri, version, connection)
+                case SessionEnded(connection=connection, uri=uri, was_superseded=superseded):
+                    log.info("session ended uri=%s superseded=%s connection=%s", uri, superseded, connection)
+                case SlowConsumerFound(uri=uri, queued_bytes=size):
+                    self.metrics.count_slow(uri)
+                    log.warning("slow consumer uri=%s queued_bytes=%d", uri, size)
+                case Observation():
+                    pass
+                case _:
+                    assert_never(event)
 
     # Revocation
 
@@ -479,16 +328,15 @@ class PcpServer(LinkHandler[LinkId]):
         """Close them spread over time, so that they do not all come back at once."""
         pause = self.settings.revocation_spread_ms / 1000 / len(connections)
         for connection in connections:
-            self._plan()
-            self._feed()
-            self.broker.close(connection, code, detail, self._now)
+            self.driver.call(functools.partial(self.broker.close, connection, code, detail))
             await asyncio.sleep(pause)
 
     def change_rules(self, rules: tuple[Rule, ...]) -> None:
         """From now on these rules decide; connections that they do not let associate are closed, spread over time."""
-        self._plan()
-        self._feed()
-        refused = self.broker.change_rules(rules, self._now)
+        self.driver.call(functools.partial(self._change_rules, rules))
+
+    def _change_rules(self, rules: tuple[Rule, ...], now: int) -> None:
+        refused = self.broker.change_rules(rules, now)
         self.metrics.rule_changes.labels("done").inc()
         log.warning("rules changed: %d rules decide now, %d connections are closed by them", len(rules), len(refused))
         if refused:

@@ -34,9 +34,8 @@ from dovetail.keys import load_signing_key
 from dovetail.keys.files import write_private
 from dovetail.model.address import Address, address_of
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Health as DriverHealth
+from dovetail.runtime.driver import Health
 from dovetail.runtime.loop import ask
-from dovetail.runtime.metrics import Health
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp
 from dovetail.swarm.content import MsgHash, decode_content
@@ -247,8 +246,7 @@ class SwarmNode:
     @property
     def health(self) -> Health:
         """Whether the peer can do its work."""
-        health = self._udp.driver.health
-        return Health(health is DriverHealth.OK, health.value)
+        return self._udp.driver.health
 
     async def linked(self) -> None:
         """Wait until the first peer is there that we relay to."""

@@ -216,10 +216,11 @@ class Driver(LinkHandler[str]):
         for item in outgoing:
             match item:
                 case SendFrames():
-                    link = self._links.get(item.link)
-                    if link is not None:
-                        for data in item.frames:
-                            link.send(data, is_text=True)
+                    for name in item.links:
+                        link = self._links.get(name)
+                        if link is not None:
+                            for data in item.frames:
+                                link.send(data, is_text=True)
                 case OpenLink():
                     self._spawn(self._open(item))
                 case CloseLink():

@@ -18,9 +18,10 @@ from dovetail.model.errors import ConfigError
 from dovetail.runtime.acceptor import Acceptor
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.driver import Health
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
-from dovetail.runtime.metrics import Health, MetricsServer
+from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.tls import ServerTls, client_context, first_expiry
 from dovetail.runtime.websocket import PROCESS_MEMORY, Accept, Link, Request, listen
 from dovetail.runtime.won_driver import LIMITS, Driver
@@ -123,10 +124,10 @@ class NodeServer:
     def health(self) -> Health:
         """Whether the node takes messages in and makes them durable."""
         if not self.driver.is_alive:
-            return Health(False, "the journal can no longer be written")
+            return Health.FAILED
         if not self.driver.is_reading:
-            return Health(False, "waiting for the journal")
-        return Health(True, "well")
+            return Health.WAITING
+        return Health.OK
 
     async def stop(self) -> None:
         """Stop listening, journal what waits, close the journal."""

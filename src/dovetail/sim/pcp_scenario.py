@@ -112,7 +112,7 @@ class BrokerPlace:
         outgoing: list[Outgoing] = []
         for item in self._outgoing:
             if isinstance(item, wire.SendFrames):
-                outgoing += [Frame(item.link, data) for data in item.frames]
+                outgoing += [Frame(link, data) for link in item.links for data in item.frames]
             elif isinstance(item, wire.CloseLink):
                 outgoing.append(CloseStream(item.link, item.code))
         self._outgoing = []

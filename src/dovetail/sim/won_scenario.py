@@ -130,7 +130,7 @@ def translate(item: wire.Outgoing, places: Mapping[str, str], kind: LinkKind) ->
     match item:
         case wire.OpenLink():
             return OpenStream(item.link, places.get(item.destination, "nowhere"), kind.value)
-        case wire.SendFrames(link, (data,)):
+        case wire.SendFrames((link,), (data,)):
             return Frame(link, data)
         case wire.CloseLink():
             return CloseStream(item.link, item.code)

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from dovetail.runtime.metrics import Health, new_registry
+from dovetail.runtime.metrics import OK, new_registry
 from dovetail.site.backoff import Backoff
 from dovetail.site.output_lines import LineSplitter
 
@@ -181,14 +181,14 @@ class Supervisor:
         """What a process said when it became ready the last time."""
         return self._children[name].ready
 
-    def health(self) -> Health:
-        """Well while every process works; else who does not, and why."""
+    def health(self) -> str:
+        """`ok` while every process works; else who does not, and why."""
         troubles = [
             f"{name}: {child.state}" + (f": {child.detail}" if child.detail else "")
             for name, child in self._children.items()
             if child.state is not State.RUNNING
         ]
-        return Health(not troubles, "; ".join(troubles) or "well")
+        return "; ".join(troubles) or OK
 
     def stop(self) -> None:
         """End all processes in order; called again, at once. Safe in a signal handler of the event loop."""

@@ -41,7 +41,7 @@ class OutputBuffer:
 
     def send_frame(self, link: str, data: bytes) -> None:
         """Add a frame to be sent."""
-        self._outgoing.append(SendFrames(link, (data,)))
+        self._outgoing.append(SendFrames((link,), (data,)))
 
     def observe(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
         """Observe a message with its bytes."""
