@@ -144,7 +144,8 @@ def _draw_holders(address: bytes, hops: Sequence[HopSeen], peers: Collection[str
 def _draw_most_targets(tables: Tables, peers: Collection[str]) -> list[Picture]:
     """The message with most targets, of fabrics whose servers form no communities."""
     communal = {community_of(peer)[0] for peer in peers}
-    deliveries = tables.read("deliveries", ("fabric", "message"), where=~pc.field("fabric").isin(sorted(communal)))
+    others = ~pc.field("fabric").isin(pa.array(sorted(communal), type=pa.string()))
+    deliveries = tables.read("deliveries", ("fabric", "message"), where=others)
     counts = sorted(count_by(deliveries, ("fabric", "message")), key=lambda row: (-row[2], row[1]))
     if not counts or counts[0][2] < 2:
         return []

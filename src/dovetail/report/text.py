@@ -88,11 +88,14 @@ def show_path(path: str) -> str:
 
 
 def write_time(at_us: int | None) -> str:
-    """UTC, to the millisecond."""
+    """UTC, to the millisecond; a time that no calendar has, as the number that it is."""
     if at_us is None:
         return ""
-    moment = to_datetime(at_us)
-    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+    try:
+        moment = to_datetime(at_us)
+    except OverflowError:
+        return f"{at_us:,} µs since 1970"
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 def write_duration(time_us: float | None) -> str:

@@ -345,7 +345,9 @@
     });
     const table = make("table", [make("thead", [make("tr", heads)]), make("tbody", rows)]);
     const more = cut && cut[1] > places.length ? [make("p", `and ${cut[1] - places.length} more hops`, "quiet")] : [];
-    return [make("div", [table], "scroll"), ...more];
+    const frame = make("div", [table], "scroll");
+    frame.tabIndex = 0;
+    return [frame, ...more];
   };
 
   const openStory = (index) => {
