@@ -31,6 +31,7 @@ LAYERS = (
     ("dashboard",),
     ("site",),
     ("api",),
+    ("sync",),
     ("demo",),
     ("cli",),
 )

@@ -115,8 +115,13 @@ def error_tree(
 ) -> Iterator[tuple[type[errors.DovetailError], type[errors.DovetailError] | None]]:
     """Every error of errors.py below one, parents before children, in the order of the file."""
     yield error, parent
-    for child in vars(errors).values():
-        if isinstance(child, type) and issubclass(child, errors.DovetailError) and child.__base__ is error:
+    for name, child in vars(errors).items():
+        if (
+            isinstance(child, type)
+            and name == child.__name__
+            and issubclass(child, errors.DovetailError)
+            and child.__base__ is error
+        ):
             yield from error_tree(child, error)
 
 

@@ -14,11 +14,11 @@ from dovetail.journal.verify import verify_journal
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
-from dovetail.model.address import address_of, parse_prefix
+from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.request_reply import build_exchange
-from dovetail.receipt.sources import find_address
+from dovetail.receipt.sources import find_message
 from dovetail.receipt.verify import verify_receipt
 from receipt import receipt_samples as samples
 
@@ -66,7 +66,7 @@ def test_the_dashboard_explains_a_message_and_finds_what_answers_it(journal):
 
 def test_a_receipt_proves_its_delivery_and_says_what_it_leaves_open(journal):
     with JournalSource.open(journal) as source:
-        address = find_address([source], parse_prefix(address_of(ASK).hex()[:12]))
+        address = find_message([source], address_of(ASK).hex()[:12])
         proof = verify_receipt(build_receipt([source], address).data, samples.verifiers(SERVER))
     assert proof.fabric == "toy"
     assert "that anybody looked into the letter box" in proof.not_proven

@@ -10,11 +10,11 @@ from dovetail.lake.layout import parse_data_key
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
-from dovetail.model.address import address_of, parse_prefix
+from dovetail.model.address import address_of
 from dovetail.model.errors import DovetailError, JournalDamaged
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.sources import find_address
+from dovetail.receipt.sources import find_message
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.tree import prove_consistency, prove_inclusion
 from receipt import receipt_samples as samples
@@ -31,7 +31,7 @@ def test_the_lake_gives_the_same_receipt_as_the_journals(tmp_path, fabric, targe
     for path in case.journals:
         seal_journal(path, LocalStore(tmp_path / "lake"), target_bytes=target_bytes)
     sources = open_lake(LocalStore(tmp_path / "lake"))
-    assert find_address(sources, parse_prefix(case.address.hex()[:10])) == case.address
+    assert find_message(sources, case.address.hex()[:10]) == case.address
     assert build_receipt(sources, case.address).data == case.build()
 
 

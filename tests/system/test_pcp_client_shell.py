@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from dovetail.model.errors import UsageError
+from dovetail.model.errors import NotAllowed, UsageError
 from dovetail.pcp.client import ClientOptions
 from dovetail.pcp.client_events import FailureKind
 from dovetail.pcp.settings import ALLOW_ALL, Rule
-from dovetail.runtime.pcp_client import PcpClient, PcpConnectError, PcpRequestError
+from dovetail.runtime.pcp_client import PcpClient, PcpRequestError
 from system.pcp_raw import RawClient, RawServer
 from system.pcp_site import Site, broker, until
 
@@ -110,7 +110,7 @@ def test_comes_back_after_the_broker_was_gone_and_subscriptions_go_on():
 def test_refused_association_is_raised():
     async def scenario() -> None:
         async with broker(rules=()) as server, connect(server.port, BOSS) as boss:
-            with pytest.raises(PcpConnectError, match="not authorised"):
+            with pytest.raises(NotAllowed, match="not authorised"):
                 await boss.wait_associated(5)
 
     asyncio.run(scenario())

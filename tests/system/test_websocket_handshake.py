@@ -12,7 +12,7 @@ import pytest
 from aiofastnet.ssl_transport import SSLTransport_Socket
 
 from dovetail.keys import CertificateKind, Names
-from dovetail.model.errors import ConnectError
+from dovetail.model.errors import ConnectFailed
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.http import Reply
 from dovetail.runtime.tls import ServerTls, client_context
@@ -359,7 +359,7 @@ def test_a_replaced_certificate_is_shown_to_the_next_client(tmp_path):
 
 async def fail_to_dial(url: str, tls: ssl.SSLContext | None = None, **handshake: float) -> str:
     handler = Recorder()
-    with pytest.raises(ConnectError) as failed:
+    with pytest.raises(ConnectFailed) as failed:
         await dial(handler, url, 1, tls=tls, limits=limits(**handshake))
     assert handler.links == []
     assert failed.value.__cause__ is None

@@ -341,7 +341,8 @@ def _run_client(
 ) -> None:
     import asyncio
 
-    from dovetail.runtime.pcp_client import PcpClient, PcpConnectError
+    from dovetail.model.errors import NotAllowed
+    from dovetail.runtime.pcp_client import PcpClient
     from dovetail.runtime.tls import client_context
 
     context = None
@@ -355,7 +356,7 @@ def _run_client(
             try:
                 await client.wait_associated(timeout_s)
             except TimeoutError:
-                raise PcpConnectError(f"{identity} is not associated with {url} after {timeout_s:g} s") from None
+                raise NotAllowed(f"{identity} is not associated with {url} after {timeout_s:g} s") from None
             await work(client)
             await client.flush()
 

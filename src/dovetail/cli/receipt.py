@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.receipt_input import (
-    find_message,
     load_keys,
     merge_note_files,
     open_sources,
@@ -87,6 +86,7 @@ def build(
     """Build the receipt of one message from the journals or the lake of the servers that saw it."""
     from dovetail.cli.output import say
     from dovetail.receipt.build import BuildOptions, build_receipt
+    from dovetail.receipt.sources import find_message
 
     witnesses = load_keys(witness or ())
     with open_sources(journal, lake, date) as sources:
@@ -168,6 +168,7 @@ def _complete_conversation(
     from dovetail.fabrics import fabric_named
     from dovetail.model.errors import UsageError
     from dovetail.model.fabric import Thread
+    from dovetail.receipt.sources import find_message
 
     address = find_message(sources, text)
     holders = [source for source in sources if source.hops_of(address)]
@@ -382,6 +383,7 @@ def fork(
     """Build evidence from two signed messages (won) that contradict each other, as listed in the table forks."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt.build_evidence import build_fork
+    from dovetail.receipt.sources import find_message
 
     if len(addresses) != 2:
         raise UsageError(f"{len(addresses)} addresses, expected two")

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dovetail.journal.hop_source import HopSource
-    from dovetail.model.address import Address
     from dovetail.receipt.consistency import View
     from dovetail.receipt.proof import Proof
     from dovetail.tlog.checkpoint import SignedCheckpoint
@@ -95,14 +94,6 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
     from dovetail.keys import load_verifier_keys
 
     return [key for path in paths for key in load_verifier_keys(path)]
-
-
-def find_message(sources: Sequence[HopSource], text: str) -> Address:
-    """The one message of the sources whose address is, or begins with, `text`."""
-    from dovetail.model.address import parse_prefix
-    from dovetail.receipt.sources import find_address
-
-    return find_address(sources, _parse(parse_prefix, text))
 
 
 def parse_time_text(text: str) -> int:

@@ -7,6 +7,7 @@ for bytes that every address in the range starts with, and filters out the rest.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NewType
@@ -108,10 +109,21 @@ def parse_prefix(text: str) -> AddressPrefix:
         return _parse_won(text)
     lower = text.lower()
     if not set(lower) <= set(_HEX):
-        raise ValueError(f"{text[:80]!r} is neither hex nor a {WON_URI_PREFIX} URI")
+        raise ValueError(f"{text[:80]!r} is neither hex, a UUID nor a {WON_URI_PREFIX} URI")
     coarse = parse_address_prefix(lower[: len(lower) // 2 * 2])
     fine = tuple(parse_address_prefix(lower + digit) for digit in _HEX) if len(lower) % 2 else (coarse,)
     return AddressPrefix(lower, coarse, fine, bytes.hex)
+
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4}){0,3}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{0,12}")
+MIN_ID_CHARS = 8
+"""A shorter beginning of an id is not searched for."""
+
+
+def parse_id_prefix(text: str) -> str | None:
+    """The beginning of a message's own id, a UUID, in the form that ids are compared in; None where it can be none."""
+    lower = text.lower()
+    return lower if len(lower) >= MIN_ID_CHARS and _UUID.fullmatch(lower) else None
 
 
 def _parse_won(text: str) -> AddressPrefix:

@@ -11,9 +11,15 @@
       CheckpointError        a checkpoint or proof cannot be parsed or does not verify
       ConfigError            the configuration file, a key or a value is not usable
       KeyFileError           a key or certificate file cannot be read, written or used
-      PipelineError          the audit cannot go on
-      ReceiptError           a receipt is not valid
-      ConnectError           the other side cannot be reached, or refuses the connection; retriable
+      AuditError             the audit cannot go on, or its tables cannot be read
+      ReceiptError           a receipt cannot be built or is not valid
+      ConnectFailed          the other side cannot be reached, or is not what was expected; retriable
+      NotAllowed             the server is there and does not let this client in
+      NotDelivered           a message came to nothing; `sent` says how
+      TimedOut               nothing came in the time given; retriable, also a TimeoutError
+      Missed                 messages came faster than they were read, and the oldest are gone
+      Closed                 the client was closed while somebody waited for it
+      MissingExtra           a package is missing that only an extra installs; the text says which to install
       ResourceBusy           a port or journal is in use by another process; retriable
       UsageError             the command line was misused (exit code 2)
 
@@ -21,6 +27,8 @@ Texts are in lower case, without a full stop, with the value and the limit.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from dovetail.model.hop import Reason
 
@@ -80,18 +88,83 @@ class KeyFileError(DovetailError):
     """A key or certificate file cannot be read, written or used."""
 
 
-class PipelineError(DovetailError):
-    """The audit cannot go on."""
+class AuditError(DovetailError):
+    """The audit cannot go on, or its tables cannot be read."""
+
+
+PipelineError = AuditError  # its name inside the audit
 
 
 class ReceiptError(DovetailError):
-    """A receipt is not valid; the text names the first broken step."""
+    """A receipt cannot be built or is not valid; the text names the first broken step."""
 
 
-class ConnectError(DovetailError):
-    """The other side cannot be reached, or refuses the connection."""
+class ConnectFailed(DovetailError):
+    """The other side cannot be reached, or is not what was expected; `url` and `reason` say who and why."""
 
     retriable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url} {reason}")
+        self.url = url
+        self.reason = reason
+
+
+class NotAllowed(DovetailError):
+    """The server is there and does not let this client in."""
+
+
+class NotDelivered(DovetailError):
+    """A message came to nothing; `sent` says how. Retriable where nobody was there, or nobody knows."""
+
+    def __init__(self, text: str, sent: Any, *, retriable: bool = False) -> None:
+        super().__init__(text)
+        self.sent = sent
+        self.retriable = retriable
+
+
+class TimedOut(DovetailError, TimeoutError):
+    """Nothing came in the time given."""
+
+    retriable = True
+
+
+class Missed(DovetailError):
+    """Messages came faster than they were read: the `count` oldest are gone, those after them can be read."""
+
+    retriable = True
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"{count} messages came faster than they were read, and are gone")
+        self.count = count
+
+
+class Closed(DovetailError):
+    """The client was closed while somebody waited for it."""
+
+
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "deltalake", "pandas", "numpy", "jinja2", "vl_convert"), "audit"),
+    "obstore": "s3",
+    "llvmlite": "fast",
+    "uvloop": "fast",
+}
+"""Packages that only an extra installs, and which."""
+
+
+class MissingExtra(DovetailError):
+    """A package is missing that only an extra of Dovetail installs."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.extra = EXTRAS[package]
+        super().__init__(f"{package} is not installed; get it with: pip install 'dovetail[{self.extra}]'")
+
+    @classmethod
+    def explain(cls, error: ImportError) -> MissingExtra | None:
+        """What to say about an import that failed, where an extra would mend it."""
+        package = (error.name or "").partition(".")[0]
+        return cls(package) if package in EXTRAS else None
 
 
 class ResourceBusy(DovetailError):

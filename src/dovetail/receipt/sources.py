@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import MAX_MATCHES, HopSource
-from dovetail.model.address import Address, AddressPrefix
-from dovetail.model.errors import ReceiptError
+from dovetail.model.address import MAX_CANDIDATES, Address, parse_id_prefix, parse_prefix
+from dovetail.model.errors import ReceiptError, UsageError
+from dovetail.model.fabric import MessageInfo
 from dovetail.tlog.checkpoint import SignedCheckpoint
 
 
@@ -37,12 +39,52 @@ def open_sources(
         yield list(sources.values())
 
 
-def find_address(sources: Iterable[HopSource], prefix: AddressPrefix) -> Address:
-    """The one message of these sources that begins so; ReceiptError where there is none, or where there are several."""
+def find_message(sources: Sequence[HopSource], text: str) -> Address:
+    """The one message that is called `text`: its address in hex or as `wm:/...`, its id, or a prefix of either.
+
+    UsageError where it can be none of them; ReceiptError where there is no such message, or where there are several.
+    An id is looked for in the bytes of all messages, an address in the indexes.
+    """
+    wanted = parse_id_prefix(text)
+    if wanted is not None and "-" in wanted:
+        return _choose(text, _find_ids(sources, wanted))
     try:
-        return prefix.choose(set().union(*(prefix.search(source.find, MAX_MATCHES) for source in sources)))
+        prefix = parse_prefix(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    try:
+        found = set[Address]().union(*(prefix.search(source.find, MAX_MATCHES) for source in sources))
+        if not found and wanted is not None:
+            found = _find_ids(sources, wanted)
+        return prefix.choose(found)
     except LookupError as error:
         raise ReceiptError(str(error)) from None
+
+
+def _choose(text: str, found: set[Address]) -> Address:
+    if len(found) == 1:
+        return found.pop()
+    if not found:
+        raise ReceiptError(f"no message has an id that begins with {text}")
+    named = ", ".join(sorted(address.hex()[:20] for address in found)[:MAX_CANDIDATES])
+    raise ReceiptError(f"several messages have an id that begins with {text}: {named}")
+
+
+def _find_ids(sources: Iterable[HopSource], wanted: str) -> set[Address]:
+    """The messages whose own id begins so."""
+    needle = wanted.encode()
+    return {
+        address
+        for source in sources
+        for address, raw in source.bodies_between(0, source.size)
+        if needle in raw.lower() and has_id(source.fabric, raw, wanted)
+    }
+
+
+def has_id(fabric: str, raw: bytes, wanted: str) -> bool:
+    """True if the message says that its id begins so."""
+    info = fabric_named(fabric).read(raw)
+    return isinstance(info, MessageInfo) and info.id.lower().startswith(wanted)
 
 
 def check_covers(source: HopSource, signed: SignedCheckpoint) -> SignedCheckpoint:

@@ -9,6 +9,9 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from dovetail.model.errors import ConnectFailed
+from dovetail.runtime.tls import describe_failure
+
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 10
 FETCH_S = 8.0
@@ -40,6 +43,19 @@ async def fetch(uri: str, context: ssl.SSLContext | None, accept: str = "applica
         async with asyncio.timeout(FETCH_S):
             return await _fetch(uri, context, accept)
     except (OSError, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError):
+        return None
+
+
+async def probe(uri: str, context: ssl.SSLContext | None, timeout_s: float) -> bytes | None:
+    """GET a document; None if another answer comes. ConnectFailed says why there is none at all."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _fetch(uri, context, "application/trig")
+    except TimeoutError:
+        raise ConnectFailed(uri, f"did not answer within {timeout_s:g} s") from None
+    except OSError as error:
+        raise ConnectFailed(uri, f"cannot be reached: {describe_failure(error)}") from None
+    except (ValueError, EOFError, asyncio.LimitOverrunError):
         return None
 
 

@@ -15,13 +15,13 @@ import logging
 import random
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self, assert_never
 
 import msgspec
 
-from dovetail.model.errors import ConnectError, DovetailError, UsageError
+from dovetail.model.errors import ConnectFailed, DovetailError, NotAllowed, UsageError
 from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_NORMAL
 from dovetail.pcp.client import Client, ClientOptions, ClientState, Submitted
 from dovetail.pcp.client_events import (
@@ -40,7 +40,14 @@ from dovetail.pcp.client_events import (
     RequestFailed,
 )
 from dovetail.pcp.uri import BROKER_URI
-from dovetail.pcp.vocabulary import INVENTORY_REQUEST, InventoryRequest, InventoryResponse
+from dovetail.pcp.vocabulary import (
+    CLOSE_NO_CERTIFICATE,
+    CLOSE_REVOKED,
+    CLOSE_SUPERSEDED,
+    INVENTORY_REQUEST,
+    InventoryRequest,
+    InventoryResponse,
+)
 from dovetail.runtime.acceptor import HandshakeLimits
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.websocket import Limits, Link, LinkHandler, dial
@@ -53,6 +60,13 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 log = logging.getLogger("dovetail.pcp.client")
 
+_CLOSES = {
+    CLOSE_NO_CERTIFICATE: "does not take a certificate without exactly one common name",
+    CLOSE_REVOKED: "has closed the connection: the certificate is revoked",
+    CLOSE_SUPERSEDED: "has closed the connection: another client associated with the same URI",
+}
+"""What a broker means by these codes."""
+
 
 class PcpRequestError(DovetailError):
     """A message of ours came to nothing; `kind` says how."""
@@ -61,10 +75,6 @@ class PcpRequestError(DovetailError):
         super().__init__(f"{kind.value}: {detail}")
         self.kind = kind
         self.detail = detail
-
-
-class PcpConnectError(DovetailError):
-    """The broker refuses this client."""
 
 
 class Posted(NamedTuple):
@@ -112,11 +122,12 @@ class PcpClient(LinkHandler[None]):
         self._associated = asyncio.Event()
         self._decided = asyncio.Event()
         """Set by what comes of an attempt: an association, its refusal, or a connection that failed."""
-        self._trouble: str | None = None
+        self.trouble: str | None = None
+        """Why the last attempt failed, or why the connection was lost."""
         self._refusal: str | None = None
         self._replies: dict[str, asyncio.Future[Incoming]] = {}
         self._reports: dict[str, asyncio.Future[tuple[str, ...]]] = {}
-        self._messages: asyncio.Queue[Incoming] = asyncio.Queue(MAX_UNREAD_MESSAGES)
+        self._messages: asyncio.Queue[Incoming | None] = asyncio.Queue()
         self._changes: asyncio.Queue[tuple[tuple[str, int], ...] | None] | None = None
         self.dropped_messages = 0
 
@@ -141,6 +152,7 @@ class PcpClient(LinkHandler[None]):
     ) -> None:
         self._core.stop(now_us())
         self._turn()
+        self._messages.put_nowait(None)
         if self._timer is not None:
             self._timer.cancel()
         if self._connecting is not None:
@@ -154,16 +166,16 @@ class PcpClient(LinkHandler[None]):
     # What applications call
 
     async def wait_associated(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker knows us; raises PcpConnectError if it refuses, TimeoutError if it takes too long."""
+        """Wait until the broker knows us; raises NotAllowed if it refuses, TimeoutError if it takes too long."""
         async with asyncio.timeout(timeout_s):
             await self._associated.wait()
         if self._refusal is not None and not self.is_associated:
-            raise PcpConnectError(f"{self.uri}: {self._refusal}")
+            raise NotAllowed(f"{self.uri}: {self._refusal}")
 
     async def try_associate(self, patience_s: float = 0.0) -> None:
-        """Wait until the broker knows us; ConnectError says why the first attempt, or the last in this time, failed.
+        """Wait until the broker knows us; ConnectFailed says why the first attempt, or the last in this time, failed.
 
-        PcpConnectError where the broker refuses: another attempt would not help.
+        NotAllowed where the broker refuses: another attempt would not help.
         """
         deadline = self._loop.time() + patience_s
         while not self.is_associated:
@@ -174,11 +186,11 @@ class PcpClient(LinkHandler[None]):
                 ):
                     await self._decided.wait()
             except TimeoutError:
-                self._trouble = "no answer in time"
+                self.trouble = "no answer in time"
             if self._refusal is not None and not self.is_associated:
-                raise PcpConnectError(f"{self._url}: {self.uri}: {self._refusal}")
-            if self._trouble is not None and self._loop.time() >= deadline:
-                raise ConnectError(self._trouble if self._url in self._trouble else f"{self._url}: {self._trouble}")
+                raise NotAllowed(f"{self._url}: {self.uri}: {self._refusal}")
+            if self.trouble is not None and self._loop.time() >= deadline:
+                raise ConnectFailed(self._url, self.trouble)
 
     async def send(
         self,
@@ -256,10 +268,17 @@ class PcpClient(LinkHandler[None]):
 
     async def messages(self) -> AsyncIterator[Incoming]:
         """Messages that answer no request of ours, as they come; the oldest unread are dropped at a bound."""
-        while True:
-            yield await self._messages.get()
+        while (message := await self.next_message()) is not None:
+            yield message
 
-    async def subscribe(self, *patterns: str) -> AsyncIterator[tuple[str, int]]:
+    async def next_message(self) -> Incoming | None:
+        """The next message that answers no request of ours; None once the client is closed."""
+        message = await self._messages.get()
+        if message is None:
+            self._messages.put_nowait(None)  # for whoever else waits
+        return message
+
+    async def subscribe(self, *patterns: str) -> AsyncGenerator[tuple[str, int], None]:
         """Each client that matches and is connected (1), then each that comes (1) or goes (-1); survives reconnects."""
         self._changes = asyncio.Queue()
         known: set[str] = set()
@@ -363,7 +382,7 @@ class PcpClient(LinkHandler[None]):
         self._link = None
         self._is_gone.set()
         self._is_writable.set()
-        self._core.receive_closed(code, f"closed with code {code}", now_us())
+        self._core.receive_closed(code, _CLOSES.get(code, f"closed the connection with code {code}"), now_us())
         self._turn()
 
     async def _connect(self) -> None:
@@ -371,8 +390,8 @@ class PcpClient(LinkHandler[None]):
             await dial(
                 self, self._url, None, tls=self._context, limits=self._limits, server_hostname=self._server_hostname
             )
-        except ConnectError as error:
-            self._core.receive_closed(CLOSE_ABNORMAL, str(error), now_us())
+        except ConnectFailed as error:
+            self._core.receive_closed(CLOSE_ABNORMAL, error.reason, now_us())
             self._turn()
 
     def _act(self, event: ClientEvent) -> None:
@@ -385,7 +404,7 @@ class PcpClient(LinkHandler[None]):
                     self._link.close(CLOSE_NORMAL)
             case Associated():
                 log.info("%s is associated", self.uri)
-                self._refusal = self._trouble = None
+                self._refusal = self.trouble = None
                 self._associated.set()
                 self._decided.set()
             case AssociationRefused(detail=detail):
@@ -394,14 +413,14 @@ class PcpClient(LinkHandler[None]):
                 self._decided.set()
             case Disconnected(detail=detail):
                 log.info("%s is disconnected: %s", self.uri, detail)
-                self._trouble = detail
+                self.trouble = detail
                 self._decided.set()
                 if self._refusal is None:
                     self._associated.clear()
                 if self._changes is not None:
                     self._changes.put_nowait(None)
             case MessageReceived(message=message):
-                if self._messages.full():
+                if self._messages.qsize() >= MAX_UNREAD_MESSAGES:
                     self._messages.get_nowait()
                     self.dropped_messages += 1
                 self._messages.put_nowait(message)

@@ -6,6 +6,7 @@ One request per connection, one JSON object per line in both directions, on a Un
     {"verb": "publish", "payload": HEX, "ttl_epochs": N}   -> {"examined": N, "expected": N} while it works,
                                                               then {"address": HEX}
     {"verb": "tail", "since_ms": N or null}                -> one object per item, until the client goes
+    {"verb": "query", "since_ms": N, "until_ms": N}        -> one object per unexpired message of this time
 
 An answer {"error": TEXT} ends a request that cannot be done. A client that goes cancels its request. At most
 `MAX_CLIENTS` are served at a time; a request that does not come within 5 s, or is too long, is not served.
@@ -33,15 +34,18 @@ REQUEST_TIMEOUT_S: Final = 5.0
 PROGRESS_S: Final = 0.2
 MAX_CLIENTS: Final = 64
 CONTROL_FILE: Final = "control.sock"
+LAST_MS: Final = (1 << 48) - 1
+"""No timestamp of a message is later."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client asks for."""
 
-    verb: Literal["status", "publish", "tail"]
+    verb: Literal["status", "publish", "tail", "query"]
     payload: str = ""
     ttl_epochs: int = 1
     since_ms: int | None = None
+    until_ms: int = LAST_MS
 
 
 class ControlServer:
@@ -104,6 +108,10 @@ class ControlServer:
                 await self._publish(request, writer)
             case "tail":
                 await self._tail(request.since_ms, writer)
+            case "query":
+                for message in self._node.query(request.since_ms or 0, request.until_ms):
+                    _write(writer, describe_item(message))
+                    await writer.drain()
         await writer.drain()
 
     async def _publish(self, request: Request, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +138,7 @@ class ControlServer:
         try:
             await asyncio.sleep(0)
             if since_ms is not None:
-                for message in self._node.query(since_ms, (1 << 48) - 1):
+                for message in self._node.query(since_ms, LAST_MS):
                     _write(writer, describe_item(message))
                     await writer.drain()
             while True:

@@ -23,7 +23,7 @@ import aiofastnet
 import picows
 import picows.picows
 
-from dovetail.model.errors import ConnectError
+from dovetail.model.errors import ConnectFailed
 from dovetail.model.hop import Reason
 from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_INTERNAL_ERROR, CLOSE_NORMAL
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, format_address, log
@@ -434,7 +434,7 @@ async def dial(
     server_hostname: str | None = None,
     memory: Memory = PROCESS_MEMORY,
 ) -> Link:
-    """Open a link, which is `opened` before this returns; raises ConnectError with one line.
+    """Open a link, which is `opened` before this returns; raises ConnectFailed with one line.
 
     Whoever gives up waiting leaves no socket behind.
     """
@@ -455,12 +455,12 @@ async def dial(
             if protocol.listener is None:
                 raise ConnectionResetError
     except TimeoutError:
-        raise ConnectError(f"{url} did not answer within {limits.handshake.timeout_s:g} s") from None
+        raise ConnectFailed(url, f"did not answer within {limits.handshake.timeout_s:g} s") from None
     except OSError as error:
         error.__traceback__ = None  # else its frames and the transport keep each other alive
-        raise ConnectError(f"{url} cannot be reached: {describe_failure(error)}") from None
+        raise ConnectFailed(url, f"cannot be reached: {describe_failure(error)}") from None
     except picows.WSError as error:
-        raise ConnectError(f"{url} refuses: {error}") from None
+        raise ConnectFailed(url, f"refuses: {error}") from None
     return opened
 
 

@@ -127,11 +127,12 @@ class OwnerHome:
         if not self.journal_path.exists():
             return []
         with self.open_journal() as journal:
-            return [
-                hop.raw
-                for hop in journal.hops()
-                if hop.raw is not None and hop.stage in (Stage.ACCEPTED, Stage.CREATED)
-            ]
+            return read_bodies(journal)
+
+
+def read_bodies(journal: Journal) -> list[bytes]:
+    """The bytes of every message that an owner took or made, in order."""
+    return [hop.raw for hop in journal.hops() if hop.raw is not None and hop.stage in (Stage.ACCEPTED, Stage.CREATED)]
 
 
 class OwnerClient:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from dovetail.journal.journal import Journal
-from dovetail.model.errors import ConnectError, JournalError
+from dovetail.model.errors import ConnectFailed, JournalError
 from dovetail.model.hop import Observation, Reason
 from dovetail.model.wire import CLOSE_NORMAL, CloseLink, OpenLink, Outgoing, SendFrames
 from dovetail.runtime.clock import now_us
@@ -237,7 +237,7 @@ class Driver(LinkHandler[str]):
         self._opening.add(item.link)
         try:
             await dial(self, url, item.link, tls=self._context, limits=LIMITS)
-        except ConnectError as error:
+        except ConnectFailed as error:
             log.debug("%s", error)
             if item.link not in self._links:
                 self.core.receive_closed(item.link, now_us())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
-from dovetail.won.chain import Chain, role_of
+from dovetail.won.chain import Chain, ChainState, role_of
 from dovetail.won.integrity import Finding, check_conversation
 from dovetail.won.message import Message, decode_message
 from dovetail.won.signing import PublicKey
@@ -40,6 +40,10 @@ class ConversationText:
     def check(self, keys: Mapping[str, PublicKey]) -> list[Finding]:
         """What is wrong with the log."""
         return check_conversation(self._raws, keys)
+
+    def messages(self) -> Iterator[tuple[Message, ChainState]]:
+        """Each message with how far it got, oldest first."""
+        return ((message, self._chains[message.uri].state) for message in self._messages)
 
     def records(self) -> Iterator[dict[str, object]]:
         """One record per message, oldest first."""

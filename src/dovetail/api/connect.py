@@ -1,0 +1,87 @@
+"""`connect`: a client for whatever a URL or a saved context names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from dovetail.api.values import TLS, Message, Sent
+from dovetail.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from dovetail.api.pcp import PcpClient
+    from dovetail.api.swarm import SwarmPeer
+    from dovetail.api.won import WonClient
+
+
+class Client(Protocol):
+    """What clients of brokers and nodes have in common; `async with` them."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def send(self, to: str, data: Any) -> Sent:
+        """Send, and say what became of it."""
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message; TimedOut where none comes in time."""
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come."""
+
+
+def connect(
+    url: str | None = None,
+    identity: str | Path | None = None,
+    *,
+    context: str | None = None,
+    tls: TLS | None = None,
+    protocol: int = 1,
+    wait: float = 0,
+    timeout: float = 10,
+) -> PcpClient | WonClient | SwarmPeer:
+    """A client, by the scheme of the URL; what is not given comes from the context. `async with` it.
+
+    | url | identity | client |
+    |---|---|---|
+    | `ws://HOST:PORT/pcp`, `wss://...` | pcp://NAME/TYPE | PcpClient |
+    | `https://HOST/won/resource` | the owner's directory | WonClient |
+    | `unix:DIR` | the peer's own | SwarmPeer, of the running peer whose directory this is |
+
+    A client that cannot connect says so at once; `wait` makes it try for so many seconds. `timeout` is how long one
+    attempt may take.
+    """
+    from dovetail.api.contexts import load_context
+
+    known = load_context(context)
+    if url is None:
+        url = known.url or (f"unix:{known.directory}" if known.directory else known.home)
+        if url is None:
+            raise UsageError("no url is given, and there is no current context: see `dovetail context save`")
+    scheme = url.partition(":")[0]
+    if scheme in ("ws", "wss"):
+        from dovetail.api.pcp import PcpClient
+
+        name = str(identity or known.identity or "")
+        if not name:
+            raise UsageError("who to be is not given: an identity such as pcp://me/agent")
+        tls = tls or TLS(certificate=known.certificate, key=known.tls_key, authority=known.authority)
+        return PcpClient(url, name, tls=tls, protocol=protocol, wait=wait, timeout=timeout)
+    if scheme in ("unix", "swarm"):
+        from dovetail.api.swarm import SwarmPeer
+
+        return SwarmPeer(url.partition(":")[2].removeprefix("//"))
+    from dovetail.api.won import WonClient
+
+    home = identity or known.home or (url if scheme not in ("http", "https") else None)
+    if home is None:
+        raise UsageError("the directory of the won owner is not given")
+    client = WonClient(home, wait=wait, timeout=timeout)
+    if scheme in ("http", "https") and not client.atom.startswith(url):
+        raise UsageError(f"{home} is the owner of {client.atom}, which is not at {url}")
+    return client

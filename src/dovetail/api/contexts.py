@@ -1,0 +1,144 @@
+"""Contexts: under a name, what every call would otherwise have to say: server, identity, keys, journals, tables.
+
+A context is a TOML file NAME.toml in the user's configuration directory ($XDG_CONFIG_HOME/dovetail/contexts, or
+$DOVETAIL_CONFIG_DIR/contexts). The file `current` there names the one that is used where none is asked for;
+DOVETAIL_CONTEXT goes before it. No private key is copied: contexts name files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dovetail.model.errors import ConfigError, UsageError
+
+VARIABLE = "DOVETAIL_CONTEXT"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CURRENT = "current"
+_MAX_BYTES = 65_536
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What commands and `connect` take from a context where it is not given."""
+
+    url: str | None = None
+    """The broker's URL."""
+    identity: str | None = None
+    """Who to be at the broker: pcp://NAME/TYPE."""
+    certificate: str | None = None
+    tls_key: str | None = None
+    authority: str | None = None
+    home: str | None = None
+    """The directory of a won owner."""
+    directory: str | None = None
+    """The directory of a running swarm peer."""
+    journals: tuple[str, ...] = ()
+    lake: str | None = None
+    tables: str | None = None
+    trust: tuple[str, ...] = ()
+
+
+FIELDS = Context.__struct_fields__
+_FILES = {"certificate", "tls_key", "authority", "home", "directory", "journals", "trust"}
+
+
+def contexts_directory() -> Path:
+    """Where contexts are kept."""
+    own = os.environ.get("DOVETAIL_CONFIG_DIR")
+    if own:
+        return Path(own) / "contexts"
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "dovetail" / "contexts"
+
+
+def list_contexts() -> list[str]:
+    """The names of all contexts."""
+    return sorted(path.stem for path in contexts_directory().glob("*.toml"))
+
+
+def current_context() -> str | None:
+    """The name of the context that is used where none is asked for."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return named
+    try:
+        return (contexts_directory() / _CURRENT).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def load_context(name: str | None = None) -> Context:
+    """The context of this name, or the current one; an empty one where nothing is asked for and none is current."""
+    chosen = name or current_context()
+    if chosen is None:
+        return Context()
+    path = _path(chosen)
+    try:
+        with path.open("rb") as file:
+            table = tomllib.loads(file.read(_MAX_BYTES).decode())
+        return msgspec.convert(table, Context)
+    except FileNotFoundError:
+        known = ", ".join(list_contexts()) or "none yet"
+        raise ConfigError(f"there is no context {chosen!r}; there are: {known}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def save_context(name: str, context: Context) -> Path:
+    """Write a context, readable by its user alone; paths become absolute."""
+    path = _path(name)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    given: dict[str, Any] = msgspec.to_builtins(context)
+    lines = [f"{key} = {_toml(_absolute(key, value))}" for key, value in given.items()]
+    _write(path, "\n".join(lines) + "\n")
+    return path
+
+
+def use_context(name: str) -> None:
+    """Make a context the current one."""
+    load_context(name)
+    _write(contexts_directory() / _CURRENT, name + "\n")
+
+
+def missing_files(context: Context) -> list[str]:
+    """The files and directories that a context names and that are not there."""
+    found: list[str] = []
+    for key, value in msgspec.to_builtins(context).items():
+        if key in _FILES:
+            found += [
+                f"{key}: {path}" for path in ([value] if isinstance(value, str) else value) if not Path(path).exists()
+            ]
+    return found
+
+
+def _path(name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"context {name[:80]!r}, expected letters, digits, dots, dashes and underscores")
+    return contexts_directory() / f"{name}.toml"
+
+
+def _write(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123 - with a mode
+        file.write(text)
+    beside.replace(path)
+
+
+def _absolute(key: str, value: Any) -> Any:
+    if key not in {*_FILES, "lake", "tables"}:
+        return value
+    if isinstance(value, str):
+        return value if "://" in value else str(Path(value).absolute())
+    return [_absolute(key, each) for each in value]
+
+
+def _toml(value: Any) -> str:
+    # what JSON writes for text without control characters is TOML too, and so is a list of it
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,228 @@
+"""A site for tests, notebooks and first steps: servers on loopback in a thread of this process, with keys and journals.
+
+The servers are the same as those of `dovetail pcp serve`, `won serve` and `swarm serve`. Nothing listens on another
+address than 127.0.0.1; without TLS, whoever is on this machine may use them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from anyio.from_thread import start_blocking_portal
+
+from dovetail.journal.journal import JournalOptions
+from dovetail.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from anyio.from_thread import BlockingPortal
+
+    from dovetail.api.pcp import PcpClient
+    from dovetail.api.receipts import Receipt
+    from dovetail.api.swarm import SwarmPeer
+    from dovetail.api.won import WonClient
+
+T = TypeVar("T")
+HOST = "127.0.0.1"
+FABRICS = ("pcp", "won", "swarm")
+CHECKPOINT_WAIT_S = 30.0
+JOURNAL_OPTIONS = JournalOptions(checkpoint_interval_s=0.2)
+"""Signed often, so that nobody waits for a receipt."""
+_SWARM_WORK = 1_000
+
+
+class Site:
+    """Servers on this machine. `with` it, or `close` it."""
+
+    def __init__(self, *fabrics: str, directory: Path | None = None, port: int = 0) -> None:
+        chosen = fabrics or ("pcp",)
+        for fabric in chosen:
+            if fabric not in FABRICS:
+                raise UsageError(f"fabric {fabric!r}, expected some of {', '.join(FABRICS)}")
+        self.url: str | None = None
+        """The broker's URL."""
+        self.node: str | None = None
+        """The won node's URI."""
+        self.journals: list[Path] = []
+        """The servers' journals."""
+        self.trust: list[Path] = []
+        """The servers' public keys, as `Receipt.verify` takes them."""
+        self._peers: dict[str, Path] = {}
+        self._door: list[str] = []
+        self._stack = contextlib.ExitStack()
+        try:
+            if directory is None:
+                directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-")))
+            self.directory = Path(directory)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal("asyncio"))
+            if "pcp" in chosen:
+                self._start_broker(port)
+            if "won" in chosen:
+                self._start_node()
+            self._has_swarm = "swarm" in chosen
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the servers; a directory that was not given is removed."""
+        self._stack.close()
+
+    def connect(self, identity: str, **options: Any) -> PcpClient | WonClient | SwarmPeer:
+        """A client: of the broker by a pcp:// URI, of the node or the swarm by a plain name, such as "ann".
+
+        With more than one of these fabrics, a name is written "won:ann" or "swarm:ann".
+        """
+        if identity.startswith("pcp://"):
+            return self.pcp(identity, **options)
+        fabric, _, name = identity.rpartition(":")
+        if not fabric:
+            fabric = "won" if self.node is not None else "swarm"
+        return self.won(name, **options) if fabric == "won" else self.swarm(name)
+
+    def pcp(self, identity: str, **options: Any) -> PcpClient:
+        """A client of the broker."""
+        from dovetail.api.pcp import PcpClient
+
+        if self.url is None:
+            raise UsageError('this site has no broker: local("pcp")')
+        return PcpClient(self.url, identity, **options)
+
+    def won(self, name: str, **options: Any) -> WonClient:
+        """The owner of an atom of this name, which is created at the first time."""
+        from dovetail.api.won import WonClient
+
+        if self.node is None:
+            raise UsageError('this site has no won node: local("won")')
+        home = self.directory / "owners" / name
+        if not home.exists():
+            self._call(lambda: WonClient.create(self.node or "", home, name=name))
+        return WonClient(home, **options)
+
+    def swarm(self, name: str) -> SwarmPeer:
+        """A peer of this name, which joins the swarm at the first time."""
+        from dovetail.api.swarm import SwarmPeer
+
+        if not self._has_swarm:
+            raise UsageError('this site has no swarm: local("swarm")')
+        if name not in self._peers:
+            self._start_peer(name)
+        return SwarmPeer(self._peers[name])
+
+    def receipt(self, address: str, *, redact: bool = False) -> Receipt:
+        """The receipt of a message, as soon as the servers have signed what they saw of it."""
+        from dovetail.api.receipts import Receipt
+
+        return Receipt.build(address, journals=self.journals, redact=redact, wait=CHECKPOINT_WAIT_S)
+
+    def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        return self._portal.call(work)
+
+    def _start_broker(self, port: int) -> None:
+        from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
+        from dovetail.runtime.pcp_serve import describe, open_journal
+        from dovetail.runtime.pcp_server import PcpServer
+
+        path = self.directory / "broker" / "journal.db"
+        path.parent.mkdir(exist_ok=True)
+        settings = PcpSettings(
+            name="broker", host=HOST, port=port, insecure_plain=True, rules=ALLOW_ALL, journal=str(path)
+        )
+        journal = open_journal(settings, JOURNAL_OPTIONS)
+        assert journal is not None
+        self._stack.callback(journal.close)
+        server = PcpServer(settings, journal)
+        self._call(server.start)
+        self._stack.callback(self._portal.call, server.stop)
+        self.url = str(describe(server)["url"])
+        self._add(path, next(path.parent.glob("*.vkey")))
+
+    def _start_node(self) -> None:
+        from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
+        from dovetail.runtime.won_server import NodeOptions, NodeServer
+
+        directory = self.directory / "node"
+        directory.mkdir(exist_ok=True)
+        known = next(directory.glob("port-*"), None)
+        port = _free_port() if known is None else int(known.name.removeprefix("port-"))
+        (directory / f"port-{port}").touch()  # the node's URI has the port in it, and its atoms the URI
+        uri = f"http://{HOST}:{port}/won/resource"
+        key = directory / f"{file_stem(uri)}.skey"
+        if not key.exists():
+            create_signing_key(directory, uri)
+        path = directory / "journal.db"
+
+        async def start() -> NodeServer:
+            server = NodeServer(
+                NodeOptions(uri=uri, host=HOST, port=port, journal=path, journal_options=JOURNAL_OPTIONS),
+                load_signing_key(key, uri).private_key,
+            )
+            await server.start()
+            return server
+
+        server = self._call(start)
+        self._stack.callback(self._portal.call, server.stop)
+        self.node = uri
+        self._add(path, key.with_suffix(".vkey"))
+
+    def _start_peer(self, name: str) -> None:
+        from dovetail.journal.reader import read_identity
+        from dovetail.runtime.swarm_control import CONTROL_FILE, ControlServer
+        from dovetail.runtime.swarm_node import JOURNAL_FILE, SwarmNode
+        from dovetail.swarm.settings import SwarmSettings
+
+        directory = self.directory / "peers" / name
+
+        async def start() -> SwarmNode:
+            settings = SwarmSettings(name="local", work=_SWARM_WORK)
+            node = SwarmNode(settings, directory, bootstrap=self._door, threads=1, journal_options=JOURNAL_OPTIONS)
+            await node.__aenter__()
+            control = ControlServer(node, directory / CONTROL_FILE)
+            await control.start()
+            self._stack.callback(self._portal.call, control.stop)
+            return node
+
+        node = self._call(start)
+        self._stack.callback(self._portal.call, node.close)
+        if self._door:
+            self._call(node.linked)
+        else:
+            self._door = list(node.endpoints)
+        self._peers[name] = directory
+        path = directory / JOURNAL_FILE
+        key = directory / "peer.vkey"
+        key.write_text(read_identity(path).verifier.text() + "\n")
+        self._add(path, key)
+
+    def _add(self, journal: Path, key: Path) -> None:
+        self.journals.append(journal)
+        self.trust.append(key)
+
+
+def local(*fabrics: str, directory: Path | None = None, port: int = 0) -> Site:
+    """A site on loopback in this process: keys made, journals kept; a broker, unless other fabrics are named.
+
+    Without `directory` everything is in a temporary one and gone when the site is closed.
+    """
+    return Site(*fabrics, directory=directory, port=port)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,258 @@
+"""The public client of a pcp broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, moment
+from dovetail.model.address import address_of
+from dovetail.model.errors import Closed, ConnectFailed, DovetailError, Missed, NotAllowed, TimedOut, UsageError
+from dovetail.pcp.client_events import FailureKind, Incoming
+from dovetail.pcp.uri import BROKER_URIS
+from dovetail.runtime import pcp_client
+from dovetail.runtime.clock import now_us
+from dovetail.runtime.pcp_client import PcpRequestError, Posted
+from dovetail.runtime.tls import client_context
+
+_OUTCOMES: dict[FailureKind, Outcome] = {
+    FailureKind.REFUSED: "rejected",
+    FailureKind.UNAUTHORIZED: "rejected",
+    FailureKind.NOT_TRANSLATABLE: "rejected",
+    FailureKind.EXPIRED: "expired",
+    FailureKind.TIMED_OUT: "unknown",
+    FailureKind.DISCONNECTED: "unknown",
+}
+_ABSENT = "is not connected"
+
+
+class PcpClient:
+    """A client of a broker. `async with` it: that connects, or raises ConnectFailed or NotAllowed at once.
+
+    After that it comes back by itself whenever the connection is lost. Every call can be cancelled.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        identity: str,
+        *,
+        tls: TLS | None = None,
+        protocol: int = 1,
+        wait: float = 0,
+        timeout: float = 10,
+    ) -> None:
+        context = None
+        if url.startswith("wss:"):
+            tls = tls or TLS()
+            context = client_context(tls.certificate, tls.key, tls.authority)
+        self.url = url
+        self.identity = identity
+        self._version = protocol
+        self._wait_s = wait
+        self._timeout_s = timeout
+        self._wire = pcp_client.PcpClient(url, identity, version=protocol, context=context)
+        self._missed = 0
+
+    async def __aenter__(self) -> Self:
+        await self._wire.__aenter__()
+        try:
+            async with asyncio.timeout(max(self._timeout_s, self._wait_s)):
+                await self._wire.try_associate(self._wait_s)
+                if self._version == 2:
+                    await self._await_turn()  # a version without associations: only an answer shows that we are let in
+        except PcpRequestError:
+            await self._wire.__aexit__(None, None, None)
+            raise ConnectFailed(self.url, self._wire.trouble or "closed the connection") from None
+        except TimeoutError:
+            await self._wire.__aexit__(None, None, None)
+            raise ConnectFailed(self.url, f"did not answer within {max(self._timeout_s, self._wait_s):g} s") from None
+        except BaseException:
+            await self._wire.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._wire.flush()
+        await self._wire.__aexit__(kind, error, trace)
+
+    async def send(
+        self,
+        to: str | Sequence[str],
+        data: Any = None,
+        *,
+        type: str = "text",
+        ttl: float = 30,
+        in_reply_to: str | None = None,
+    ) -> Sent:
+        """Send a message, and say what the broker did with it.
+
+        `bytes` are sent as they are, anything else as JSON, None not at all. `ttl` is its lifetime in seconds. The
+        broker says whom it sends the message to; that a client has processed it, only its reply can say.
+        """
+        async with self._posting(to, data, type, ttl, in_reply_to) as posted:
+            return await self._outcome(posted, to)
+
+    async def request(
+        self,
+        to: str,
+        data: Any = None,
+        *,
+        type: str = "text",
+        ttl: float = 30,
+    ) -> Message:
+        """Send a message and await the first reply to it; NotDelivered where nobody gets it, TimedOut after `ttl`."""
+        async with self._posting(to, data, type, ttl, None, wants_reply=True) as posted:
+            if self._version == 1 and to not in BROKER_URIS:
+                (await self._outcome(posted, to)).raise_for_outcome()
+            try:
+                return self._message(await posted.reply)
+            except PcpRequestError as error:
+                if error.kind is FailureKind.TIMED_OUT:
+                    raise TimedOut(f"{to} did not answer within {ttl:g} s") from None
+                self._sent(posted, _outcome_of(error), (), error.detail).raise_for_outcome()
+                raise
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message; TimedOut where none comes in time, Missed where some came too fast to be read."""
+        try:
+            async with asyncio.timeout(timeout):
+                message = await self._next()
+        except TimeoutError:
+            raise TimedOut(f"no message within {timeout:g} s") from None
+        if message is None:
+            raise Closed("the client is closed")
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they come, until the client is closed; Missed where some came too fast to be read."""
+        while (message := await self._next()) is not None:
+            yield message
+
+    async def inventory(self, *patterns: str) -> list[str]:
+        """Who is connected, of those that match any of the patterns; everybody without patterns."""
+        try:
+            return await self._wire.inventory(*(patterns or ("pcp://*/*",)))
+        except PcpRequestError as error:
+            raise _request_failed(self.url, error) from None
+        except TimeoutError:
+            raise ConnectFailed(self.url, "is not connected, and did not come back in time") from None
+
+    async def watch(self, *patterns: str) -> AsyncIterator[Presence]:
+        """Who is connected now, then who comes and who goes; goes on after the connection was lost and is back."""
+        try:
+            async with contextlib.aclosing(self._wire.subscribe(*(patterns or ("pcp://*/*",)))) as changes:
+                async for uri, change in changes:
+                    yield Presence(uri, change == 1)
+        except PcpRequestError as error:
+            raise _request_failed(self.url, error) from None
+
+    async def _next(self) -> Message | None:
+        missed = self._wire.dropped_messages - self._missed
+        if missed:
+            self._missed += missed
+            raise Missed(missed)
+        incoming = await self._wire.next_message()
+        return None if incoming is None else self._message(incoming)
+
+    @contextlib.asynccontextmanager
+    async def _posting(
+        self,
+        to: str | Sequence[str],
+        data: Any,
+        kind: str,
+        ttl: float,
+        in_reply_to: str | None,
+        *,
+        wants_reply: bool = False,
+    ) -> AsyncIterator[Posted]:
+        if ttl <= 0:
+            raise UsageError(f"a lifetime of {ttl:g} s, expected more than 0")
+        targets = [to] if isinstance(to, str) else list(to)
+        async with contextlib.AsyncExitStack() as stack:
+            posting = self._wire.posting(
+                kind,
+                targets,
+                data,
+                ttl_ms=int(ttl * 1000),
+                in_reply_to=in_reply_to,
+                wants_report=self._version == 1 and not BROKER_URIS.issuperset(targets),
+                wants_reply=wants_reply,
+            )
+            try:
+                posted = await stack.enter_async_context(posting)
+            except TimeoutError:
+                raise ConnectFailed(self.url, f"was not connected for {ttl:g} s; nothing was sent") from None
+            yield posted
+
+    async def _outcome(self, posted: Posted, to: str | Sequence[str]) -> Sent:
+        try:
+            if self._version == 1 and not BROKER_URIS.issuperset([to] if isinstance(to, str) else to):
+                targets = await posted.report
+                return self._sent(posted, "accepted" if targets else "nobody_there", targets, None)
+            await self._await_turn()
+            if posted.report.done():
+                posted.report.result()
+        except PcpRequestError as error:
+            return self._sent(posted, _outcome_of(error), (), error.detail)
+        return self._sent(posted, "accepted", (to,) if isinstance(to, str) else tuple(to), None)
+
+    async def _await_turn(self) -> None:
+        """Until the broker has answered something that was sent later: it answers in order, refusals too."""
+        try:
+            await self._wire.inventory("pcp:///server")
+        except PcpRequestError as error:
+            if error.kind is FailureKind.DISCONNECTED:
+                raise
+
+    def _sent(self, posted: Posted, outcome: Outcome, targets: tuple[str, ...], reason: str | None) -> Sent:
+        return Sent(
+            address=address_of(posted.frame).hex(),
+            id=posted.id,
+            outcome=outcome,
+            targets=targets,
+            reason=reason,
+            at=moment(now_us()),
+        )
+
+    def _message(self, incoming: Incoming) -> Message:
+        data: Any = incoming.data
+        if data is not None:
+            with contextlib.suppress(ValueError):
+                data = incoming.json()
+        return Message(
+            address=address_of(incoming.raw).hex(),
+            id=incoming.id,
+            type=incoming.message_type,
+            sender=incoming.sender,
+            targets=incoming.targets,
+            data=data,
+            raw=incoming.raw,
+            at=moment(now_us()),
+            in_reply_to=incoming.in_reply_to,
+            _answer=self._answer,
+        )
+
+    async def _answer(self, message: Message, data: Any, kind: str | None) -> Sent:
+        return await self.send(message.sender, data, type=kind or message.type, in_reply_to=message.id)
+
+
+def _outcome_of(error: PcpRequestError) -> Outcome:
+    return "nobody_there" if error.detail.endswith(_ABSENT) else _OUTCOMES[error.kind]
+
+
+def _request_failed(url: str, error: PcpRequestError) -> DovetailError:
+    """Why a question to the broker itself has no answer."""
+    if error.kind is FailureKind.TIMED_OUT:
+        return TimedOut(f"{url} did not answer in time")
+    if error.kind is FailureKind.DISCONNECTED:
+        return ConnectFailed(url, "closed the connection before it answered")
+    return NotAllowed(f"{url}: {error.detail}")

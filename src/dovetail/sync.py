@@ -1,0 +1,179 @@
+"""The clients for programs without asyncio: `dovetail.sync.connect` and `with`.
+
+    with dovetail.sync.connect("ws://127.0.0.1:8142/pcp", "pcp://me/agent") as client:
+        print(client.send("pcp://echo/agent", "hello").outcome)
+
+Each client has an event loop in a thread of its own, which ends with the `with` block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+from anyio.from_thread import start_blocking_portal
+
+from dovetail.api.connect import connect as _connect
+from dovetail.api.pcp import PcpClient as _PcpClient
+from dovetail.api.swarm import SwarmPeer as _SwarmPeer
+from dovetail.api.won import WonClient as _WonClient
+from dovetail.model.errors import Closed
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from anyio.from_thread import BlockingPortal
+
+    from dovetail.api.swarm import Progress
+    from dovetail.api.values import TLS, Message, Sent
+
+T = TypeVar("T")
+
+
+class _Receiver(Protocol):
+    async def receive(self, timeout: float | None = None) -> Message: ...
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=_Receiver)
+
+
+class Twin(Generic[C]):
+    """A client whose calls wait instead of being awaited. `with` it."""
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._stack = contextlib.ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._client: C | None = None
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal("asyncio"))
+            client = self._portal.call(_in_loop(self._make))
+            self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client = None
+        self._stack.__exit__(kind, error, trace)
+
+    def receive(self, timeout: float | None = None) -> Message:
+        """The next message; TimedOut where none comes in time."""
+        return self._run(partial(self._open.receive, timeout))
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until the client is closed."""
+        with contextlib.suppress(Closed):
+            while True:
+                yield self.receive()
+
+    @property
+    def _open(self) -> C:
+        if self._client is None:
+            raise Closed("the client is not connected: use `with`")
+        return self._client
+
+    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        if self._portal is None:
+            raise Closed("the client is not connected: use `with`")
+        return self._portal.call(work)
+
+
+class PcpClient(Twin[_PcpClient]):
+    """A client of a broker."""
+
+    def send(
+        self,
+        to: str | Sequence[str],
+        data: Any = None,
+        *,
+        type: str = "text",
+        ttl: float = 30,
+        in_reply_to: str | None = None,
+    ) -> Sent:
+        """Send a message, and say what the broker did with it."""
+        return self._run(partial(self._open.send, to, data, type=type, ttl=ttl, in_reply_to=in_reply_to))
+
+    def request(self, to: str, data: Any = None, *, type: str = "text", ttl: float = 30) -> Message:
+        """Send a message and wait for the first reply to it."""
+        return self._run(partial(self._open.request, to, data, type=type, ttl=ttl))
+
+    def reply(self, message: Message, data: Any = None, *, type: str | None = None) -> Sent:
+        """Answer a message."""
+        return self._run(partial(message.reply, data, type=type))
+
+    def inventory(self, *patterns: str) -> list[str]:
+        """Who is connected."""
+        return self._run(partial(self._open.inventory, *patterns))
+
+
+class WonClient(Twin[_WonClient]):
+    """The owner of an atom."""
+
+    def send(self, to: str, data: str) -> Sent:
+        """Send text on a connection; waits until both nodes have stored it."""
+        return self._run(partial(self._open.send, to, data))
+
+    def open(self, to: str, text: str | None = None) -> Sent:
+        """Ask for, or accept, a connection."""
+        return self._run(partial(self._open.open, to, text))
+
+    def reply(self, message: Message, data: str) -> Sent:
+        """Answer a message."""
+        return self._run(partial(message.reply, data))
+
+    def conversation(self, with_: str | None = None) -> list[Message]:
+        """What this owner holds."""
+        return self._open.conversation(with_)
+
+
+class SwarmPeer(Twin[_SwarmPeer]):
+    """A running peer of a swarm."""
+
+    def publish(self, data: bytes | str, *, ttl_epochs: int = 60, progress: Progress | None = None) -> Sent:
+        """Do the proof of work, journal the message and push it."""
+        return self._run(partial(self._open.publish, data, ttl_epochs=ttl_epochs, progress=progress))
+
+    def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:
+        """What is unexpired of this time."""
+        return self._run(partial(self._open.query, start, end))
+
+
+def connect(
+    url: str | None = None,
+    identity: str | Path | None = None,
+    *,
+    context: str | None = None,
+    tls: TLS | None = None,
+    protocol: int = 1,
+    wait: float = 0,
+    timeout: float = 10,
+) -> PcpClient | WonClient | SwarmPeer:
+    """The same client as `dovetail.connect` gives, for programs without asyncio; `with` it."""
+    made = _connect(url, identity, context=context, tls=tls, protocol=protocol, wait=wait, timeout=timeout)
+    twin: Any = SwarmPeer
+    if isinstance(made, _PcpClient):
+        twin = PcpClient
+    elif isinstance(made, _WonClient):
+        twin = WonClient
+    client: PcpClient | WonClient | SwarmPeer = twin(lambda: made)
+    return client
+
+
+def _in_loop(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    async def run() -> T:
+        return make()
+
+    return run

@@ -1,0 +1,355 @@
+"""Clients of the three fabrics through `import dovetail`, against real servers of `local()`."""
+
+import asyncio
+import datetime as dt
+import hashlib
+import socket
+import threading
+
+import pytest
+
+import dovetail
+from api.left_behind import nothing_left
+from system.pcp_site import Site, broker
+
+pytestmark = pytest.mark.system
+ANN, BEN = "pcp://ann/agent", "pcp://ben/agent"
+
+
+@pytest.fixture(scope="module")
+def site():
+    with dovetail.local("pcp", "won", "swarm") as site:
+        yield site
+
+
+def run(work):
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_send_says_what_became_of_it(site):
+    async def work():
+        async with site.connect(BEN) as ben, site.connect(ANN) as ann:
+            sent = await ann.send(BEN, {"door": "open"}, type="http://example.com/door")
+            assert (sent.outcome, sent.targets, sent.ok, sent.reason) == ("accepted", (BEN,), True, None)
+            assert sent.raise_for_outcome() is sent
+            message = await ben.receive(timeout=10)
+            assert (message.address, message.id) == (sent.address, sent.id)
+            assert message.address == hashlib.sha256(message.raw).hexdigest()
+            assert (message.type, message.sender, message.data) == ("http://example.com/door", ANN, {"door": "open"})
+            nobody = await ann.send("pcp://gone/agent")
+            assert (nobody.outcome, nobody.targets, nobody.ok) == ("nobody_there", (), False)
+            with pytest.raises(dovetail.NotDelivered, match="nobody_there") as raised:
+                nobody.raise_for_outcome()
+            assert raised.value.sent is nobody
+            assert raised.value.retriable
+            wrong = await ann.send(BEN, type="a b")
+            assert wrong.outcome == "rejected"
+            assert "has characters that are not allowed" in wrong.reason
+            both = await ann.send([BEN, ANN], b"\xff\x00")
+            assert both.targets == (ANN, BEN)
+            assert (await ben.receive(timeout=10)).data == b"\xff\x00"
+
+    run(work())
+
+
+def test_version_2_and_tls(site, tmp_path):
+    async def work():
+        keys = Site(tmp_path)
+        for name in ("ann", "ben"):
+            keys.client(name)
+        files = {name: tls(tmp_path, name) for name in ("ann", "ben")}
+        async with broker(**keys.settings) as server:
+            one, two = f"wss://localhost:{server.port}/pcp", f"wss://localhost:{server.port}/pcp2/agent"
+            async with (
+                dovetail.connect(two, BEN, protocol=2, tls=files["ben"]) as ben,
+                dovetail.connect(one, ANN, tls=files["ann"]) as ann,
+            ):
+                assert (await ben.send(ANN, {"n": 1})).outcome == "accepted"
+                assert (await ann.receive(timeout=10)).data == {"n": 1}
+                assert (await ben.send("pcp://gone/agent", {})).outcome == "nobody_there"
+            with pytest.raises(dovetail.NotAllowed, match="pcp://cem/agent"):
+                await opened(dovetail.connect(one, "pcp://cem/agent", tls=files["ann"]))
+            with pytest.raises(dovetail.ConnectFailed, match="certificate not accepted"):
+                await opened(dovetail.connect(one, ANN))
+        with pytest.raises(dovetail.ConnectFailed, match="does not take a certificate"):
+            await opened(dovetail.connect(site.url.replace("/pcp", "/pcp2/agent"), ANN, protocol=2))
+
+    run(work())
+
+
+def tls(directory, name):
+    file = directory / name
+    return dovetail.TLS(certificate=f"{file}.pem", key=f"{file}.key", authority=str(directory / "ca.pem"))
+
+
+async def opened(client):
+    async with client:
+        pass
+
+
+def test_request_and_reply(site):
+    async def serve(agent):
+        async for question in agent:
+            await question.reply({"heard": question.data})
+
+    async def work():
+        async with site.connect(BEN) as ben, site.connect(ANN) as ann:
+            worker = asyncio.create_task(serve(ben))
+            answer = await ann.request(BEN, 7)
+            assert (answer.data, answer.sender) == ({"heard": 7}, BEN)
+            with pytest.raises(dovetail.NotDelivered, match="nobody_there"):
+                await ann.request("pcp://gone/agent", 7)
+            worker.cancel()
+            await asyncio.wait([worker])
+            with pytest.raises(dovetail.TimedOut, match="did not answer within"):
+                await ann.request(BEN, 7, ttl=0.2)
+            assert await ann.inventory() == [ANN, BEN]
+            assert await ann.inventory("pcp://b*/agent") == []
+            assert await ann.inventory("pcp://*/controller") == []
+
+    run(work())
+
+
+def test_who_comes_and_goes(site):
+    async def work():
+        async with site.connect(ANN) as ann:
+            seen = []
+            changes = ann.watch("pcp://*/agent")
+            seen.append(await anext(changes))
+            async with site.connect(BEN):
+                seen.append(await anext(changes))
+            seen.append(await anext(changes))
+            await changes.aclose()
+            assert seen == [(ANN, True), (BEN, True), (BEN, False)]
+
+    run(work())
+
+
+def test_the_sync_twin(site):
+    before = threading.enumerate()
+    with dovetail.sync.connect(site.url, BEN) as ben, dovetail.sync.connect(site.url, ANN) as ann:
+        sent = ann.send(BEN, "hello")
+        message = ben.receive(timeout=10)
+        assert message.address == sent.address
+        assert ben.reply(message, "yes").ok
+        assert ann.receive(timeout=10).in_reply_to == sent.id
+        assert ann.inventory("pcp://*/agent") == [ANN, BEN]
+        with pytest.raises(dovetail.TimedOut):
+            ann.receive(timeout=0)
+    assert threading.enumerate() == before
+    with pytest.raises(dovetail.Closed):
+        ann.send(BEN, "too late")
+
+
+def test_won(site):
+    async def work():
+        async with site.connect("won:ann") as ann, site.connect("won:ben") as ben:
+            assert (await ann.open(ben.sockets[0], "may I?")).ok
+            asked = await ben.receive(timeout=20)
+            assert (asked.data, asked.type, asked.sender) == ("may I?", "ConnectMessage", ann.sockets[0])
+            assert (await ben.open(asked.sender)).outcome == "delivered"
+            sent = await ann.send(ben.sockets[0], "the gravel is on the quay")
+            assert (sent.outcome, sent.targets) == ("delivered", (ben.sockets[0],))
+            assert sent.address.startswith("wm:/")
+            while (message := await ben.receive(timeout=20)).data != "the gravel is on the quay":
+                pass
+            assert message.address == sent.address
+            held = {each.address: each.state for each in ann.conversation(ben.sockets[0])}
+            assert held[sent.address] == "complete"
+            with pytest.raises(dovetail.UsageError, match="text"):
+                await ann.send(ben.sockets[0], 7)
+            return sent.address
+
+    address = run(work())
+    proof = site.receipt(address).verify(trust=site.trust)
+    assert any("delivered the message" in claim for claim in proof.claims)
+
+
+def test_swarm(site):
+    async def work():
+        begun = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
+        async with site.connect("swarm:ann") as ann, site.connect("swarm:ben") as ben:
+            waiting = asyncio.create_task(ben.receive(timeout=30))
+            while not waiting.done():  # until the flow of ben has begun, a message may pass by
+                sent = await ann.publish("ship in sight")
+                assert sent.outcome == "accepted"
+                await asyncio.wait([waiting], timeout=0.5)
+            assert (await waiting).data == "ship in sight"
+            for _ in range(1000):
+                found = await ben.query(begun)
+                if sent.address in {each.address for each in found}:
+                    break
+                await asyncio.sleep(0.01)
+            assert sent.address in {each.address for each in found}
+            assert (await ann.status())["journal_hops"] > 0
+            with pytest.raises(dovetail.TimedOut):
+                await ben.receive(timeout=0.01)
+            with pytest.raises(dovetail.UsageError, match="expected at most"):
+                await ann.publish(bytes(100_000))
+
+    run(work())
+
+
+def refused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("kind", ["nobody", "silent", "http"])
+def test_no_server_or_the_wrong_one_is_told_at_once(site, kind, tmp_path):
+    port = refused_port()
+
+    async def answer(reader, writer):
+        if kind == "http":
+            await reader.read(100)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await reader.read()
+        writer.close()
+
+    async def work():
+        server = None if kind == "nobody" else await asyncio.start_server(answer, "127.0.0.1", port)
+        url = f"ws://127.0.0.1:{port}/pcp"
+        async with nothing_left():
+            with pytest.raises(dovetail.ConnectFailed) as raised:
+                await opened(dovetail.connect(url, ANN, timeout=0.5))
+            assert raised.value.retriable
+            assert raised.value.url == url
+            assert str(raised.value).startswith(url)
+            node = f"http://127.0.0.1:{port}/won/resource"
+            with pytest.raises(dovetail.ConnectFailed) as raised:
+                await dovetail.WonClient.create(node, tmp_path / "home", timeout=0.5)
+            assert str(raised.value).startswith(node)
+        assert not (tmp_path / "home").exists()
+        if server is not None:
+            server.close()
+
+    run(work())
+
+
+def test_no_peer_is_told_at_once(tmp_path):
+    async def work():
+        async with nothing_left():
+            with pytest.raises(dovetail.ConnectFailed, match="no peer answers"):
+                await opened(dovetail.connect(f"unix:{tmp_path}"))
+
+    run(work())
+
+
+def test_waiting_for_a_server_that_comes(tmp_path):
+    """`wait` tries again until the broker is there."""
+    port = refused_port()
+
+    async def work():
+        async with dovetail.connect(f"ws://127.0.0.1:{port}/pcp", ANN, wait=60) as ann:
+            return await ann.inventory()
+
+    with dovetail.sync.start_blocking_portal("asyncio") as portal:
+        waiting = portal.start_task_soon(work)
+        with dovetail.local(directory=tmp_path, port=port):
+            assert waiting.result(60) == [ANN]
+
+
+def test_a_client_that_is_not_let_in(tmp_path):
+    async def work():
+        from dovetail.pcp.settings import PcpSettings
+        from dovetail.runtime.pcp_server import PcpServer
+
+        server = PcpServer(PcpSettings(name="b", port=0, insecure_plain=True, rules=()), None)
+        await server.start()
+        async with nothing_left():
+            with pytest.raises(dovetail.NotAllowed, match="not authorised to associate") as raised:
+                await opened(dovetail.connect(f"ws://127.0.0.1:{server.port}/pcp", ANN))
+            assert not raised.value.retriable
+        await server.stop()
+
+    run(work())
+
+
+async def begin_iterating(client):
+    async for _ in client:
+        pass
+
+
+CALLS = {
+    "pcp send": (ANN, lambda ann: ann.send(BEN, "x")),
+    "pcp request": (ANN, lambda ann: ann.request(BEN, "x")),
+    "pcp receive": (ANN, lambda ann: ann.receive()),
+    "pcp iterate": (ANN, begin_iterating),
+    "pcp inventory": (ANN, lambda ann: ann.inventory()),
+    "won send": ("won:cleo", lambda cleo: cleo.send("https://127.0.0.1:1/won/resource/atom/x#chat", "x")),
+    "won receive": ("won:cleo", lambda cleo: cleo.receive()),
+    "swarm publish": ("swarm:ann", lambda ann: ann.publish("x")),
+    "swarm receive": ("swarm:ann", lambda ann: ann.receive()),
+    "swarm iterate": ("swarm:ann", begin_iterating),
+    "swarm query": ("swarm:ann", lambda ann: ann.query(dt.datetime.now(dt.UTC))),
+}
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 30])
+@pytest.mark.parametrize("name", CALLS)
+def test_cancelling_a_call_leaves_nothing_behind(site, name, turns):
+    identity, call = CALLS[name]
+    client = site.connect(identity)  # the server's own part is begun before anything is counted
+
+    async def work():
+        async with nothing_left(), client as opened, nothing_left():
+            task = asyncio.ensure_future(call(opened))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(work())
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8, 16])
+@pytest.mark.parametrize("identity", [ANN, "won:cleo", "swarm:ann"])
+def test_cancelling_while_connecting_leaves_nothing_behind(site, identity, turns):
+    client = site.connect(identity)
+
+    async def connect():
+        async with client:
+            await asyncio.Event().wait()
+
+    async def work():
+        async with nothing_left():
+            task = asyncio.ensure_future(connect())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(work())
+
+
+def test_a_closed_client_wakes_those_who_wait(site):
+    async def work():
+        async with site.connect(ANN) as ann:
+            waiting = asyncio.create_task(ann.receive())
+            iterating = asyncio.create_task(begin_iterating(ann))
+            await asyncio.sleep(0)
+        with pytest.raises(dovetail.Closed):
+            await waiting
+        await iterating
+
+    run(work())
+
+
+def test_who_reads_too_slowly_is_told(site, monkeypatch):
+    monkeypatch.setattr("dovetail.runtime.pcp_client.MAX_UNREAD_MESSAGES", 2)
+
+    async def work():
+        async with site.connect(ANN) as ann, site.connect(BEN) as ben:
+            for number in range(5):
+                await ann.send(BEN, number)
+            await ann.request("pcp:///server", {"query": ["pcp://*/*"]}, type="http://puppetlabs.com/inventory_request")
+            while ben._wire.dropped_messages < 3:  # noqa: ASYNC110 - nothing tells that they came
+                await asyncio.sleep(0.01)
+            with pytest.raises(dovetail.Missed) as raised:
+                await ben.receive()
+            assert raised.value.count == 3
+            assert [(await ben.receive()).data for _ in range(2)] == [3, 4]
+
+    run(work())
