@@ -11,7 +11,7 @@ import pytest
 
 from dovetail.lake.location import is_url, open_store
 from dovetail.lake.object_store import MAX_PUT_BYTES, ObjectStore, parse_location
-from dovetail.model.errors import ConfigError, ConnectError, JournalDamaged, JournalError
+from dovetail.model.errors import ConfigError, ConnectFailed, JournalDamaged, JournalError
 from lake.s3_proxy import run_proxy
 from lake.s3_servers import BUCKET, fresh_store, use
 
@@ -118,15 +118,15 @@ def test_a_store_that_does_not_answer_says_nothing_about_objects(store, monkeypa
         lambda: store.delete(["a"]),
         lambda: store.create("a", b""),
     ):
-        with pytest.raises(ConnectError, match=f"s3://{BUCKET}/"):
+        with pytest.raises(ConnectFailed, match=f"s3://{BUCKET}/"):
             act()
 
 
 def test_a_bucket_that_is_not_there(store):
     missing = ObjectStore("nobodys-bucket")
-    with pytest.raises((ConnectError, FileNotFoundError)):
+    with pytest.raises((ConnectFailed, FileNotFoundError)):
         missing.create("a", b"")
-    with pytest.raises((ConnectError, FileNotFoundError)):
+    with pytest.raises((ConnectFailed, FileNotFoundError)):
         list(missing.list())
 
 
@@ -136,7 +136,7 @@ def test_wrong_keys_are_let_in_nowhere(versitygw, monkeypatch):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         store = fresh_store("closed")
         for act in (lambda: store.get("a"), lambda: list(store.list()), lambda: store.create("a", b"")):
-            with pytest.raises(ConnectError) as told:
+            with pytest.raises(ConnectFailed) as told:
                 act()
             assert "wrong" not in str(told.value)
             assert "\n" not in str(told.value)
@@ -145,7 +145,7 @@ def test_wrong_keys_are_let_in_nowhere(versitygw, monkeypatch):
 def test_bad_settings_are_named(store, monkeypatch):
     monkeypatch.setattr("dovetail.lake.object_store._clients", {})
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "nonsense")
-    with pytest.raises((ConfigError, ConnectError), match=f"s3://{BUCKET}"):
+    with pytest.raises((ConfigError, ConnectFailed), match=f"s3://{BUCKET}"):
         store.get("a")
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dovetail.lake.store import Entry, check_key
-from dovetail.model.errors import ConfigError, ConnectError, JournalDamaged, JournalError
+from dovetail.model.errors import ConfigError, ConnectFailed, JournalDamaged, JournalError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,7 +105,7 @@ class ObjectStore:
             # refused, and yet there is nothing: another writer was in the middle of it (409 in S3), and may have failed
             if pause_s is not None:
                 time.sleep(pause_s)
-        raise ConnectError(f"{self}/{key}: {problem}")
+        raise ConnectFailed(f"{self}/{key}", str(problem))
 
     def _token_of(self, key: str) -> str | None:
         """Of the call that made an object."""
@@ -267,8 +267,8 @@ class ObjectStore:
         except BaseError as error:
             raise self._failed(error) from None
 
-    def _failed(self, error: Exception) -> ConnectError:
-        return ConnectError(f"{self}: {_line(error)}")
+    def _failed(self, error: Exception) -> ConnectFailed:
+        return ConnectFailed(str(self), _line(error))
 
 
 class _Reader(io.RawIOBase):

@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 class Store(Protocol):
     """Whole objects under keys. A write is durable and whole when it returns. Missing objects are FileNotFoundError.
 
-    ConnectError means that the store did not answer, or let nobody in: nothing is known then about any object.
+    ConnectFailed means that the store did not answer, or let nobody in: nothing is known then about any object.
     """
 
     def put_file(self, key: str, path: Path) -> None:
