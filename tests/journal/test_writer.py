@@ -17,6 +17,7 @@ from dovetail.model.address import Address, address_of
 from dovetail.model.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.tlog.keys import Signer
+from dovetail.tlog.tree import HASH_BYTES, root_of, split_hashes
 from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
 
 
@@ -277,6 +278,48 @@ def test_checkpoints_are_made_only_when_something_is_new(tmp_path):
         assert [c.size for c in journal.reader.checkpoints()] == [1, 2]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_signed_is_the_tree_over_the_rows(tmp_path, seed):
+    rng = random.Random(seed)
+    with open_writer(tmp_path / "a.journal") as journal:
+        for step in range(30):
+            journal.append(random_observations(rng, START_US + step * 10**6, rng.randrange(1, 60)))
+            if rng.random() < 0.2:
+                leaves = b"".join(JournalTree(journal.reader).leaf_hashes(0, journal.size))
+                assert journal.checkpoint().root == root_of(split_hashes(leaves))
+    # without a checkpoint at closing: the hops behind the last one are hashed again
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"last")])
+        leaves = b"".join(JournalTree(journal.reader).leaf_hashes(0, journal.size))
+        assert journal.checkpoint().root == root_of(split_hashes(leaves))
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_a_tree_that_has_grown_much_is_signed_without_being_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "MAX_BLOCKS_UNSTORED", 2)
+    names = tuple(f"pcp://host{i}/agent" for i in range(300))
+    with open_writer(tmp_path / "a.journal") as journal:
+        for number in range(5):
+            journal.append([observe(b"%d" % number, Stage.DELIVERED, *names)])
+        assert [checkpoint.size for checkpoint in journal.reader.checkpoints()] == [600, 1200]
+        assert journal.checkpoint().size == 1500
+    assert verify_journal(tmp_path / "a.journal").is_intact
+
+
+def test_a_journal_damaged_behind_its_last_block_takes_hops_and_signs_nothing(tmp_path):
+    with open_writer(tmp_path / "a.journal") as journal:
+        journal.append([observe(b"1")])
+        journal.index()
+        other = connect_writer(journal.path)
+        other.execute("UPDATE commits SET crc = crc + 1")
+        other.close()
+    with open_writer(tmp_path / "a.journal") as journal:
+        assert journal.append([observe(b"2")]) == 2
+        for _ in range(2):
+            with pytest.raises(JournalDamaged, match="checksum of the commit"):
+                journal.checkpoint()
+
+
 def test_signer_is_the_only_thing_that_opens_a_journal_for_writing(tmp_path):
     with open_writer(tmp_path / "a.journal") as journal:
         journal.append([observe(b"1")])
@@ -291,11 +334,11 @@ def test_leaves_of_a_part_are_those_of_the_whole(tmp_path):
         for _ in range(4):
             writer.append(random_observations(rng, START_US, 12))
         tree = JournalTree(writer.reader)
-        whole = list(tree.leaf_hashes(0, writer.size))
-        assert len(whole) == writer.size
+        whole = b"".join(tree.leaf_hashes(0, writer.size))
+        assert len(whole) == writer.size * HASH_BYTES
         for first in range(0, writer.size, 3):
             for end in range(first, writer.size + 1, 11):
-                assert list(tree.leaf_hashes(first, end)) == whole[first:end]
+                assert b"".join(tree.leaf_hashes(first, end)) == whole[first * HASH_BYTES : end * HASH_BYTES]
 
 
 @pytest.mark.parametrize("page_bytes", [4096, 8192])

@@ -30,7 +30,7 @@ MAX_FILTERS = 32
 _GENERATION = 1 << GENERATION_BITS
 _ENTRY = struct.Struct(f">{PREFIX_BYTES}sQ")
 _FILTER_KEY = struct.Struct(">HBB28x")
-_FILTER_ROWS = 64
+_FILTER_ROWS = 128
 # each block of 8 bits gets 3 of them for an address, chosen by one of its bytes
 _MASKS = [1 << a | 1 << b | 1 << c for a in range(8) for b in range(a) for c in range(b)]
 _MASK_OF_BYTE = [_MASKS[byte % len(_MASKS)] for byte in range(256)]
@@ -43,10 +43,10 @@ class Rows(Protocol):
 
 
 class AddressFilter:
-    """Says of an address that it was never added, or perhaps was: 4 MiB for a million addresses.
+    """Says of an address that it was never added, or perhaps was: 8 MiB for a million addresses.
 
     Two bytes of an address choose the block in a row, one the row, one the bits: small integers all, which the
-    interpreter does not allocate. Of a million addresses that were never added it mistakes less than one in a hundred.
+    interpreter does not allocate. Of addresses that were never added it mistakes one in three hundred when it is full.
     """
 
     __slots__ = ("_rows",)

@@ -109,7 +109,7 @@ class Catalogue:
 
     def encode(self, observations: Sequence[Observation], size: int, last_at_us: int) -> Batch:
         """The rows of one commit behind a journal of `size` hops. Times never go backwards."""
-        addresses = [observation.message for observation in observations]
+        addresses = list(dict.fromkeys([observation.message for observation in observations]))
         sizes = set(map(len, addresses))
         if sizes != {ADDRESS_BYTES}:
             raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {min(sizes - {ADDRESS_BYTES})}")
@@ -228,21 +228,16 @@ class Catalogue:
         return number
 
     def _recall(self, addresses: list[Address]) -> dict[bytes, int]:
-        """The numbers of those messages that are not new, from memory or from the journal."""
+        """The numbers of those messages that are not new, from memory or from the journal; each is asked for once."""
         recalled: dict[bytes, int] = {}
         forgotten: list[Address] = []
-        places = self._index.ask(addresses)
-        for place in places:
+        for place in self._index.ask(addresses):
             address = addresses[place]
             number = self._remember(address)
             if number is not None:
                 recalled[address] = number
             else:
                 forgotten.append(address)
-        if forgotten:  # or new, and asked for twice
-            asked = set(places)
-            new = {address for place, address in enumerate(addresses) if place not in asked}
-            forgotten = [address for address in forgotten if address not in new]
         candidates = self._index.candidates(forgotten) if forgotten else []
         if candidates:
             found = {row.address: row for row in self._reader.messages_by_id(candidates).values()}

@@ -1,13 +1,12 @@
-"""Checkpoints off the hot path: hashes committed hops through a connection of its own and has them signed.
+"""Signs a checkpoint every few seconds, and watches the journal's file.
 
-The same thread watches the journal's file. One that was removed or replaced still takes writes, but nobody can ever
-read them: the journal has failed then.
+The writer hashes what it commits, so a checkpoint costs it a signature and one short transaction. A file that was
+removed or replaced still takes writes, but nobody can ever read them: the journal has failed then.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import threading
 import time
@@ -15,18 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.journal.reader import JournalReader
-from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
 from dovetail.journal.writer import JournalWriter
-from dovetail.model.errors import DovetailError, JournalDamaged, JournalError
+from dovetail.model.errors import DovetailError, JournalError
 from dovetail.tlog.checkpoint import SignedCheckpoint
 
 log = logging.getLogger("dovetail.journal")
 
-MAX_HOPS_A_CHECKPOINT = 1 << 18
-HOPS_A_SLICE = 512
 WATCH_S = 1.0
-_BREATH_S = 0.0005
 
 
 class SharedJournal(Protocol):
@@ -41,14 +35,12 @@ class SharedJournal(Protocol):
 
 
 class Checkpointer:
-    """Hashes committed hops in its own thread, through its own connection, and signs checkpoints."""
+    """Has checkpoints signed, from a thread of its own."""
 
     def __init__(self, journal: SharedJournal) -> None:
         self._journal = journal
-        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
-        self._tree: tuple[JournalReader, JournalTree, GrowingTree] | None = None
         self._file = _identify(journal.path)
         self.signed_at_s = time.time()
 
@@ -59,58 +51,17 @@ class Checkpointer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread and release the connection; idempotent."""
+        """Stop the thread; idempotent."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        with self._lock:
-            self._release()
 
     def checkpoint(self) -> SignedCheckpoint | None:
         """Sign what is committed now; None where the journal is empty."""
-        with self._lock:
-            reader, tree, growing = self._tree or self._attach()
-            while growing.size < (end := reader.size):
-                end = min(end, growing.size + MAX_HOPS_A_CHECKPOINT)
-                try:
-                    growth = self._grow(tree, growing, end)
-                    self._journal.call(functools.partial(_store, growing, growth))
-                except BaseException:
-                    # what was hashed is not stored: begin again from what is
-                    self._release()
-                    raise
-            self.signed_at_s = time.time()
-            return reader.latest_checkpoint()
-
-    def _grow(self, tree: JournalTree, growing: GrowingTree, end: int) -> TreeGrowth:
-        growth = TreeGrowth()
-        # one walk over the commits, so that each is read and decoded once, however large it is
-        leaves = tree.leaf_hashes(growing.size, end)
-        while growing.size < end:
-            before = growing.size
-            part = growing.extend(itertools.islice(leaves, HOPS_A_SLICE))
-            if growing.size == before:
-                raise JournalDamaged(f"{self._journal.path}: hops {before} to {end - 1} are missing")
-            growth.blocks += part.blocks
-            growth.nodes += part.nodes
-            # hashing holds the interpreter: let the callers in between two slices
-            time.sleep(_BREATH_S)
-        return growth
-
-    def _attach(self) -> tuple[JournalReader, JournalTree, GrowingTree]:
-        reader = JournalReader.open(self._journal.path)
-        tree = JournalTree(reader)
-        growing = tree.stored()
-        latest = reader.latest_checkpoint()
-        if latest is not None and latest.size > growing.size:
-            growing.extend(tree.leaf_hashes(growing.size, latest.size))
-        self._tree = (reader, tree, growing)
-        return self._tree
-
-    def _release(self) -> None:
-        if self._tree is not None:
-            self._tree[0].close()
-            self._tree = None
+        signed: list[SignedCheckpoint | None] = []
+        self._journal.call(lambda writer: signed.append(writer.checkpoint()))
+        self.signed_at_s = time.time()
+        return signed[0]
 
     def _loop(self, interval_s: float) -> None:
         due_s = time.monotonic() + interval_s
@@ -127,10 +78,6 @@ class Checkpointer:
                 return
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + interval_s
-
-
-def _store(growing: GrowingTree, growth: TreeGrowth, writer: JournalWriter) -> None:
-    writer.store_checkpoint(growing, growth)
 
 
 def _give_up(error: JournalError, writer: JournalWriter) -> None:

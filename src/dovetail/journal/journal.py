@@ -5,8 +5,8 @@ is queued, up to a bound, commits it as one transaction with one fsync, and wake
 while it waits for the disk the next group gathers. So a slow disk costs each caller one or two fsyncs, however many
 callers there are. A commit is the unit in which a journal is read and proven: the bound keeps both quick after a rush.
 
-A second thread hashes what was committed and hands the writer a signed checkpoint every few seconds. It reads through a
-connection of its own, so hashing never holds up a commit.
+The writer hashes what it has committed after it has woken those who waited for it. A second thread has a checkpoint
+signed every few seconds.
 
     durability  `append` returns           killed process loses   power cut loses
     full        after the fsync            nothing acknowledged   nothing acknowledged
@@ -345,9 +345,11 @@ class Journal:
                 self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in unwritten)
                 is_last = is_closing and not self._items
                 self._room.notify_all()
+            self._catch_up(JournalWriter.grow)
             for job in jobs:
                 job(self._writer)
-            self._index_if_due()
+            if self._writer.is_index_due:
+                self._catch_up(JournalWriter.index)
             if is_relaxed and time.monotonic() - synced_at >= self._options.relaxed_sync_s:
                 self._sync()
                 synced_at = time.monotonic()
@@ -443,13 +445,13 @@ class Journal:
             if self.on_failure is not None:
                 self.on_failure(self.failure)
 
-    def _index_if_due(self) -> None:
+    def _catch_up(self, work: Callable[[JournalWriter], None]) -> None:
+        """Do what a commit has left for later."""
         try:
-            if self._writer.is_index_due:
-                self._writer.index()
+            work(self._writer)
         except JournalError as error:
             if self.failure is None:
-                log.warning("journal %s: index is behind: %s", self.path, error)
+                log.warning("journal %s: behind with its index or its checkpoints: %s", self.path, error)
 
     def _sync(self) -> None:
         try:

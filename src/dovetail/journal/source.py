@@ -15,7 +15,7 @@ from dovetail.model.address import Address
 from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier
-from dovetail.tlog.tree import fold_perfect
+from dovetail.tlog.tree import HASH_BYTES, fold
 
 _MAX_BLOCKS_CACHED = 256
 
@@ -26,7 +26,7 @@ class JournalSource:
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
         self._tree = JournalTree(reader)
-        self._leaves: dict[int, list[bytes]] = {}
+        self._leaves: dict[int, bytes] = {}
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -132,5 +132,6 @@ class JournalSource:
             if len(self._leaves) >= _MAX_BLOCKS_CACHED:
                 self._leaves.clear()
             first = block * BLOCK_LEAVES
-            self._leaves[block] = list(self._tree.leaf_hashes(first, first + BLOCK_LEAVES))
-        return fold_perfect(self._leaves[block][place : place + (1 << level)])
+            self._leaves[block] = b"".join(self._tree.leaf_hashes(first, first + BLOCK_LEAVES))
+        start = place * HASH_BYTES
+        return fold(self._leaves[block][start : start + (HASH_BYTES << level)])

@@ -7,18 +7,27 @@ through are hashed again from the hops.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
-from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, Run, unpack_names
+from dovetail.journal.layout import Run, unpack_names
+from dovetail.journal.leaves import Tails
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.reader import Commit, JournalReader
 from dovetail.model.errors import JournalDamaged
-from dovetail.tlog.leaf import NO_DIGEST, encode_tail, hash_run
-from dovetail.tlog.tree import Frontier, fold_perfect, prove_consistency, prove_inclusion
+from dovetail.tlog.leaf import NO_DIGEST, hash_run
+from dovetail.tlog.tree import (
+    HASH_BYTES,
+    Frontier,
+    aligned_ranges,
+    fold,
+    fold_perfect,
+    prove_consistency,
+    prove_inclusion,
+)
 
-MAX_TAILS_CACHED = 100_000
+_BLOCK_BYTES = BLOCK_LEAVES * HASH_BYTES
 
 
 @dataclass(slots=True)
@@ -35,12 +44,14 @@ class GrowingTree:
     Start it from what is stored: `groups` are, for each stored level, the hashes that do not yet fill the next level.
     """
 
-    __slots__ = ("_blocks", "_groups", "_tail")
+    __slots__ = ("_blocks", "_groups", "_tail", "growth")
 
     def __init__(self, groups: dict[int, list[bytes]] | None = None, size: int = 0) -> None:
         self._groups = groups or {}
-        self._tail: list[bytes] = []
+        self._tail = b""
         self._blocks = Frontier()
+        self.growth = TreeGrowth()
+        """What has become full since it was last taken."""
         for level in sorted(self._groups, reverse=True):
             for node in self._groups[level]:
                 self._blocks.append(node, level)
@@ -50,13 +61,15 @@ class GrowingTree:
     @property
     def size(self) -> int:
         """How many leaves it has."""
-        return self._blocks.size + len(self._tail)
+        return self._blocks.size + len(self._tail) // HASH_BYTES
 
     def root(self) -> bytes:
         """The root over all leaves so far."""
         frontier = self._blocks.copy()
-        for leaf in self._tail:
-            frontier.append(leaf)
+        first = frontier.size
+        for start, level in aligned_ranges(first, self.size):
+            place = (start - first) * HASH_BYTES
+            frontier.append(fold(self._tail[place : place + (HASH_BYTES << level)]), level)
         return frontier.root()
 
     def open_block(self) -> tuple[int, bytes, bytes] | None:
@@ -65,21 +78,23 @@ class GrowingTree:
             return None
         return self._blocks.size >> BLOCK_LEVEL, b"", _checks(self._tail)
 
-    def extend(self, leaves: Iterable[bytes]) -> TreeGrowth:
-        """Append leaf hashes; returns the rows that became full."""
-        growth = TreeGrowth()
-        tail = self._tail
-        for leaf in leaves:
-            tail.append(leaf)
-            if len(tail) == BLOCK_LEAVES:
-                self._close_block(growth)
+    def extend(self, leaves: bytes) -> None:
+        """Append leaf hashes that lie behind each other."""
+        leaves = self._tail + leaves
+        end = len(leaves) - len(leaves) % _BLOCK_BYTES
+        for start in range(0, end, _BLOCK_BYTES):
+            self._close_block(leaves[start : start + _BLOCK_BYTES])
+        self._tail = leaves[end:]
+
+    def take_growth(self) -> TreeGrowth:
+        """What has become full since this was last asked."""
+        growth, self.growth = self.growth, TreeGrowth()
         return growth
 
-    def _close_block(self, growth: TreeGrowth) -> None:
-        root = fold_perfect(self._tail)
+    def _close_block(self, leaves: bytes) -> None:
+        root = fold(leaves)
         number = self._blocks.size >> BLOCK_LEVEL
-        growth.blocks.append((number, root, _checks(self._tail)))
-        self._tail.clear()
+        self.growth.blocks.append((number, root, _checks(leaves)))
         self._blocks.append(root, BLOCK_LEVEL)
         level = BLOCK_LEVEL
         group = self._groups.setdefault(level, [])
@@ -88,13 +103,13 @@ class GrowingTree:
             node = fold_perfect(group)
             group.clear()
             level += BLOCK_LEVEL
-            growth.nodes.append((level, (self._blocks.size >> level) - 1, node))
+            self.growth.nodes.append((level, (self._blocks.size >> level) - 1, node))
             group = self._groups.setdefault(level, [])
             group.append(node)
 
 
-def _checks(leaves: list[bytes]) -> bytes:
-    return b"".join([leaf[:CHECK_BYTES] for leaf in leaves])
+def _checks(leaves: bytes) -> bytes:
+    return b"".join([leaves[start : start + CHECK_BYTES] for start in range(0, len(leaves), HASH_BYTES)])
 
 
 class JournalTree:
@@ -104,7 +119,7 @@ class JournalTree:
 
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
-        self._tails: dict[tuple[int, int, int], bytes] = {}
+        self._tails = Tails()
 
     def prove_inclusion(self, seq: int, size: int) -> list[bytes]:
         """The RFC 9162 path from hop `seq` to the root of the first `size` hops."""
@@ -115,47 +130,32 @@ class JournalTree:
         return prove_consistency(old_size, size, self.node)
 
     def leaf_hashes(self, first: int, end: int) -> Iterator[bytes]:
-        """Leaf hashes of hops from `first` up to and without `end`, computed from the rows."""
+        """Leaf hashes of hops from `first` up to and without `end`, computed from the rows, a commit at a time."""
         for commit in self._reader.commits(first, end):
             seq, at_us, runs = commit.runs_between(first, end)
             messages = self._reader.messages_by_id({run.message_id for run in runs})
-            yield from self._hash_runs(seq, at_us, runs, messages)[max(first - seq, 0) : end - seq]
+            leaves = self._hash_runs(seq, at_us, runs, messages)
+            yield leaves[max(first - seq, 0) * HASH_BYTES : (end - seq) * HASH_BYTES]
 
-    def hash_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> list[bytes]:
+    def hash_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> bytes:
         """Leaf hashes of all hops of a commit, in their order."""
         return self._hash_runs(commit.first_seq, commit.first_at_us, commit.runs, messages)
 
-    def _hash_runs(self, seq: int, at_us: int, runs: list[Run], messages: dict[int, MessageRow]) -> list[bytes]:
+    def _hash_runs(self, seq: int, at_us: int, runs: list[Run], messages: dict[int, MessageRow]) -> bytes:
         """Leaf hashes of runs that begin at hop `seq`, the first of them counting its time from `at_us`."""
         leaves: list[bytes] = []
         message_of = self._reader.message_of
         for run in runs:
             at_us += run.after_us
             message = message_of(run, messages, seq)
-            tails = self._tails_of(run)
+            names: list[str | None] = [*self._reader.names_of(unpack_names(run.counterparts))] or [None]
+            tails = [self._tails[run.stage, run.reason, name] for name in names]
             if message.body_seq == seq:
                 leaves += hash_run(seq, at_us, message.address, tails, message.digest_on(seq), message.size or 0)
             else:
                 leaves += hash_run(seq, at_us, message.address, tails, NO_DIGEST, 0)
             seq += len(tails)
-        return leaves
-
-    def _tails_of(self, run: Run) -> list[bytes]:
-        """The ends of a run's leaf entries. There are few pairs of stage and counterpart, so each is encoded once."""
-        if isinstance(run.counterparts, bytes) and run.counterparts:
-            return [self._tail(run, name_id) for name_id in unpack_names(run.counterparts)]
-        return [self._tail(run, run.counterparts if isinstance(run.counterparts, int) else 0)]
-
-    def _tail(self, run: Run, name_id: int) -> bytes:
-        key = (run.stage, run.reason, name_id)
-        tail = self._tails.get(key)
-        if tail is None:
-            if len(self._tails) >= MAX_TAILS_CACHED:
-                self._tails.clear()
-            counterpart = self._reader.names_of([name_id])[0] if name_id else None
-            reason = REASON_OF_CODE[run.reason] if run.reason else None
-            tail = self._tails[key] = encode_tail(STAGE_OF_CODE[run.stage], reason, counterpart)
-        return tail
+        return b"".join(leaves)
 
     def stored(self) -> GrowingTree:
         """The tree up to its last full block, ready to be extended."""
@@ -172,7 +172,7 @@ class JournalTree:
         """The hash of a perfect subtree, from the nearest stored level at or below it."""
         if level < BLOCK_LEVEL or self._is_unstored(level, number):
             start = number << level
-            return fold_perfect(list(self.leaf_hashes(start, start + (1 << level))))
+            return fold(b"".join(self.leaf_hashes(start, start + (1 << level))))
         stored = level - level % BLOCK_LEVEL
         first = number << (level - stored)
         return fold_perfect([self._stored_node(stored, first + i) for i in range(1 << (level - stored))])

@@ -19,11 +19,12 @@ from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import unpack_names
 from dovetail.journal.messages import MessageBlock, MessageRow
 from dovetail.journal.reader import Commit, JournalReader
-from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
+from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.model.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.model.hop import Stage
 from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier
+from dovetail.tlog.tree import HASH_BYTES
 
 MAX_FINDINGS = 100
 
@@ -178,8 +179,8 @@ class _Verification:
         self._check_times(commit)
         messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
         leaves = self._tree.hash_commit(commit, messages)
-        if len(leaves) != commit.count:
-            raise JournalDamaged(f"the commit claims {commit.count} hops and holds {len(leaves)}")
+        if len(leaves) != commit.count * HASH_BYTES:
+            raise JournalDamaged(f"the commit claims {commit.count} hops and holds {len(leaves) // HASH_BYTES}")
         size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))
         if size != commit.body_bytes:
             self._find(commit.first_seq, f"the commit claims {commit.body_bytes} bytes of messages and brings {size}")
@@ -196,13 +197,14 @@ class _Verification:
             for name_id in names:
                 self._names.add(name_id)
             seq += len(names) or 1
-        position = commit.first_seq
+        taken = 0
         while pending and pending[0][0] <= commit.end:
             size, note = pending.pop(0)
-            self._check_growth(self._growing.extend(leaves[position - commit.first_seq : size - commit.first_seq]))
-            position = max(position, size)
+            end = max(taken, (size - commit.first_seq) * HASH_BYTES)
+            self._grow(leaves[taken:end])
+            taken = end
             self._check_checkpoint(size, note)
-        self._check_growth(self._growing.extend(leaves[position - commit.first_seq :]))
+        self._grow(leaves[taken:])
         self._verdict.hops = commit.end
 
     def _check_new_messages(self, commit: Commit, message_ids: set[int]) -> None:
@@ -231,8 +233,10 @@ class _Verification:
             self._find(commit.first_seq, "the commit's last time is not that of its last hop")
         self._last_at_us = commit.last_at_us
 
-    def _check_growth(self, growth: TreeGrowth) -> None:
+    def _grow(self, leaves: bytes) -> None:
         """Compare with the stored tree; the 8 bytes kept of each leaf tell the very row."""
+        self._growing.extend(leaves)
+        growth = self._growing.take_growth()
         for number, root, checks in growth.blocks:
             self._check_block(number, root, checks)
         for level, number, node in growth.nodes:

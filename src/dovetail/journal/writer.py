@@ -2,8 +2,9 @@
 
 One call of `append` is one SQLite transaction: new names, new messages with their bytes, and a single row with all hops
 of the call. What is needed only for looking things up (address and hop indexes) or for proofs (the tree) is written
-later, in bulk, by `index` and `checkpoint`, so that the commit touches few pages. Counters in memory move only after
-the transaction has committed: an append that fails leaves nothing behind and can be repeated.
+later, in bulk, by `index` and `checkpoint`, so that the commit touches few pages. The tree grows in memory, from what
+was committed and is still in hand; nothing is read back for it. Counters in memory move only after the transaction has
+committed: an append that fails leaves nothing behind and can be repeated.
 """
 
 from __future__ import annotations
@@ -32,16 +33,18 @@ from dovetail.journal.database import (
     translate,
 )
 from dovetail.journal.layout import encode_runs
+from dovetail.journal.leaves import Tails, hash_batch
 from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages, encode_messages_into
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.stored_tree import GrowingTree, JournalTree, TreeGrowth
-from dovetail.model.errors import JournalError, JournalLocked
+from dovetail.journal.stored_tree import GrowingTree, JournalTree
+from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
 from dovetail.tlog.keys import Signer
 
 Durability = Literal["full", "relaxed"]
 
+MAX_BLOCKS_UNSTORED = 1024
 _BEFORE_ALL_TIME_US = -(1 << 62)
 
 
@@ -70,7 +73,12 @@ class JournalWriter:
         self._unindexed_expiries: dict[int, int] = {}
         self._unindexed_hops: list[tuple[int, int]] = []
         self._rows = bytearray()
+        self._unhashed: tuple[Sequence[Observation], Batch, int] | None = None
+        self._tails = Tails()
         self._restore_unindexed()
+        self._tree: GrowingTree | None = None
+        with contextlib.suppress(JournalDamaged):  # it is told by each checkpoint that is asked for
+            self._tree = self._load_tree()
 
     @classmethod
     def open(
@@ -141,12 +149,13 @@ class JournalWriter:
         of the disk leaves it unknown what is durable: the writer then refuses to go on until it is opened again.
         """
         size = self.commit(observations)
+        self.grow()
         if self.is_index_due:
             self.index()
         return size
 
     def commit(self, observations: Sequence[Observation]) -> int:
-        """`append` without its share of indexing, for callers that call `index` themselves."""
+        """`append` without its share of hashing and indexing, for callers that call `grow` and `index` themselves."""
         if observations:
             self._commit(observations)
         return self._size
@@ -165,6 +174,7 @@ class JournalWriter:
         return self._size
 
     def _commit(self, observations: Sequence[Observation], purged: Sequence[MessageRow] = ()) -> None:
+        self.grow()
         batch = self._catalogue.encode(observations, self._size, self._last_at_us)
         blob = encode_runs(batch.runs)
         count = batch.end - self._size
@@ -185,6 +195,7 @@ class JournalWriter:
             self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._note_unindexed(batch)
         self._catalogue.accept(batch)
+        self._unhashed = observations, batch, self._size
         self._size = batch.end
         self._last_at_us = batch.last_at_us
 
@@ -272,27 +283,44 @@ class JournalWriter:
         self._unindexed_hops.clear()
         self._catalogue.shrink()
 
+    def grow(self) -> None:
+        """Hash what was committed last into the tree; idempotent. What has grown much is signed and stored."""
+        unhashed, self._unhashed = self._unhashed, None
+        if unhashed is None or self._tree is None:
+            return
+        self._tree.extend(hash_batch(*unhashed, self._tails))
+        if len(self._tree.growth.blocks) >= MAX_BLOCKS_UNSTORED:
+            self.checkpoint()
+
+    def _load_tree(self) -> GrowingTree:
+        """The tree over all hops, from what is stored of it and from the hops behind that."""
+        stored = JournalTree(self.reader)
+        tree = stored.stored()
+        for leaves in stored.leaf_hashes(tree.size, self._size):
+            tree.extend(leaves)
+        if tree.size != self._size:
+            raise JournalDamaged(f"{self.path}: hops {tree.size} to {self._size - 1} are missing")
+        return tree
+
     def checkpoint(self) -> SignedCheckpoint | None:
-        """Extend the tree to all hops and sign it; None where the journal is empty. Idempotent."""
+        """Sign the tree over all hops and store it; None where the journal is empty. Idempotent."""
+        self.grow()
         latest = self.reader.latest_checkpoint()
         if self._size == 0 or (latest is not None and latest.size == self._size):
             return latest
-        tree = JournalTree(self.reader)
-        growing = tree.stored()
-        growth = growing.extend(tree.leaf_hashes(growing.size, self._size))
-        return self.store_checkpoint(growing, growth)
-
-    def store_checkpoint(self, tree: GrowingTree, growth: TreeGrowth) -> SignedCheckpoint:
-        """Sign the root of `tree` and store it with what it has grown by since the checkpoint before."""
+        if self._tree is None:
+            self._tree = self._load_tree()
+        tree = self._tree
         checkpoint = Checkpoint(self._signer.name, tree.size, tree.root())
         signed = sign_checkpoint(checkpoint, self._signer)
         open_block = tree.open_block()
-        blocks = growth.blocks if open_block is None else [*growth.blocks, open_block]
+        blocks = tree.growth.blocks if open_block is None else [*tree.growth.blocks, open_block]
         with _Transaction(self):
             self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", blocks)
-            self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", growth.nodes)
+            self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", tree.growth.nodes)
             self._connection.execute("INSERT INTO checkpoints VALUES (?, ?)", (checkpoint.size, signed.note))
             self._connection.execute("UPDATE progress SET value = value + 1 WHERE name = 'checkpoints'")
+        tree.take_growth()
         return signed
 
     def sync(self) -> None:

@@ -32,7 +32,7 @@ from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.leaf import NO_DIGEST
-from dovetail.tlog.tree import Frontier
+from dovetail.tlog.tree import Frontier, split_hashes
 
 DEFAULT_TARGET_BYTES = 128 << 20
 
@@ -175,7 +175,7 @@ def _rows(reader: JournalReader, first: int, end: int) -> Iterator[tuple[Hop, by
         messages = reader.messages_by_id({run.message_id for run in group.runs}, group.first_seq, group.end)
         by_address = {message.address: message for message in messages.values()}
         hops = reader.hops_of_commit(group, messages)
-        for hop, leaf in zip(hops, tree.hash_commit(group, messages), strict=True):
+        for hop, leaf in zip(hops, split_hashes(tree.hash_commit(group, messages)), strict=True):
             if first <= hop.seq < end:
                 yield hop, leaf, by_address[hop.message].digest_on(hop.seq)
 

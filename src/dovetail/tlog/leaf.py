@@ -39,6 +39,11 @@ def encode_entry(hop: Hop, digest: bytes = NO_DIGEST) -> bytes:
     return head + encode_tail(hop.stage, hop.reason, hop.counterpart)
 
 
+def encode_head(seq: int, at_us: int, message: bytes, digest: bytes, size: int) -> bytes:
+    """What a leaf hash is taken over, up to the tail: the prefix of a leaf and the fixed part of its entry."""
+    return _LEAF_HEAD.pack(ENTRY_VERSION, seq, at_us, message, digest, size)
+
+
 def hash_run(
     first_seq: int,
     at_us: int,

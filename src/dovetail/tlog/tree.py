@@ -30,13 +30,25 @@ def hash_children(left: bytes, right: bytes) -> bytes:
 
 def fold_perfect(hashes: Sequence[bytes]) -> bytes:
     """The root of a perfect subtree from its hashes of one level, whose number is a power of two."""
-    if not hashes or len(hashes) & (len(hashes) - 1):
-        raise ValueError(f"a perfect subtree has a power of two of hashes, got {len(hashes)}")
-    level = list(hashes)
+    return fold(b"".join(hashes))
+
+
+def fold(level: bytes) -> bytes:
+    """The same from hashes that lie behind each other."""
+    count = len(level) // HASH_BYTES
+    if not count or count & (count - 1) or len(level) % HASH_BYTES:
+        raise ValueError(f"a perfect subtree has a power of two of hashes, got {len(level)} bytes")
     sha256 = hashlib.sha256
-    while len(level) > 1:
-        level = [sha256(b"\x01" + level[i] + level[i + 1]).digest() for i in range(0, len(level), 2)]
-    return level[0]
+    while len(level) > HASH_BYTES:
+        level = b"".join(
+            [sha256(b"\x01" + level[i : i + 2 * HASH_BYTES]).digest() for i in range(0, len(level), 2 * HASH_BYTES)]
+        )
+    return level
+
+
+def split_hashes(hashes: bytes) -> list[bytes]:
+    """Hashes that lie behind each other, each alone."""
+    return [hashes[start : start + HASH_BYTES] for start in range(0, len(hashes), HASH_BYTES)]
 
 
 class Frontier:
