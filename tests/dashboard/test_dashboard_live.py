@@ -89,3 +89,43 @@ def test_a_journal_that_another_file_has_replaced_is_followed_anew(tmp_path):
     (tmp_path / "other").replace(path)
     assert watch.look()["hops"] == 2
     watch.close()
+
+
+def test_the_state_of_a_server_says_what_is_not_well(tmp_path, monkeypatch):
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        writer.append([world.noise(1)])
+        watched = live.Live(Site((tmp_path,)))
+        assert broker_in(watched.look())["state"] == "unsigned", "its hop is old and no checkpoint covers it"
+        writer.checkpoint()
+        assert broker_in(watched.look())["state"] == "idle"
+        monkeypatch.setattr(live, "now_us", lambda: world.T0 + 1_000_000)
+        assert broker_in(watched.look())["state"] == "writing"
+        watched.close()
+
+
+def test_hops_that_the_lake_lacks_for_an_hour_are_told(tmp_path, monkeypatch):
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        writer.append([world.noise(1)])
+        writer.checkpoint()
+        watched = live.Live(Site((tmp_path / "a.journal",), lake))
+        assert broker_in(watched.look())["state"] == "sealing behind"
+        assert broker_in(watched.look())["sealed"] == 0
+        monkeypatch.setattr(live, "now_us", lambda: world.T0 + 1_000_000)
+        assert broker_in(watched.look())["state"] == "writing"
+        watched.close()
+
+
+def test_a_quarter_of_an_hour_is_kept_in_parts(tmp_path):
+    with (
+        world.open_writer(tmp_path / "a.journal", world.BROKER) as writer,
+        live.JournalReader.open(tmp_path / "a.journal") as reader,
+    ):
+        follower = live.Follower(tmp_path / "a.journal", reader, 0)
+        for number in range(2 * live.PARTS):
+            writer.append([world.noise(number)])
+            follower.look(number * live.PART_S, 0)
+        assert follower.history(number * live.PART_S) == [1] * live.PARTS
+        assert follower.history((number + 3) * live.PART_S) == [1] * (live.PARTS - 3) + [0] * 3
+        assert len(follower.sizes) < live.PARTS, "sizes are kept for two minutes"

@@ -22,8 +22,8 @@ from dovetail.runtime.clock import now_us
 
 SECONDS_PER_LOOK = 0.3
 RATE_WINDOW_S = 10.0
-HISTORY_S = 900
-"""How far back a sparkline reaches."""
+PARTS, PART_S = 60, 15.0
+"""A sparkline has so many parts of so many seconds: a quarter of an hour."""
 SIGNED_WITHIN_S = 60.0
 """A hop that no checkpoint covers after this time is a fault: servers sign every few seconds."""
 IDLE_AFTER_S = 60.0
@@ -47,6 +47,7 @@ class Follower:
     stages: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     sizes: deque[tuple[float, int]] = field(default_factory=deque)
+    grown: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=PARTS))
     signed: int = 0
     damage: str = ""
 
@@ -61,8 +62,13 @@ class Follower:
         except DovetailError as error:
             self.damage = str(error)
             return
+        part = int(now_s / PART_S)
+        grown = max(0, self.size - self.sizes[-1][1]) if self.sizes else 0
+        if self.grown and self.grown[-1][0] == part:
+            grown += self.grown.pop()[1]
+        self.grown.append((part, grown))
         self.sizes.append((now_s, self.size))
-        while self.sizes[0][0] < now_s - HISTORY_S:
+        while self.sizes[0][0] < now_s - 2 * SIGNED_WITHIN_S:
             self.sizes.popleft()
         while self.counted < self.size and time.monotonic() < deadline_s:
             self._count_some(deadline_s)
@@ -108,12 +114,13 @@ class Follower:
         """How many hops there were at a time, as far as that was seen."""
         return next((size for at_s, size in reversed(self.sizes) if at_s <= then_s), 0)
 
-    def history(self, now_s: float, points: int = 60) -> list[int]:
-        """New hops in each of the last `points` equal parts of the history, oldest first."""
-        width = HISTORY_S / points
-        counts = [0] * points
-        for (_, before), (at_s, size) in zip(self.sizes, list(self.sizes)[1:], strict=False):
-            counts[min(points - 1, max(0, points - 1 - int((now_s - at_s) / width)))] += max(0, size - before)
+    def history(self, now_s: float) -> list[int]:
+        """New hops in each of the last equal parts of the history, oldest first."""
+        counts = [0] * PARTS
+        for part, grown in self.grown:
+            place = PARTS - 1 - (int(now_s / PART_S) - part)
+            if place >= 0:
+                counts[place] = grown
         return counts
 
 
