@@ -93,6 +93,18 @@ def test_error_data_is_translated_both_ways():
     assert world.replies(one)[0][1] == {"id": ID, "description": "no"}
 
 
+@pytest.mark.parametrize(
+    ("content", "answered"),
+    [({"id": ID, "description": "no"}, ID), ({"id": "x", "description": "no"}, None), ({"description": "no"}, None)],
+)
+def test_a_v1_error_keeps_the_id_it_names_in_v2(content, answered):
+    world, one, two = both()
+    world.send(one, world.message(V1, V2, message_type=ERROR, data=json.dumps(content).encode()))
+    (error,) = world.replies_v2(two)
+    assert error.get("in_reply_to") == answered
+    assert error["data"] == "no"
+
+
 def test_v2_unknown_target_gets_an_error_whose_data_is_a_string():
     world, _, two = both()
     frame = world.send(two, world.message_v2("pcp://ghost/agent"), is_text=True)

@@ -1,14 +1,17 @@
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import Meta
 
 from dovetail.model.errors import ConfigError
 from dovetail.site.config import Config, ConfigProblems, ListenTcp, Section, load_config, parse_listen
 from dovetail.site.config import reader as reader_module
-from dovetail.site.config.reader import MAX_FILE_BYTES
+from dovetail.site.config.toml import MAX_FILE_BYTES, MAX_KEY_PARTS
 
 
 @pytest.fixture
@@ -35,6 +38,43 @@ def problems(load, tmp_path):
     return run
 
 
+TOML_PIECES = [
+    *(
+        "lake",
+        "pcp",
+        "won",
+        "rules",
+        "seal_interval_s",
+        "directory",
+        ".",
+        "=",
+        "[",
+        "]",
+        "[[",
+        "]]",
+        "{",
+        "}",
+        ",",
+        "\n",
+    ),
+    *(
+        '"',
+        "'",
+        '"' * 3,
+        "'" * 3,
+        "\\",
+        "#",
+        " ",
+        "1",
+        "-",
+        "1e400",
+        "nan",
+        "0x" + "f" * 300,
+        "9" * 500,
+        "true",
+        "1979-05-27",
+    ),
+]
 SECTIONS = "journal, lake, keys, logs, supervisor, pcp, won, swarm, audit, dashboard"
 
 
@@ -165,6 +205,40 @@ def test_a_huge_file_is_refused(tmp_path):
     path = tmp_path / "site.toml"
     path.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(ConfigError, match="expected at most"):
+        load_config(path, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, ": arrays or tables are nested too deeply"),
+        ("a = " + "{a=" * 5000 + "1" + "}" * 5000, ": arrays or tables are nested too deeply"),
+        ("a = " + "9" * 5000, ": exceeds the limit"),
+        ("lake.seal_interval_s = 0x" + "f" * 5000, ": lake.seal_interval_s = a number of 20000 bits"),
+        ("[journal]\n" + ".".join("a" * 20_000) + " = 1", f":2:1: a key of more than {MAX_KEY_PARTS} parts"),
+        ("x = {" + " . ".join(["'a'"] * 20_000) + " = 1}", f":1:1: a key of more than {MAX_KEY_PARTS} parts"),
+        ("\n".join(f"lake.k{number} = 1" for number in range(20_000)), ": lake.k0 = 1: no such key"),
+    ],
+    ids=["array", "table", "integer", "hexadecimal", "dotted", "quoted", "unknown"],
+)
+def test_what_would_exhaust_the_parser_is_refused_in_one_line(load, text, message):
+    with pytest.raises(ConfigError) as error:
+        load(text)
+    assert message in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_variable_that_would_exhaust_the_parser_is_refused(problems):
+    for value in ("[" * 5000, "9" * 5000, "{" + ".".join("a" * 20_000) + " = 1}"):
+        assert len(problems("", DOVETAIL_LAKE__SEAL_INTERVAL_S=value)) == 1
+
+
+@given(st.lists(st.sampled_from(TOML_PIECES) | st.text(max_size=4), max_size=40))
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_read_or_refused(tmp_path, pieces):
+    path = tmp_path / "any.toml"
+    path.write_text("".join(pieces), encoding="utf-8", errors="replace")
+    with contextlib.suppress(ConfigError):
         load_config(path, {})
 
 

@@ -267,20 +267,12 @@ def decode(
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> PcpSettings:
     """The section [pcp] of a file, with what the command line overrides; raises ConfigError."""
-    import tomllib
-
     import msgspec
 
     from dovetail.pcp.settings import PcpSettings
+    from dovetail.site.config.toml import read_toml
 
-    table: dict[str, Any] = {}
-    if path is not None:
-        try:
-            table = tomllib.loads(path.read_text()).get("pcp", {})
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from None
+    table: dict[str, Any] = {} if path is None else read_toml(path).get("pcp", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: `dovetail up` runs [[pcp]] tables; this takes a file with one [pcp]")
     table |= {key: msgspec.to_builtins(value) for key, value in overrides.items() if value is not None}

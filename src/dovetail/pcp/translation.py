@@ -16,7 +16,7 @@ from dovetail.model.hop import Reason, Stage
 from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import Frame, append_debug, encode_chunks, encode_frame
 from dovetail.pcp.codec_v2 import encode_message
-from dovetail.pcp.envelope import Envelope, MessageV2
+from dovetail.pcp.envelope import Envelope, MessageV2, is_uuid
 from dovetail.pcp.message import Message
 from dovetail.pcp.strict_json import decode_any
 from dovetail.pcp.vocabulary import ERROR_MESSAGE
@@ -91,6 +91,7 @@ def translate_to_v2(frame: Frame, uri: str) -> MessageV2:
     """A v1 message for one v2 client; raises RemoteProtocolError where its data is not JSON."""
     envelope = frame.envelope
     data: msgspec.Raw | msgspec.UnsetType = UNSET
+    answered = envelope.in_reply_to
     if frame.data:
         try:
             content = decode_any(frame.data)
@@ -99,7 +100,10 @@ def translate_to_v2(frame: Frame, uri: str) -> MessageV2:
         data = msgspec.Raw(frame.data)
         if envelope.message_type == ERROR_MESSAGE and isinstance(content, dict) and "description" in content:
             data = msgspec.Raw(_encoder.encode(str(content["description"])))
-    return MessageV2(envelope.id, envelope.message_type, uri, envelope.sender, envelope.in_reply_to, data)
+            failed = content.get("id")
+            if answered is UNSET and isinstance(failed, str) and is_uuid(failed.encode()):
+                answered = failed
+    return MessageV2(envelope.id, envelope.message_type, uri, envelope.sender, answered, data)
 
 
 def translate_to_v1(message: MessageV2, uri: str, sender: str, expires_us: int) -> bytes:

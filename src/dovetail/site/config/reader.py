@@ -11,8 +11,6 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,10 +38,10 @@ from dovetail.site.config.schema import (
     variable_of,
 )
 from dovetail.site.config.sections import Config
+from dovetail.site.config.toml import parse_toml, read_toml
 
-MAX_FILE_BYTES = 1024 * 1024
+MAX_PROBLEMS = 200
 NOT_SHOWN = "(not shown)"
-_POSITION = re.compile(r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ class ConfigProblems(ConfigError):
 def load_config(path: Path | None = None, environ: Mapping[str, str] | None = None) -> LoadedConfig:
     """The configuration in `path` (or all defaults) with the overrides of `environ`; raises ConfigProblems."""
     reader = _Reader(path=path, root=Config)
-    table = _read_toml(path) if path is not None else {}
+    table = read_toml(path) if path is not None else {}
     reader.override(table, os.environ if environ is None else environ)
     config = reader.read_section(Config, table, "")
     if reader.problems or not isinstance(config, Config):
@@ -124,7 +122,7 @@ class _Reader:
         fields = {each.encode_name: each for each in structs.fields(cls)}
         before = len(self.problems)
         for name in table:
-            if name not in fields:
+            if name not in fields and len(self.problems) < MAX_PROBLEMS:
                 self._unknown(join_key(key, name), table[name], [join_key(key, known) for known in fields])
         values: dict[str, Any] = {}
         for name, each in fields.items():
@@ -220,28 +218,6 @@ class _Reader:
         )
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: read over {MAX_FILE_BYTES} bytes, expected at most {MAX_FILE_BYTES}")
-    try:
-        return tomllib.loads(data.decode())
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: is not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
-        match = _POSITION.match(str(error))
-        what = (match["what"] if match else str(error)).rstrip(".")
-        what = what[:1].lower() + what[1:]
-        if match and match["line"]:
-            raise ConfigError(f"{path}:{match['line']}:{match['column']}: {what}") from None
-        raise ConfigError(f"{path}: {what} at the end of the file") from None
-
-
 def _insert(table: dict[str, Any], parts: Sequence[str], value: object) -> bool:
     """Sets a nested key; False where the file has something other than a table on the way."""
     for part in parts[:-1]:
@@ -258,8 +234,8 @@ def _parse_override(kind: object, text: str) -> object:
         return text
     try:
         # Exactly one value: `1\nlake.directory = "x"` must not smuggle in another key.
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"value = {text}")
+    except ValueError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
 

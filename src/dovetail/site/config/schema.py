@@ -24,6 +24,7 @@ EXAMPLE_COMMANDS = (
 )
 """What makes the keys that the example needs."""
 _SHOWN_CHARS = 80
+_MAX_SHOWN_BITS = 1024  # Python refuses to write very long numbers in decimal digits
 _EXAMPLE_WIDTH = 100
 
 
@@ -213,6 +214,8 @@ def toml_value(value: object) -> str:
             return "{" + ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items()) + "}"
         case Struct():
             return toml_value(structs.asdict(value))
+        case int() if value.bit_length() > _MAX_SHOWN_BITS:
+            return f"a number of {value.bit_length()} bits"
         case _:
             return str(value)
 
