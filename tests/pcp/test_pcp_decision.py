@@ -1,10 +1,15 @@
 """Decisions, one by one: each check in the order of the specification, and what passes all of them."""
 
+import msgspec
 import pytest
 
+from counting import count_calls
+from dovetail.model.address import address_of
 from dovetail.model.hop import Reason
+from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.decision import Answer, Associate, Decision, Deliver, Expire, Refuse
 from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
+from dovetail.pcp.message import message_of
 from dovetail.pcp.session import DeliverToOne
 from dovetail.pcp.settings import ALLOW_ALL, Rule
 from pcp.pcp_frames import BROKER, NOW, SENDER, TARGET
@@ -82,12 +87,42 @@ def test_before_the_association_only_the_association_is_decided(deciding):
 def test_expired_is_what_does_not_expire_later_than_the_clock_less_its_skew(deciding):
     assert isinstance(deciding.decide(TARGET, expires_us=NOW), Expire)
     assert isinstance(deciding.decide(TARGET, expires_us=NOW + 1), DeliverToOne)
-    lifetimes = Lifetimes(clock_skew_ms=5)
-    assert lifetimes.latest_expired_us(NOW) == NOW - 5_000
-    assert [lifetimes.is_over(expires_us, NOW) for expires_us in (NOW - 5_000, NOW - 4_999, None)] == [
-        True,
-        False,
-        False,
-    ]
-    assert lifetimes.is_over(NOW, lifetimes.end_us(NOW))
-    assert not lifetimes.is_over(NOW, lifetimes.end_us(NOW) - 1)
+    assert Lifetimes(5, 10).latest_expired_us(NOW) == NOW - 5_000
+
+
+@pytest.mark.parametrize(
+    ("expires_us", "ends_us", "reason"),
+    [
+        (NOW, NOW + 5_000, Reason.LIFETIME_OVER),
+        (NOW + 4_999, NOW + 9_999, Reason.LIFETIME_OVER),
+        (NOW + 5_001, NOW + 10_000, Reason.HELD_TOO_LONG),
+        (NEVER_US, NOW + 10_000, Reason.HELD_TOO_LONG),
+    ],
+)
+def test_what_waits_ends_with_its_lifetime_or_with_the_longest_that_is_allowed(deciding, expires_us, ends_us, reason):
+    lifetimes = Lifetimes(clock_skew_ms=5, max_lifetime_ms=10)
+    frame = decode_frame(deciding.world.message(SENDER, TARGET))
+    message = msgspec.structs.replace(message_of(frame, address_of(b""), NOW), expires_us=expires_us)
+    assert lifetimes.end_us(message) == ends_us
+    assert lifetimes.find_end(message, ends_us - 1) is None
+    assert lifetimes.find_end(message, ends_us) is reason
+
+
+def test_what_has_no_lifetime_does_not_wait_and_is_not_given_up(deciding):
+    frame = decode_frame(deciding.world.message(SENDER, TARGET))
+    message = msgspec.structs.replace(message_of(frame, address_of(b""), NOW), expires_us=None)
+    assert Lifetimes(0, 1).find_end(message, NOW + 1_000_000) is None
+
+
+def test_a_target_that_stands_there_many_times_is_judged_once(deciding):
+    once = count_calls(lambda: deciding.decide("pcp://*/agent", "pcp://client_b/*"))
+    often = count_calls(lambda: deciding.decide(*["pcp://*/agent", "pcp://client_b/*"] * 10_000))
+    assert often <= once
+
+
+def test_wildcards_that_stand_for_nobody_cost_no_look_at_the_rules():
+    world = World(rules=(*(Rule(allow=False, target=f"pcp://h{number}/agent") for number in range(500)), *ALLOW_ALL))
+    sender = world.associate("client_a", "controller")
+    targets = [f"pcp://*/type{number}" for number in range(1000)]
+    session = world.broker._sessions[str(sender)]
+    assert count_calls(lambda: world.broker._decide(session, SENDER, PING, targets, NEVER_US, NOW)) < 100 * len(targets)

@@ -1,6 +1,7 @@
 """Queues of slow connections, re-delivery, and the one outcome per target."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_a_paused_connection_gets_nothing_until_it_has_room():
     assert not world.received[b]
     assert outcomes(world, frames[0]) == []
     assert world.broker.queued_bytes > sum(map(len, frames))
-    assert world.broker.backlogs() == {B: world.broker.queued_bytes}
+    assert world.broker.queued_bytes > world.broker.backlogs()[B] > sum(map(len, frames))
     world.resume(b)
     assert world.received[b] == frames
     assert outcomes(world, frames[0]) == [(Stage.DELIVERED, B, None)]
@@ -181,6 +182,83 @@ def test_redelivery_is_bounded_the_oldest_give_way():
     again = world.open("client_b")
     world.send(again, world.associate_request(B))
     assert world.received[again][1:] == frames[1:]
+
+
+@pytest.mark.parametrize("quota", [{"sender_queue_messages": 2}, {"sender_queue_bytes": 3_500}])
+def test_what_waits_of_one_sender_is_bounded_and_others_do_not_feel_it(quota):
+    world, a, b = two_clients(**quota)
+    c = world.associate("client_c")
+    world.pause(b)
+    other = world.send(c, world.message(C, B, expires=LATER))
+    frames = [world.send(a, world.message(A, B, expires=LATER)) for _ in range(3)]
+    assert outcomes(world, frames[0]) == [(Stage.EXPIRED, B, Reason.SENDER_QUOTA)]
+    assert world.replies(a)[0][0]["message_type"] == "http://puppetlabs.com/ttl_expired"
+    world.resume(b)
+    assert world.received[b] == [other, *frames[1:]]
+    assert world.broker.held.largest(5) == []
+
+
+def test_what_waits_of_one_sender_for_clients_that_are_away_is_bounded():
+    world, a, b = two_clients(sender_queue_messages=2)
+    c = world.associate("client_c")
+    frames = []
+    for connection, uri in ((b, B), (c, C)):
+        world.pause(connection)
+        frames += [world.send(a, world.message(A, uri, expires=LATER)) for _ in range(2)]
+        world.close(connection)
+    assert [outcomes(world, frame) != [] for frame in frames] == [True, True, False, False]
+    assert [(sender, count) for sender, count, _ in world.broker.held.largest(5)] == [(A, 2)]
+
+
+def test_a_v2_message_over_the_quota_is_undeliverable_and_its_sender_is_told():
+    world = World(sender_queue_messages=1)
+    b, sender = world.associate("client_b"), world.connect_v2("client_a")
+    world.pause(b)
+    first = world.send(sender, world.message_v2(B), is_text=True)
+    world.send(sender, world.message_v2(B), is_text=True)
+    assert outcomes(world, first) == [(Stage.UNDELIVERABLE, B, Reason.SENDER_QUOTA)]
+    assert world.replies_v2(sender)[0]["message_type"] == "http://puppetlabs.com/error_message"
+
+
+def test_nothing_waits_longer_than_the_longest_lifetime():
+    world, a, b = two_clients(max_lifetime_ms=30_000)
+    world.pause(b)
+    frame = world.send(a, world.message(A, B, expires="2099-01-01T00:00:00Z"))
+    world.close(b)
+    world.pass_time(29_000)
+    assert outcomes(world, frame) == []
+    world.pass_time(2_000)
+    assert outcomes(world, frame) == [(Stage.EXPIRED, B, Reason.HELD_TOO_LONG)]
+    assert world.replies(a)[0][0]["message_type"] == "http://puppetlabs.com/ttl_expired"
+
+
+@pytest.mark.parametrize(("size", "targets"), [(10, 1), (10_000, 1), (10, 1000)])
+def test_what_waits_is_counted_at_what_it_takes(size, targets):
+    world, a, b = two_clients(sender_queue_bytes=1 << 40, queue_bytes=1 << 40)
+    others = [f"pcp://host-number-{number}.example.com/agent" for number in range(targets - 1)]
+    world.pause(b)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(100):
+            world.send(a, world.message(A, B, *others, data=b"x" * size, expires=LATER))
+            world.events.clear()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken < world.broker.queued_bytes < 1.5 * taken
+
+
+def test_the_bytes_of_a_message_for_many_count_once():
+    world, a, _ = two_clients()
+    paused = [world.associate(f"slow{number}") for number in range(50)]
+    for connection in paused:
+        world.pause(connection)
+    world.send(a, world.message(A, "pcp://*/agent", data=b"x" * 10_000, expires=LATER))
+    assert world.broker.queued_bytes < 60_000
+    for connection in paused:
+        world.resume(connection)
+    assert world.broker.queued_bytes == 0
 
 
 def test_slow_consumer_is_closed_named_and_its_messages_wait():

@@ -84,6 +84,8 @@ class Reason(enum.StrEnum):
     REDELIVERY_OVERFLOW = "redelivery_overflow", 42, "too many messages waited for this client; the oldest gave way"
     SUPERSEDED = "superseded", 43, "a newer connection took over this URI"
     ASSOCIATION_TIMEOUT = "association_timeout", 44, "the client did not associate in time"
+    SENDER_QUOTA = "sender_quota", 46, "too many messages of this sender waited; its oldest gave way"
+    HELD_TOO_LONG = "held_too_long", 47, "it waited for its recipient as long as the broker keeps messages"
     INTERRUPTED = "interrupted", 45, "the broker stopped before the outcome was journaled; it may have arrived"
 
     # won

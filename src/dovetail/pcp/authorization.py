@@ -113,6 +113,8 @@ class Policy:
         return None
 
     def _find_denied_of_type(self, client_type: str, members: Mapping[str, object]) -> Verdict | None:
+        if not members:
+            return None  # nobody of this type is there: the rules are not gone through for it
         shared = min(self._all, self._types.get(client_type, self._all))
         if shared < len(self._rules) and self._rules[shared].allow:
             exceptions = [*self._exact, *(f"pcp://{name}/{client_type}" for name in self._names)]

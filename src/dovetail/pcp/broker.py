@@ -21,7 +21,7 @@ from dovetail.pcp.association import find_refusal
 from dovetail.pcp.codec_v1 import decode_frame, salvage_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, Expire, Refuse
-from dovetail.pcp.delivery import Delivery
+from dovetail.pcp.delivery import GIVEN_UP, Delivery
 from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.frame_template import make_template, match_template
@@ -58,9 +58,10 @@ class Broker:
         self._closing: dict[LinkId, Session] = {}  # ended from here, until the shell says that they are closed
         self._permissions = PermissionCache(settings.rules, settings.bodies)
         self._outbound = Outbound(logs_messages=logs_messages)
-        lifetimes = Lifetimes(settings.clock_skew_ms)
+        lifetimes = Lifetimes(settings.clock_skew_ms, settings.max_lifetime_ms)
         renderer = Renderer(settings.server_uri if settings.hops else None, settings.translated_ttl_ms * 1000)
         self._delivery = Delivery(settings, self._outbound, renderer, lifetimes)
+        self.held = self._delivery.held
         keeps_body = self._permissions.keeps_body
         self._replies = Replies(settings, self._outbound, self._delivery, new_id, keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
@@ -399,9 +400,12 @@ class Broker:
                 self._close(session, CLOSE_LIMIT_EXCEEDED, "queue limit exceeded", Reason.SLOW_CONSUMER, now)
             failures, delivery.failures = delivery.failures, []
             for failure in failures:
-                is_late = failure.reason in (Reason.LIFETIME_OVER, Reason.REDELIVERY_OVERFLOW)
                 self._outbound.log_handled(
-                    "expired" if is_late else "undeliverable", failure.message, (failure.uri,), 0, failure.reason
+                    "expired" if failure.reason in GIVEN_UP else "undeliverable",
+                    failure.message,
+                    (failure.uri,),
+                    0,
+                    failure.reason,
                 )
                 if not failure.message.is_own:
                     self._replies.notify_failure(self._by_uri.get(failure.message.sender), failure, now)
@@ -488,7 +492,7 @@ class Broker:
     @property
     def queued_bytes(self) -> int:
         """Bytes of all messages that are held."""
-        return self._delivery.queued_bytes
+        return self.held.bytes
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How often each (stage, reason) was observed."""

@@ -91,6 +91,8 @@ class Decider:
             return NOT_ASSOCIATED if uri is None else Refuse(Reason.SENDER_MISMATCH, f"sender is not {uri}")
         permission = session.permissions.get(message_type)
         receiver = self._by_uri.get(targets[0]) if len(targets) == 1 else None
+        if len(targets) > 1:
+            targets = list(dict.fromkeys(targets))  # what stands there a thousand times is judged once
         if permission is None or receiver is None:
             forbidden = find_forbidden(message_type, [target for target in targets if target not in self._by_uri])
             if forbidden is not None:

@@ -6,9 +6,10 @@ the transport has room again the outbox is handed over in slices, one per timer 
 outbox empty.
 
 When a wire breaks, what was not handed over waits for the client, in order, until it associates again or the message
-expires; over the bound the oldest give way. v2 messages have no lifetime and do not wait, nor do the broker's own but
-for `ttl_expired`: the rest is of no use to a later session. Each target of each message gets exactly one outcome:
-delivered, redelivered, undeliverable or expired. What the sender must be told is left in `failures` for the broker.
+expires; over the bound the oldest give way, as they do where one sender has more waiting than its share. v2 messages
+have no lifetime and do not wait, nor do the broker's own but for `ttl_expired`: the rest is of no use to a later
+session. Each target of each message gets exactly one outcome: delivered, redelivered, undeliverable or expired. What
+the sender must be told is left in `failures` for the broker.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import Frame
+from dovetail.pcp.held import HeldMessages
 from dovetail.pcp.lifetimes import Lifetimes
 from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.outbound import Outbound
@@ -28,6 +30,8 @@ from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.translation import Renderer
 
 SLICE_BYTES = 256 * 1024
+GIVEN_UP = frozenset({Reason.LIFETIME_OVER, Reason.REDELIVERY_OVERFLOW, Reason.SENDER_QUOTA, Reason.HELD_TOO_LONG})
+"""Why a message that waited is given up."""
 _SLACK = 1_000
 _DELIVERED = Stage.DELIVERED
 
@@ -61,13 +65,12 @@ class Delivery:
         self._total_queue_bytes = settings.total_queue_bytes
         self._redelivery_messages = settings.redelivery_messages
         self._lifetimes = lifetimes
+        self.held = HeldMessages(settings.sender_queue_messages, settings.sender_queue_bytes)
         self._waiting: dict[str, RedeliveryQueue] = {}
         self._deadlines: list[tuple[int, int, Held]] = []
         self._deadline_count = 0
-        self._held_count = 0
         self._draining: dict[Session, None] = {}
         self._unsettled: dict[str, int] = {}
-        self.queued_bytes = 0
         self.failures: list[Failure] = []
         self.slow: dict[Session, None] = {}
 
@@ -93,7 +96,7 @@ class Delivery:
 
     def _deliver_indirect(self, message: Message, session: Session, now: int) -> bool:
         if session.is_paused or session.outbox or session.is_waiting:
-            self._queue(session, Held(message, session.address_for_replies, is_retry=False))
+            self._queue(session, Held(message, session.address_for_replies, is_retry=False), now)
             return True
         self._hand_over(session, message, Stage.DELIVERED, now)
         return False
@@ -101,7 +104,7 @@ class Delivery:
     def deliver_own(self, message: Message, session: Session, now: int) -> None:
         """Give a message of the broker to one session, associated or not."""
         if session.is_paused or session.outbox:
-            self._queue(session, Held(message, session.address_for_replies, is_retry=False))
+            self._queue(session, Held(message, session.address_for_replies, is_retry=False), now)
         else:
             self._hand_over(session, message, Stage.DELIVERED, now)
 
@@ -156,8 +159,9 @@ class Delivery:
             message = held.message
             assert message is not None
             budget -= held.size
-            if self._lifetimes.is_over(message.expires_us, now):
-                self._expire(held, Reason.LIFETIME_OVER, now)
+            over = self._lifetimes.find_end(message, now)
+            if over is not None:
+                self._expire(held, over, now)
                 continue
             session.outbox.popleft()
             self._release(held)
@@ -171,8 +175,10 @@ class Delivery:
             self._draining.pop(session, None)
         session.refresh_direct()
 
-    def _queue(self, session: Session, held: Held) -> None:
-        is_over = self.queued_bytes + held.size > self._total_queue_bytes or (
+    def _queue(self, session: Session, held: Held, now: int) -> None:
+        assert held.message is not None
+        sender = held.message.sender
+        is_over = self.held.bytes + self.held.cost(held.message) > self._total_queue_bytes or (
             bool(session.outbox) and session.outbox_bytes + held.size > self._queue_bytes
         )
         self._account(held, session)
@@ -180,6 +186,12 @@ class Delivery:
         session.refresh_direct()
         if is_over:
             self.slow[session] = None
+        self._trim(sender, now)
+
+    def _trim(self, sender: str, now: int) -> None:
+        """Give up the oldest of what is held of a sender until that is within its share."""
+        while (excess := self.held.find_excess(sender)) is not None:
+            self._expire(excess, Reason.SENDER_QUOTA, now)
 
     # Clients that are gone
 
@@ -248,13 +260,15 @@ class Delivery:
         else:
             waiting.queue.append(held)
         waiting.size += held.size
-        if self._lifetimes.is_over(message.expires_us, now):
-            self._expire(held, Reason.LIFETIME_OVER, now)
+        over = self._lifetimes.find_end(message, now)
+        if over is not None:
+            self._expire(held, over, now)
             return
+        self._trim(message.sender, now)
         while waiting.queue and (
             len(waiting.queue) > self._redelivery_messages
             or waiting.size > max(self._queue_bytes, held.size)
-            or self.queued_bytes > self._total_queue_bytes
+            or self.held.bytes > self._total_queue_bytes
         ):
             self._expire(waiting.queue[0], Reason.REDELIVERY_OVERFLOW, now)
 
@@ -282,7 +296,9 @@ class Delivery:
         while self._deadlines and self._deadlines[0][0] <= now:
             held = heapq.heappop(self._deadlines)[2]
             if held.message is not None:
-                self._expire(held, Reason.LIFETIME_OVER, now)
+                over = self._lifetimes.find_end(held.message, now)
+                assert over is not None
+                self._expire(held, over, now)
 
     def _expire(self, held: Held, reason: Reason, now: int) -> None:
         message = held.message
@@ -297,27 +313,26 @@ class Delivery:
             if not waiting.queue:
                 del self._waiting[held.uri]
         self._release(held)
-        self._outbound.observe(Stage.EXPIRED, message.address, (held.uri,), now, reason)
+        stage = Stage.UNDELIVERABLE if message.expires_us is None else Stage.EXPIRED
+        self._outbound.observe(stage, message.address, (held.uri,), now, reason)
         self.failures.append(Failure(message, held.uri, reason, reason.sentence))
 
     def _account(self, held: Held, session: Session | None) -> None:
-        self.queued_bytes += held.size
-        self._held_count += 1
+        self.held.add(held)
         held.session = session
         if session is not None:
             session.outbox_bytes += held.size
         message = held.message
         if message is not None and message.expires_us is not None:
             self._deadline_count += 1
-            deadline_us = self._lifetimes.end_us(message.expires_us)
+            deadline_us = self._lifetimes.end_us(message)
             heapq.heappush(self._deadlines, (deadline_us, self._deadline_count, held))
-            if len(self._deadlines) > 2 * self._held_count + _SLACK:
+            if len(self._deadlines) > 2 * self.held.count + _SLACK:
                 self._deadlines = [deadline for deadline in self._deadlines if deadline[2].message is not None]
                 heapq.heapify(self._deadlines)
 
     def _release(self, held: Held) -> None:
-        self.queued_bytes -= held.size
-        self._held_count -= 1
+        self.held.remove(held)
         if held.session is not None:
             held.session.outbox_bytes -= held.size
         held.message = None

@@ -92,7 +92,7 @@ def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
     targets = envelope.targets
     if len(targets) > MAX_TARGETS:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"read {len(targets)} targets, expected at most {MAX_TARGETS}")
-    for uri in targets:
+    for uri in targets if len(targets) == 1 else dict.fromkeys(targets):
         if uri not in known and not is_uri(uri):
             raise _bad_uri(uri)
     if envelope.sender not in known and not is_uri(envelope.sender):

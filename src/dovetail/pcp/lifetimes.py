@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+from dovetail.model.hop import Reason
+from dovetail.pcp.message import Message
+
 NEVER_US = 1 << 62
 """Stands for `expires` where a message has none."""
 
 
 class Lifetimes:
-    """Lifetimes as a broker sees them, with a tolerance for the clocks of its clients."""
+    """Lifetimes as a broker sees them, with a tolerance for the clocks of its clients.
 
-    __slots__ = ("_skew_us",)
+    `expires` is the sender's to choose, and is forwarded as it came; but nothing waits here for longer than
+    `max_lifetime_ms` after it was accepted.
+    """
 
-    def __init__(self, clock_skew_ms: int) -> None:
+    __slots__ = ("_max_us", "_skew_us")
+
+    def __init__(self, clock_skew_ms: int, max_lifetime_ms: int) -> None:
         self._skew_us = clock_skew_ms * 1000
+        self._max_us = max_lifetime_ms * 1000
 
-    def end_us(self, expires_us: int) -> int:
-        """The first moment at which a message is expired."""
-        return expires_us + self._skew_us
+    def end_us(self, message: Message) -> int:
+        """The first moment at which a message that waits is given up."""
+        own = NEVER_US if message.expires_us is None else message.expires_us + self._skew_us
+        return min(own, message.accepted_us + self._max_us)
 
     def latest_expired_us(self, now: int) -> int:
         """The latest `expires` that is over now: a message is expired if its own is not later."""
         return now - self._skew_us
 
-    def is_over(self, expires_us: int | None, now: int) -> bool:
-        """Whether a message is expired; one without `expires` never is."""
-        return expires_us is not None and expires_us <= self.latest_expired_us(now)
+    def find_end(self, message: Message, now: int) -> Reason | None:
+        """Why a message that waits is given up now, None while it may wait; one without `expires` is not."""
+        if message.expires_us is None or now < self.end_us(message):
+            return None
+        return Reason.LIFETIME_OVER if message.expires_us <= self.latest_expired_us(now) else Reason.HELD_TOO_LONG

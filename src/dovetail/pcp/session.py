@@ -17,7 +17,7 @@ from dovetail.pcp.uri import PatternSet, client_uri
 
 DEFAULT_CLIENT_TYPE = "agent"
 MAX_PATH_CHARS = 2048
-HELD_OVERHEAD_BYTES = 512
+HELD_ENTRY_BYTES = 512
 UNIDENTIFIED = "unidentified"
 
 
@@ -60,7 +60,7 @@ class Held:
     def __init__(self, message: Message, uri: str, *, is_retry: bool) -> None:
         self.message: Message | None = message
         self.uri = uri
-        self.size = len(message.payload) + HELD_OVERHEAD_BYTES
+        self.size = len(message.payload) + HELD_ENTRY_BYTES
         self.is_retry = is_retry
         self.session: Session | None = None
 

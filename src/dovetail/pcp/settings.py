@@ -101,6 +101,15 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     )
     total_queue_bytes: Annotated[Bytes, Meta(description="all queues and messages that wait, together")] = 1024**3
     redelivery_messages: Annotated[Count, Meta(description="messages that wait for one client to come back")] = 1_000
+    sender_queue_messages: Annotated[
+        Count, Meta(description="messages of one sender that wait, counted for each recipient; its oldest give way")
+    ] = 100_000
+    sender_queue_bytes: Annotated[
+        Bytes, Meta(description="bytes that the messages of one sender take while they wait")
+    ] = 128 * 1024 * 1024
+    max_lifetime_ms: Annotated[
+        Milliseconds, Meta(description="longest time a message waits for its recipient, whatever its `expires` says")
+    ] = 7 * 24 * 3600 * 1000
     evidence_bytes: Annotated[int, Meta(description="bytes kept of a rejected message", ge=0)] = 4_096
     revocation_spread_ms: Annotated[Milliseconds, Meta(description="time over which revoked clients are closed")] = (
         10_000

@@ -50,6 +50,14 @@ class BrokerCollector(Collector):
         for uri, size in backlogs[:MAX_NAMED_CLIENTS]:
             backlog.add_metric([uri], size)
         yield backlog
+        waiting = GaugeMetricFamily(
+            "dovetail_pcp_sender_queue_bytes",
+            "Bytes that messages of one sender take while they wait, the most.",
+            labels=["client"],
+        )
+        for uri, _, size in broker.held.largest(MAX_NAMED_CLIENTS):
+            waiting.add_metric([uri], size)
+        yield waiting
         yield histogram(
             "dovetail_pcp_routing_seconds",
             "One turn: decode, authorise, route, journal and write all that came in it.",

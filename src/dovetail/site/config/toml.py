@@ -13,10 +13,8 @@ MAX_FILE_BYTES = 1024 * 1024
 MAX_KEY_PARTS = 64
 _POSITION = re.compile(r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 # The parser takes time with the square of a key's parts.
-_LONG_KEY = re.compile(
-    r"(?:(?<![\w-])[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')(?:[ \t]*+\.[ \t]*+(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')){%d}"
-    % MAX_KEY_PARTS
-)
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
