@@ -39,6 +39,17 @@ def test_check_as_json(dovetail, file):
     assert answer["problems"][0].startswith(f"{file}:1:6: ")
 
 
+def test_check_warns_of_rules_that_let_anybody_command_all(dovetail, file):
+    file.write_text('[[pcp]]\nname = "hub"\nrules = [{ allow = true }]\n')
+    ran = dovetail("config", "check", file, "--json")
+    assert ran.code == 0
+    (warning,) = json.loads(ran.out)["warnings"]
+    assert warning.startswith(
+        "pcp[0] hub: any certificate may call itself any other type and send anything to every client"
+    )
+    assert f"dovetail: {file}: warning: {warning}" in ran.err
+
+
 def test_show_tells_where_each_value_came_from(dovetail, file, monkeypatch):
     file.write_text('[lake]\nseal_interval_s = 30\ndirectory = "l"\n')
     monkeypatch.setenv("DOVETAIL_LOGS__LEVEL", "debug")
@@ -68,7 +79,8 @@ def flatten(table, prefix=""):
 def test_example_is_a_whole_valid_file_of_defaults_and_examples(dovetail, file):
     text = dovetail("config", "example").out
     file.write_text(text)
-    assert dovetail("config", "check", file).code == 0
+    checked = dovetail("config", "check", file)
+    assert (checked.code, len(checked.err.splitlines())) == (0, 1), "neither problem nor warning"
     written = tomllib.loads(text)
     for heading, section in sections_of(Config):
         found = written[heading.strip("[]")]
@@ -77,7 +89,7 @@ def test_example_is_a_whole_valid_file_of_defaults_and_examples(dovetail, file):
             key.name: key.default if example_of(key.kind) is NODEFAULT else example_of(key.kind)
             for key in keys_of(section)
         }
-        expected = {name: value for name, value in given.items() if value is not None}
+        expected = dict(flatten({name: value for name, value in given.items() if value is not None}))
         assert {name: toml_value(value) for name, value in values.items()} == {
             name: toml_value(value) for name, value in expected.items()
         }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.shown import assert_printed, shown
-from dovetail.site.config import load_config
+from dovetail.site.config import find_warnings, load_config
 from dovetail.site.servers import Site
 from system.up_site import free_port, running
 
@@ -28,7 +28,7 @@ def load(text: str, directory: Path, *roles: str) -> Site:
 def test_each_is_valid(number, tmp_path):
     path = tmp_path / "site.toml"
     path.write_text(FILES[number])
-    assert load_config(path, {}).config
+    assert find_warnings(load_config(path, {}).config) == []
 
 
 def test_the_short_file_runs_the_same_as_the_example(tmp_path):

@@ -1,12 +1,13 @@
 """Rules: first match decides, no match denies, wildcards judged on every client they expand to."""
 
+import fnmatch
 import itertools
 
 from dovetail.pcp.authorization import Authorization, matches_type
 from dovetail.pcp.inventory import Registry
 from dovetail.pcp.routing import find_denied
 from dovetail.pcp.session import Mount, Session
-from dovetail.pcp.settings import Rule
+from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.pcp.uri import parse_uri
 
 NAMES, TYPES = "ab", "xy"
@@ -22,7 +23,8 @@ def registry_of(uris: tuple[str, ...]) -> Registry:
 
 
 def covers(pattern: str, uri: str) -> bool:
-    return all(part in ("*", own) for part, own in zip(parse_uri(pattern), parse_uri(uri), strict=True))
+    (name, kind), (own_name, own_kind) = parse_uri(pattern), parse_uri(uri)
+    return fnmatch.fnmatchcase(own_name, "[ab]" if name == "@both" else name) and kind in ("*", own_kind)
 
 
 def brute_force(
@@ -47,7 +49,8 @@ def brute_force(
 
 def assert_same(rules: tuple[Rule, ...], connected: tuple[str, ...]) -> None:
     registry = registry_of(connected)
-    policy = Authorization(rules).policy("pcp://a/x", "t")
+    groups = {"both": ("a", "b")}
+    policy = Authorization(PcpSettings(rules=rules, groups=groups)).policy("pcp://a/x", "t")
     for target in PATTERNS:
         expected = brute_force(rules, "pcp://a/x", "t", target, connected)
         assert (find_denied([target], policy, registry) is None) is expected, (rules, connected, target)
@@ -68,13 +71,40 @@ def test_wildcard_verdicts_equal_brute_force_expansion_for_lists_of_three_rules(
         assert_same(rules, SUBSETS[-1])
 
 
+def test_wildcard_verdicts_equal_brute_force_expansion_where_rules_name_patterns_and_groups():
+    patterns = [f"pcp://{name}/{kind}" for name in ("a*", "*b", "@both") for kind in ("x", "*")]
+    named = [Rule(allow=allow, target=target) for target in patterns for allow in (True, False)]
+    for pair in itertools.product(named, TARGET_RULES):
+        for rules in (pair, pair[::-1], (*pair, Rule(allow=True))):
+            assert_same(rules, SUBSETS[-1])
+
+
+def test_the_sender_may_be_named_by_a_pattern_or_a_group():
+    rules = (Rule(allow=True, sender="pcp://@ops/x"), Rule(allow=True, sender="pcp://web-*/y"))
+    authorization = Authorization(PcpSettings(rules=rules, groups={"ops": ("boss", "*.ops.example.com")}))
+    allowed = ["pcp://boss/x", "pcp://a.ops.example.com/x", "pcp://web-1/y"]
+    denied = ["pcp://boss/y", "pcp://agent/x", "pcp://web-1/x"]
+    for sender in (*allowed, *denied):
+        verdict = authorization.policy(sender, "t").judge("pcp://b/y")
+        assert verdict.is_allowed is (sender in allowed), sender
+
+
+def test_a_type_that_is_listed_may_be_claimed_only_by_whom_it_lists():
+    types = {"controller": ("boss", "@ops"), "agent": ("*",)}
+    authorization = Authorization(PcpSettings(types=types, groups={"ops": ("*.ops",)}))
+    assert [authorization.may_claim(f"pcp://{name}/controller") for name in ("boss", "a.ops", "agent1")] == [1, 1, 0]
+    assert authorization.may_claim("pcp://agent1/agent")
+    assert not authorization.may_claim("pcp://boss/other")
+    assert Authorization(PcpSettings()).may_claim("pcp://anybody/whatever")
+
+
 def test_sender_and_message_type_select_the_rules():
     rules = (
         Rule(allow=False, sender="pcp://a/*", message_type="http://x/*"),
         Rule(allow=True, sender="pcp://*/x", message_type="http://x/1"),
         Rule(allow=True, message_type="http://y"),
     )
-    authorization = Authorization(rules)
+    authorization = Authorization(PcpSettings(rules=rules))
     for sender in CLIENTS:
         for message_type in ("http://x/1", "http://x/2", "http://y", "http://y/more"):
             verdict = authorization.policy(sender, message_type).judge("pcp://b/y")
@@ -83,7 +113,7 @@ def test_sender_and_message_type_select_the_rules():
 
 def test_verdict_names_the_first_matching_rule():
     rules = (Rule(allow=True, target="pcp://a/x", name="first"), Rule(allow=False, target="pcp://*/x", name="second"))
-    policy = Authorization(rules).policy("pcp://b/y", "t")
+    policy = Authorization(PcpSettings(rules=rules)).policy("pcp://b/y", "t")
     assert policy.judge("pcp://a/x").rule is rules[0]
     assert policy.judge("pcp://b/x").rule is rules[1]
     assert policy.judge("pcp://b/y").rule is None
@@ -92,7 +122,7 @@ def test_verdict_names_the_first_matching_rule():
 
 def test_both_names_of_the_broker_are_one_target():
     for written in ("pcp:///server", "pcp:///broker"):
-        policy = Authorization((Rule(allow=True, target=written),)).policy("pcp://a/x", "t")
+        policy = Authorization(PcpSettings(rules=(Rule(allow=True, target=written),))).policy("pcp://a/x", "t")
         assert policy.judge("pcp:///server").is_allowed
         assert policy.judge("pcp:///broker").is_allowed
 
@@ -100,7 +130,7 @@ def test_both_names_of_the_broker_are_one_target():
 def test_a_wildcard_over_many_clients_looks_at_rules_not_clients():
     registry = registry_of(tuple(f"pcp://host{number}/agent" for number in range(50_000)))
     rules = (Rule(allow=False, target="pcp://host49999/agent"), Rule(allow=True))
-    policy = Authorization(rules).policy("pcp://a/x", "t")
+    policy = Authorization(PcpSettings(rules=rules)).policy("pcp://a/x", "t")
     denied = find_denied(["pcp://*/agent"], policy, registry)
     assert denied is not None
     assert denied.target == "pcp://host49999/agent"

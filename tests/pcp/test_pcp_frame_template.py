@@ -7,7 +7,7 @@ import pytest
 from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.frame_template import Template, make_template, match_template
-from dovetail.pcp.settings import ALLOW_ALL, Rule
+from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule
 from pcp.pcp_frames import EXPIRES, ID, SENDER, TARGET, chunk, compact, envelope, frame_v1, raw_v1
 from pcp.pcp_world import World
 
@@ -187,7 +187,7 @@ def test_a_text_frame_is_refused_though_its_bytes_fit():
 
 def test_changed_rules_are_seen():
     world, sender, receiver = world_with_template()
-    world.broker.change_rules((Rule(allow=False, target=TARGET), *ALLOW_ALL), world.now)
+    world.broker.change_rules(PcpSettings(rules=(Rule(allow=False, target=TARGET), *ALLOW_ALL)), world.now)
     world.drain()
     frame = world.send(sender, world.message(SENDER, TARGET))
     world.assert_rejected(frame, Reason.UNAUTHORIZED)

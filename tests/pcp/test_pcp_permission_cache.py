@@ -3,7 +3,7 @@
 import json
 
 from dovetail.model.hop import Reason, Stage
-from dovetail.pcp.settings import ALLOW_ALL, Rule
+from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule
 from pcp.pcp_frames import BROKER, SENDER, TARGET, read_v1
 from pcp.pcp_world import INVENTORY, World
 
@@ -11,7 +11,7 @@ NO_PINGS = (Rule(allow=False, message_type="http://example.com/ping", name="no p
 
 
 def change(world: World, *rules: Rule) -> list[int]:
-    refused = world.broker.change_rules(rules, world.now)
+    refused = world.broker.change_rules(PcpSettings(rules=rules), world.now)
     world.drain()
     return refused
 
@@ -82,3 +82,28 @@ def test_the_journal_tells_which_rules_decide():
     fields, data, _ = read_v1(created.raw)
     assert (fields["message_type"], fields["targets"]) == ("dovetail:rules_changed", [BROKER])
     assert [rule["name"] for rule in json.loads(data)["rules"]] == ["no pings", "allow all"]
+
+
+def test_types_and_groups_change_with_the_rules_and_stand_in_the_journal():
+    world = World()
+    sender, agent = world.associate("client_a", "controller"), world.associate("client_b")
+    settings = PcpSettings(
+        rules=ALLOW_ALL, types={"controller": ("@bosses",), "agent": ("*",)}, groups={"bosses": ("x",)}
+    )
+    assert world.broker.change_rules(settings, world.now) == [sender]
+    world.drain()
+    data = json.loads(read_v1(world.observations()[-2].raw)[1])
+    assert (data["types"], data["groups"]) == ({"controller": ["@bosses"], "agent": ["*"]}, {"bosses": ["x"]})
+    again = world.open("client_c")
+    world.send(again, world.associate_request("pcp://client_c/controller"))
+    assert world.replies(again)[-1][1]["success"] is False
+    assert "may not claim the client type 'controller'" in world.replies(again)[-1][1]["reason"]
+    assert agent not in [connection for connection, _ in world.closes()]
+
+
+def test_a_v2_client_may_claim_only_the_types_of_its_certificate():
+    world = World(types={"controller": ["boss"], "agent": ["*"]})
+    world.connect_v2("client_a", "controller")
+    assert [code for _, code in world.closes()] == [4002]
+    world.connect_v2("boss", "controller")
+    assert world.inventory() == {"pcp://boss/controller"}

@@ -32,6 +32,11 @@ def test_a_table_becomes_settings():
         {"max_message_bytes": 0},
         {"mount_v1": "no slash"},
         {"name": "a b"},
+        {"rules": [{"sender": "pcp://@nobody/controller", "allow": True}]},
+        {"rules": [{"target": "pcp://a b/controller", "allow": True}]},
+        {"types": {"controller": ["@nobody"]}},
+        {"groups": {"a": ["@b"], "b": ["x"]}},
+        {"groups": {"a b": ["x"]}},
     ],
 )
 def test_what_is_not_allowed_is_refused(table):

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dovetail.model.hop import Stage
 from dovetail.model.times import time_text
-from dovetail.pcp.settings import ALLOW_ALL, Rule
+from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule
 from dovetail.pcp.vocabulary import OUTCOMES
 from pcp.pcp_frames import compact, read_v1
 from pcp.pcp_world import INVENTORY, World
@@ -175,7 +175,10 @@ class BrokerMachine(RuleBasedStateMachine):
     def change_rules(self, is_strict: bool) -> None:
         """Nobody loses the right to associate by it."""
         self.is_strict = is_strict
-        assert self.world.broker.change_rules(STRICT_RULES if is_strict else RULES, self.world.now) == []
+        assert (
+            self.world.broker.change_rules(PcpSettings(rules=STRICT_RULES if is_strict else RULES), self.world.now)
+            == []
+        )
         self.world.drain()
 
     @rule(burst=st.lists(st.tuples(PICK, st.lists(st.sampled_from(TARGETS), min_size=1, max_size=3)), max_size=3))

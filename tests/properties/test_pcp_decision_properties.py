@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.frame_template import match_template
-from dovetail.pcp.settings import ALLOW_ALL, Rule
+from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule
 from pcp.pcp_frames import BROKER, EXPIRES, ID, SENDER, TARGET, frame_v1
 from pcp.pcp_world import World
 
@@ -91,7 +91,7 @@ class Pair:
                     world.send(opened, world.associate_request(TARGET))
                 case "rules":
                     rules = STRICT_RULES if world.broker.settings.rules == RULES else RULES
-                    world.broker.change_rules(rules, world.now)
+                    world.broker.change_rules(PcpSettings(rules=rules), world.now)
                     world.drain()
         if action == "open":
             self.receiver = opened

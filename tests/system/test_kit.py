@@ -76,15 +76,22 @@ def servers() -> Iterator[Running]:
             ("ca", "Test"),
             ("issue", "broker", "--dns", "localhost", "--ip", "127.0.0.1"),
             ("issue", "localhost", "--kind", "peer"),
-            ("issue", "agent", "--kind", "client"),
+            ("issue", "controller-1", "--kind", "client"),
             ("issue", "pcp://broker/server", "--kind", "signing"),
             ("issue", node, "--kind", "signing"),
         ):
             assert dovetail("keys", *words, cwd=directory).returncode == 0
         with running(directory, "site.toml", "--role", "hub", "--role", "edge") as up:
             up.await_line('"state": "running"', 4)
-            files = ("--certificate", "keys/agent.pem", "--key", "keys/agent.key", "--authority", "keys/ca.pem")
-            url = ("--url", f"wss://127.0.0.1:{ports['8142']}/pcp", "--as", "pcp://agent/agent", *files)
+            files = (
+                "--certificate",
+                "keys/controller-1.pem",
+                "--key",
+                "keys/controller-1.key",
+                "--authority",
+                "keys/ca.pem",
+            )
+            url = ("--url", f"wss://127.0.0.1:{ports['8142']}/pcp", "--as", "pcp://controller-1/controller", *files)
             sent = dovetail("pcp", "send", "http://example.com/x", "pcp://gone/agent", *url, "--report", cwd=directory)
             assert sent.returncode == 0, sent.stderr
             found = Running(directory, {name: ports[port] for name, port in METRICS.items()})

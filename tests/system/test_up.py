@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import tempfile
 import urllib.error
 import urllib.request
@@ -181,12 +182,19 @@ def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(direc
     with running(directory, "site.toml") as up:
         for name in ("pcp/broker", f"won/localhost:{node}", "swarm/example/peer", "seal"):
             up.await_line(f" {name}: running: ")
-        made = dovetail("keys", "issue", "agent-1", "--kind", "client", cwd=directory)
-        assert made.returncode == 0, made.stderr
-        client = ["--certificate", "keys/agent-1.pem", "--key", "keys/agent-1.key", "--authority", "keys/ca.pem"]
-        url = ["--url", f"wss://localhost:{broker}/pcp", "--as", "pcp://agent-1/agent"]
-        there = dovetail("pcp", "inventory", "pcp://*/agent", *url, *client, "--json", cwd=directory)
-        assert json_lines(there.stdout) == [{"uri": "pcp://agent-1/agent"}], there.stderr
+
+        def ask(name: str, kind: str) -> subprocess.CompletedProcess[str]:
+            client = ["--certificate", f"keys/{name}.pem", "--key", f"keys/{name}.key", "--authority", "keys/ca.pem"]
+            url = ["--url", f"wss://localhost:{broker}/pcp", "--as", f"pcp://{name}/{kind}"]
+            return dovetail("pcp", "inventory", "pcp://*/*", *url, *client, "--json", cwd=directory)
+
+        for name in ("agent-1", "controller-1"):
+            made = dovetail("keys", "issue", name, "--kind", "client", cwd=directory)
+            assert made.returncode == 0, made.stderr
+        there = ask("controller-1", "controller")
+        assert json_lines(there.stdout) == [{"uri": "pcp://controller-1/controller"}], there.stderr
+        refused = ask("agent-1", "controller")
+        assert "may not claim the client type 'controller'" in refused.stderr
         atom = dovetail("won", "create", "--node", uri, "--authority", "keys/ca.pem", "--home", "owner", cwd=directory)
         assert atom.returncode == 0, atom.stderr
         assert up.stop() == 0

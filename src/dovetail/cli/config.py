@@ -15,23 +15,26 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 @app.command()
 def check(file: File, as_json: AsJson = False) -> None:
-    """Check a file together with environment overrides, and list every error."""
+    """Check a file together with environment overrides; list every error, and what it leaves open to anybody."""
     from dovetail.cli.output import print_json, say
     from dovetail.model.errors import ConfigError
-    from dovetail.site.config import ConfigProblems, load_config
+    from dovetail.site.config import ConfigProblems, find_warnings, load_config
 
     try:
         loaded = load_config(file)
     except ConfigError as error:
         problems = error.problems if isinstance(error, ConfigProblems) else (str(error),)
         if as_json:
-            print_json({"file": str(file), "ok": False, "problems": problems})
+            print_json({"file": str(file), "ok": False, "problems": problems, "warnings": []})
         for problem in problems:
             say(f"dovetail: {problem}")
         raise typer.Exit(1) from None
     changed = sum(setting.source != "default" for setting in loaded.settings)
+    warnings = find_warnings(loaded.config)
     if as_json:
-        print_json({"file": str(file), "ok": True, "problems": []})
+        print_json({"file": str(file), "ok": True, "problems": [], "warnings": warnings})
+    for warning in warnings:
+        say(f"dovetail: {file}: warning: {warning}")
     say(f"{file}: ok, {changed} of {len(loaded.settings)} keys set")
 
 

@@ -219,7 +219,7 @@ def trace(
     registry = Registry()
     for number, uri in enumerate(connected):
         registry.add(uri, Session(str(number), None, Mount(1, None), 0))
-    traced = trace_route(sender, message_type, targets, Authorization(settings.rules), registry)
+    traced = trace_route(sender, message_type, targets, Authorization(settings), registry)
     if traced.forbidden is not None:
         say(f"refused: {traced.forbidden}")
     rows = [

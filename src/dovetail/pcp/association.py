@@ -35,7 +35,13 @@ def find_refusal(session: Session, uri: str, authorization: Authorization) -> Re
         return Refusal(Reason.SENDER_MISMATCH, f"{uri!r} does not have the client type of the path")
     if session.uri not in (None, uri):
         return Refusal(Reason.SENDER_MISMATCH, f"this connection is associated as {session.uri}")
-    verdict = authorization.policy(uri, ASSOCIATE_REQUEST).judge(BROKER_URI)
-    if not verdict.is_allowed:
+    if not authorization.may_claim(uri):
+        return Refusal(Reason.UNAUTHORIZED, f"{parts.name!r} may not claim the client type {parts.client_type!r}")
+    if not may_associate(uri, authorization):
         return Refusal(Reason.UNAUTHORIZED, f"{uri!r} is not authorised to associate")
     return None
+
+
+def may_associate(uri: str, authorization: Authorization) -> bool:
+    """Whether types and rules let a client be known by a URI."""
+    return authorization.may_claim(uri) and authorization.policy(uri, ASSOCIATE_REQUEST).judge(BROKER_URI).is_allowed

@@ -8,7 +8,10 @@ look-ups and remembers its verdicts up to a bound.
 A wildcard target is judged on every client it expands to, without looking at every one of them: rules that name a
 client are exceptions; all other clients of one type share one verdict. Where that verdict is to allow, only the
 exceptions can deny; where it is to deny, the first client that is no exception settles it. Either way the work is
-bounded by the number of rules, not of clients.
+bounded by the number of rules, not of clients. Only where a rule names its targets by a pattern or a group, and may
+come before that shared verdict, each client is judged.
+
+Which client type a certificate may claim is asked before any rule, when it associates: `may_claim`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from dovetail.pcp.settings import Rule
+from dovetail.pcp.names import Groups, Names
+from dovetail.pcp.settings import PcpSettings, Rule
 from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, WILDCARD, Uri, parse_uri
 
 MAX_POLICIES = 10_000
@@ -55,14 +59,15 @@ def matches_type(pattern: str, message_type: str) -> bool:
 class Policy:
     """The rules that remain for one sender and message type, by the targets they match."""
 
-    __slots__ = ("_all", "_exact", "_names", "_rules", "_types", "_verdicts", "is_open")
+    __slots__ = ("_all", "_exact", "_names", "_patterns", "_rules", "_types", "_verdicts", "is_open")
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], groups: Groups) -> None:
         self._rules = rules
         last = len(rules)
         self._exact: dict[str, int] = {}
         self._names: dict[str, int] = {}
         self._types: dict[str, int] = {}
+        self._patterns: list[tuple[int, Names, str]] = []
         self._all = last
         for index, rule in enumerate(rules):
             name, client_type = parse_uri(rule.target)
@@ -71,6 +76,8 @@ class Policy:
                 break  # nothing behind it can be the first match
             if name == WILDCARD:
                 self._types.setdefault(client_type, index)
+            elif name and (names := Names([name], groups)).only is None:
+                self._patterns.append((index, names, client_type))
             elif client_type == WILDCARD:
                 self._names.setdefault(name, index)
             else:
@@ -89,13 +96,21 @@ class Policy:
 
     def _judge(self, target: str) -> Verdict:
         index = self._all
-        if self._exact or self._names or self._types:
+        if self._exact or self._names or self._types or self._patterns:
             name, client_type = parse_uri(target)
             index = min(
                 index,
                 self._exact.get(BROKER_URI if target in BROKER_URIS else target, index),
                 self._names.get(name, index),
                 self._types.get(client_type, index),
+                next(
+                    (
+                        number
+                        for number, names, pattern in self._patterns
+                        if pattern in (WILDCARD, client_type) and names.match(name)
+                    ),
+                    index,
+                ),
             )
         rule = self._rules[index] if index < len(self._rules) else None
         return Verdict(target, rule is not None and rule.allow, rule)
@@ -116,7 +131,10 @@ class Policy:
         if not members:
             return None  # nobody of this type is there: the rules are not gone through for it
         shared = min(self._all, self._types.get(client_type, self._all))
-        if shared < len(self._rules) and self._rules[shared].allow:
+        is_shared = all(
+            number > shared or pattern not in (WILDCARD, client_type) for number, _, pattern in self._patterns
+        )
+        if is_shared and shared < len(self._rules) and self._rules[shared].allow:
             exceptions = [*self._exact, *(f"pcp://{name}/{client_type}" for name in self._names)]
             return self._first_denied(uri for uri in exceptions if uri in members)
         return self._first_denied(members)
@@ -132,24 +150,36 @@ class Policy:
 class Authorization:
     """The rules of a broker."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = tuple(rules)
-        self._senders = tuple(parse_uri(rule.sender) for rule in self._rules)
+    def __init__(self, settings: PcpSettings) -> None:
+        self._rules = settings.rules
+        self._groups = settings.groups
+        self._senders = tuple(self._read_sender(rule) for rule in self._rules)
+        self._types = {name: Names(names, settings.groups) for name, names in settings.types.items()}
         self._policies: dict[tuple[int, ...], Policy] = {}
+
+    def _read_sender(self, rule: Rule) -> tuple[Names, str]:
+        name, client_type = parse_uri(rule.sender)
+        return Names([name], self._groups), client_type
+
+    def may_claim(self, uri: str) -> bool:
+        """Whether the certificate of the name in a URI may claim the client type in it."""
+        name, client_type = parse_uri(uri)
+        names = self._types.get(client_type)
+        return not self._types if names is None else names.match(name)
 
     def policy(self, sender: str, message_type: str) -> Policy:
         """The policy for what one sender sends of one message type; keep it as long as the session lives."""
         name, client_type = parse_uri(sender)
         remaining = tuple(
             index
-            for index, (rule, pattern) in enumerate(zip(self._rules, self._senders, strict=True))
-            if pattern.name in (WILDCARD, name)
-            and pattern.client_type in (WILDCARD, client_type)
+            for index, (rule, (names, pattern)) in enumerate(zip(self._rules, self._senders, strict=True))
+            if names.match(name)
+            and pattern in (WILDCARD, client_type)
             and matches_type(rule.message_type, message_type)
         )
         policy = self._policies.get(remaining)
         if policy is None:
             if len(self._policies) >= MAX_POLICIES:
                 self._policies.clear()
-            policy = self._policies[remaining] = Policy([self._rules[index] for index in remaining])
+            policy = self._policies[remaining] = Policy([self._rules[index] for index in remaining], self._groups)
         return policy

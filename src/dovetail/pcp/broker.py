@@ -35,7 +35,7 @@ from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.routing import Route, Trace, trace_route
 from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, DeliverToOne, Session, parse_mount
-from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.translation import Renderer
 from dovetail.pcp.uri import BROKER_URI, client_uri, parse_uri
 from dovetail.pcp.vocabulary import (
@@ -56,7 +56,7 @@ class Broker:
         self._by_uri = self.registry.by_uri
         self._sessions: dict[LinkId, Session] = {}
         self._closing: dict[LinkId, Session] = {}  # ended from here, until the shell says that they are closed
-        self._permissions = PermissionCache(settings.rules, settings.bodies)
+        self._permissions = PermissionCache(settings)
         self._outbound = Outbound(logs_messages=logs_messages)
         lifetimes = Lifetimes(settings.clock_skew_ms, settings.max_lifetime_ms)
         renderer = Renderer(settings.server_uri if settings.hops else None, settings.translated_ttl_ms * 1000)
@@ -453,15 +453,16 @@ class Broker:
         self._outbound.flush()
         return self._outbound.take_ready()
 
-    def change_rules(self, rules: tuple[Rule, ...], now: int) -> list[LinkId]:
-        """From now on these rules decide, also about what is subscribed to; what was accepted before is delivered.
+    def change_rules(self, settings: PcpSettings, now: int) -> list[LinkId]:
+        """From now on the rules, types and groups of `settings` decide; what was accepted before is delivered.
 
         Returns the connections that would not be associated any more, for the shell to close.
         """
         self._now = now
-        self.settings = msgspec.structs.replace(self.settings, rules=rules)
-        self._permissions.change_rules(rules, self._sessions.values())
-        self._replies.note_rules(rules, now)
+        changed = {"rules": settings.rules, "types": settings.types, "groups": settings.groups}
+        self.settings = msgspec.structs.replace(self.settings, **changed)
+        self._permissions.change_rules(settings, self._sessions.values())
+        self._replies.note_rules(changed, now)
         associated = [session for session in self._sessions.values() if session.uri is not None]
         for session in associated:
             if session.subscription is not None and not self._permissions.may_subscribe(session):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.authorization import Authorization, matches_type
 from dovetail.pcp.session import Permission, Session
-from dovetail.pcp.settings import BodyRule, Rule
+from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import INVENTORY_REQUEST
 
@@ -17,9 +17,9 @@ MAX_PERMISSIONS = 256
 class PermissionCache:
     """The rules of a broker as they apply to its sessions."""
 
-    def __init__(self, rules: Sequence[Rule], bodies: Sequence[BodyRule]) -> None:
-        self.authorization = Authorization(rules)
-        self._bodies = bodies
+    def __init__(self, settings: PcpSettings) -> None:
+        self.authorization = Authorization(settings)
+        self._bodies = settings.bodies
 
     def look_up(self, session: Session, message_type: str) -> Permission:
         """The permission of a session for a message type, which the session keeps from now on."""
@@ -47,9 +47,9 @@ class PermissionCache:
         assert session.uri is not None
         return self.authorization.policy(session.uri, INVENTORY_REQUEST).judge(BROKER_URI).is_allowed
 
-    def change_rules(self, rules: Sequence[Rule], sessions: Iterable[Session]) -> None:
+    def change_rules(self, settings: PcpSettings, sessions: Iterable[Session]) -> None:
         """Replace the rules, and drop what the sessions have cached under the earlier ones."""
-        self.authorization = Authorization(rules)
+        self.authorization = Authorization(settings)
         for session in sessions:
             session.permissions.clear()
             session.drop_template()

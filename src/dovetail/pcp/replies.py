@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 from msgspec import UNSET
@@ -17,7 +17,7 @@ from dovetail.pcp.envelope import Envelope, MessageV2
 from dovetail.pcp.message import Message
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.session import Session
-from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_RESPONSE,
@@ -124,11 +124,11 @@ class Replies:
         listed = [InventoryChange(uri, change) for uri, change in changes]
         self._send(session, INVENTORY_UPDATE, InventoryUpdate(listed), None, now)
 
-    def note_rules(self, rules: Sequence[Rule], now: int) -> None:
+    def note_rules(self, rules: Mapping[str, object], now: int) -> None:
         """The rules that decide from now on, as a message of the broker to itself: it is journaled and not sent."""
         expires = time_text(now + self._ttl_us)
         envelope = Envelope(self._new_id(), RULES_CHANGED, expires, [BROKER_URI], BROKER_URI)
-        raw = encode_frame(envelope, _encoder.encode({"rules": rules}))
+        raw = encode_frame(envelope, _encoder.encode(rules))
         address = address_of(raw)
         self._outbound.observe(Stage.CREATED, address, (), now, raw=raw)
         self._outbound.observe_delivered(address, (BROKER_URI,), now)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.model.errors import ConfigError
+from dovetail.pcp.names import check_names
 from dovetail.pcp.uri import parse_uri
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -24,8 +25,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One rule of the authorisation; the first that matches sender, target and message type decides."""
 
     allow: Annotated[bool, Meta(description="whether a match allows or denies")]
-    sender: Annotated[Pattern, Meta(description="URI of the sender; * as the whole name or type")] = "pcp://*/*"
-    target: Annotated[Pattern, Meta(description="URI of the target; the broker is pcp:///server")] = "pcp://*/*"
+    sender: Annotated[
+        Pattern, Meta(description="URI of the sender; the name may be a pattern with * or @group, the type *")
+    ] = "pcp://*/*"
+    target: Annotated[
+        Pattern, Meta(description="URI of the target, written as that of the sender; the broker is pcp:///server")
+    ] = "pcp://*/*"
     message_type: Annotated[
         str, Meta(description="a message type, the beginning of one followed by *, or *", max_length=1024)
     ] = "*"
@@ -114,15 +119,33 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     revocation_spread_ms: Annotated[Milliseconds, Meta(description="time over which revoked clients are closed")] = (
         10_000
     )
+    groups: Annotated[
+        dict[str, tuple[str, ...]],
+        Meta(description="lists of certificates' names and patterns with *, for rules and types to name as @group"),
+    ] = msgspec.field(default_factory=dict)
+    types: Annotated[
+        dict[str, tuple[str, ...]],
+        Meta(
+            description="whose certificates may claim which client type: names, patterns with *, @groups;"
+            " types that are not listed may be claimed by nobody, or, where nothing is listed, by everybody"
+        ),
+    ] = msgspec.field(default_factory=dict)
     rules: Annotated[tuple[Rule, ...], Meta(description="authorisation; no match denies")] = ()
     bodies: Annotated[tuple[BodyRule, ...], Meta(description="what the journal keeps; no match keeps")] = ()
 
     def __post_init__(self) -> None:
         if self.mount_v1 == self.mount_v2:
             raise ConfigError(f"mount_v1 and mount_v2 are both {self.mount_v1!r}, expected different paths")
-        for rule in self.rules:
-            parse_uri(rule.sender)
-            parse_uri(rule.target)
+        for group, names in self.groups.items():
+            check_names([f"@{group}"], self.groups, where="groups")
+            check_names(names, self.groups, where=f"groups.{group}", allows_groups=False)
+        for client_type, names in self.types.items():
+            check_names(names, self.groups, where=f"types.{client_type}")
+        for number, rule in enumerate(self.rules):
+            for field, uri in (("sender", rule.sender), ("target", rule.target)):
+                name = parse_uri(uri).name
+                if name:
+                    check_names([name], self.groups, where=f"rules[{number}].{field}")
 
     @property
     def server_uri(self) -> str:

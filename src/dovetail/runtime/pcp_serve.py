@@ -13,12 +13,14 @@ from pathlib import Path
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.keys.signing import create_signing_key, file_stem, load_signing_key
 from dovetail.model.errors import ConfigError, DovetailError
+from dovetail.pcp.open_rules import find_open_rules
 from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.pcp_server import PcpServer
 from dovetail.tlog.keys import Signer
 
+RELOADED = ("rules", "types", "groups")
 _GC_THRESHOLDS = (50_000, 20, 100)
 
 log = logging.getLogger("dovetail.pcp")
@@ -38,6 +40,9 @@ def run_broker(
     `read_settings` is called at SIGHUP: the rules it returns decide from then on; where it raises, the old ones do.
     """
     check_settings(settings)
+    if not settings.insecure_plain:
+        for found in find_open_rules(settings):
+            log.warning("%s", found)
     running = _serve(settings, on_started, journal_options, on_journal, read_settings)
     if settings.event_loop == "uvloop":
         try:
@@ -106,11 +111,11 @@ def reload_rules(server: PcpServer, read_settings: Callable[[], PcpSettings]) ->
     changed = [
         name
         for name in settings.__struct_fields__
-        if name != "rules" and getattr(settings, name) != getattr(server.settings, name)
+        if name not in RELOADED and getattr(settings, name) != getattr(server.settings, name)
     ]
     if changed:
         log.warning("changed settings that need a restart: %s", ", ".join(changed))
-    server.change_rules(settings.rules)
+    server.change_rules(settings)
 
 
 def describe(server: PcpServer) -> dict[str, object]:

@@ -21,7 +21,7 @@ from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.session import parse_mount
-from dovetail.pcp.settings import PcpSettings, Rule, check_settings
+from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.pcp.vocabulary import (
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
     CLOSE_GOING_AWAY,
@@ -331,14 +331,15 @@ class PcpServer(LinkHandler[LinkId]):
             self.driver.call(functools.partial(self.broker.close, connection, code, detail))
             await asyncio.sleep(pause)
 
-    def change_rules(self, rules: tuple[Rule, ...]) -> None:
-        """From now on these rules decide; connections that they do not let associate are closed, spread over time."""
-        self.driver.call(functools.partial(self._change_rules, rules))
+    def change_rules(self, settings: PcpSettings) -> None:
+        """From now on these rules, types and groups decide; whom they do not let in is closed, spread over time."""
+        self.driver.call(functools.partial(self._change_rules, settings))
 
-    def _change_rules(self, rules: tuple[Rule, ...], now: int) -> None:
-        refused = self.broker.change_rules(rules, now)
+    def _change_rules(self, settings: PcpSettings, now: int) -> None:
+        refused = self.broker.change_rules(settings, now)
         self.metrics.rule_changes.labels("done").inc()
-        log.warning("rules changed: %d rules decide now, %d connections are closed by them", len(rules), len(refused))
+        count = len(settings.rules)
+        log.warning("rules changed: %d rules decide now, %d connections are closed by them", count, len(refused))
         if refused:
             self._spawn(self._close_spread(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate"))
 

@@ -249,8 +249,15 @@ def example_text(root: type[Struct]) -> str:
             example = example_of(key.kind)
             value = key.default if example is msgspec.NODEFAULT else example
             unset = value is None or value is msgspec.NODEFAULT
-            lines.append(f"# {key.name} = " if unset else f"{key.name} = {toml_value(value)}")
+            lines.append(f"# {key.name} = " if unset else f"{key.name} = {_write_long(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _write_long(value: object) -> str:
+    """A value; tables in a list on lines of their own."""
+    if isinstance(value, list | tuple) and value and all(isinstance(each, dict) for each in value):
+        return "[\n" + "".join(f"  {toml_value(each)},\n" for each in value) + "]"
+    return toml_value(value)
 
 
 def _first_line(cls: type[Struct]) -> str:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Meta
 
 from dovetail.pcp.settings import PcpSettings, Rule
+from dovetail.pcp.uri import BROKER_URI
+from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
 from dovetail.site.config.fields import Endpoint, ListenTcp, ListenUdp, Section, is_private, path_text
 from dovetail.swarm.settings import Hex20, PeerSettings, SwarmSettings
 from dovetail.won.settings import WonSettings
@@ -52,11 +55,37 @@ class PcpServerSection(PcpSettings, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(description="The key that signs checkpoints; that of the broker's URI where not given."),
     ] = None
     durability: Annotated[Durability | None, _DURABILITY] = None  # type: ignore[assignment]
+    groups: Annotated[
+        dict[str, tuple[str, ...]],
+        Meta(
+            description="Lists of certificates' names and patterns with *, for rules and types to name as @group.",
+            examples=[{"controllers": ["controller-*"]}],
+        ),
+    ] = msgspec.field(default_factory=dict)
+    types: Annotated[
+        dict[str, tuple[str, ...]],
+        Meta(
+            description="Whose certificates may claim which client type: names, patterns with *, @groups."
+            " A type that is not listed may be claimed by nobody; without any list, by everybody.",
+            examples=[{"controller": ["@controllers"], "agent": ["*"]}],
+        ),
+    ] = msgspec.field(default_factory=dict)
     rules: Annotated[
         tuple[Rule, ...],
         Meta(
             description="Who may send what to whom; the first match decides, no match denies.",
-            examples=[[{"allow": True}]],
+            examples=[
+                [
+                    {"name": "associate", "message_type": ASSOCIATE_REQUEST, "target": BROKER_URI, "allow": True},
+                    {"name": "controllers command", "sender": "pcp://*/controller", "allow": True},
+                    {
+                        "name": "agents answer",
+                        "sender": "pcp://*/agent",
+                        "target": "pcp://*/controller",
+                        "allow": True,
+                    },
+                ]
+            ],
         ),
     ] = ()
 

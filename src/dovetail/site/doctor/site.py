@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dovetail.model.errors import KeyFileError
-from dovetail.site.config import Config, Section, parse_listen
+from dovetail.site.config import Config, Section, find_warnings, parse_listen
 from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.site.config.schema import extra_of
 from dovetail.site.config.servers import ServerSection, SwarmServerSection
@@ -40,6 +40,7 @@ def check_site(config: Config) -> Iterator[Finding]:
     yield from check_room({"journals": config.journal.directory, "lake": config.lake.directory})
     yield from check_keys(config.keys.directory)
     yield from check_swarms(config.swarm)
+    yield from (warn("rules", found, "see how-to/pcp-broker.md") for found in find_warnings(config))
     yield from check_ports(listen_addresses(config))
 
 

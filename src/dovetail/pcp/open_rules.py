@@ -1,0 +1,43 @@
+"""Rules that let anybody command all: what a certificate that no rule names may do, found by asking the rules.
+
+A stranger is a client with a certificate of the CA whose name stands nowhere in the configuration. It becomes dangerous
+where it may call itself something that the rules let send any message to clients that other strangers are: in a fleet
+of agents, to command the agents.
+"""
+
+from __future__ import annotations
+
+from dovetail.pcp.association import may_associate
+from dovetail.pcp.authorization import Authorization
+from dovetail.pcp.settings import PcpSettings
+from dovetail.pcp.uri import SERVER_TYPE, WILDCARD, client_uri, parse_uri
+
+# names and types that no configuration can have written down: they have characters that no client may have
+_STRANGER, _OTHER = "a-stranger~", "another-stranger~"
+_ANY_TYPE, _ANY_MESSAGE = "any-type~", "any-message~"
+
+
+def find_open_rules(settings: PcpSettings) -> list[str]:
+    """A sentence for each kind of client that any certificate may be, and may then command others as."""
+    authorization = Authorization(settings)
+    written = {parse_uri(uri).client_type for rule in settings.rules for uri in (rule.sender, rule.target)}
+    types = sorted({*written, *settings.types, _ANY_TYPE} - {WILDCARD, SERVER_TYPE})
+    claimed = [each for each in types if may_associate(client_uri(_STRANGER, each), authorization)]
+    found = []
+    for claim in claimed:
+        policy = authorization.policy(client_uri(_STRANGER, claim), _ANY_MESSAGE)
+        verdicts = {each: policy.judge(client_uri(_OTHER, each)) for each in claimed}
+        commanded = [each for each, verdict in verdicts.items() if verdict.is_allowed]
+        if commanded:
+            rule = verdicts[commanded[0]].rule
+            assert rule is not None
+            found.append(
+                f"any certificate may call itself {_show(claim)} and send anything to every client of"
+                f" {', '.join(map(_show, commanded))} (rule {rule.describe()!r});"
+                " name in `types` whose certificates may claim it"
+            )
+    return found
+
+
+def _show(client_type: str) -> str:
+    return "any other type" if client_type == _ANY_TYPE else f"type {client_type!r}"

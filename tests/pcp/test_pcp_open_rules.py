@@ -1,0 +1,58 @@
+"""Which configurations let anybody command all."""
+
+import msgspec
+import pytest
+
+from dovetail.pcp.open_rules import find_open_rules
+from dovetail.pcp.settings import PcpSettings
+
+ASSOCIATE = {"message_type": "http://puppetlabs.com/associate_request", "target": "pcp:///server", "allow": True}
+COMMAND = {"name": "command", "sender": "pcp://*/controller", "allow": True}
+ANSWER = {"sender": "pcp://*/agent", "target": "pcp://*/controller", "allow": True}
+TYPES = {"controller": ["boss", "*.ops.example.com"], "agent": ["*"]}
+
+
+def settings(**fields: object) -> PcpSettings:
+    return msgspec.convert(fields, PcpSettings)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"rules": [ASSOCIATE, COMMAND, ANSWER], "types": TYPES},
+        {"rules": [ASSOCIATE, {**COMMAND, "sender": "pcp://@bosses/*"}], "groups": {"bosses": ["boss"]}},
+        {"rules": [{**ASSOCIATE, "sender": "pcp://boss/controller"}, {**COMMAND, "target": "pcp://*/agent"}]},
+        {"rules": [ASSOCIATE, {**COMMAND, "message_type": "http://example.com/ping"}]},
+        {"rules": [ASSOCIATE, {"allow": True}], "types": {"controller": ["boss"]}},
+    ],
+)
+def test_rules_that_bind_types_or_names_to_certificates_are_safe(fields):
+    assert find_open_rules(settings(**fields)) == []
+
+
+def test_whoever_may_claim_to_be_a_controller_commands_all():
+    warnings = find_open_rules(settings(rules=[ASSOCIATE, COMMAND, ANSWER]))
+    assert warnings[-1] == (
+        "any certificate may call itself type 'controller' and send anything to every client of type 'agent',"
+        " any other type, type 'controller' (rule 'command: allow pcp://*/controller -> pcp://*/* *');"
+        " name in `types` whose certificates may claim it"
+    )
+
+
+def test_a_rule_that_lets_anybody_command_also_lets_anybody_associate():
+    """The rule for commands has no message type, so it allows the associate request, too."""
+    assert find_open_rules(settings(rules=[{**ASSOCIATE, "sender": "pcp://boss/controller"}, COMMAND]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rules": [{"allow": True}]},
+        {"rules": [{"allow": True}], "types": {"agent": ["*"]}},
+        {"rules": [ASSOCIATE, COMMAND], "types": {"controller": ["@all"], "agent": ["*"]}, "groups": {"all": ["*"]}},
+        {"rules": [ASSOCIATE, {**COMMAND, "target": "pcp://*/agent"}]},
+    ],
+)
+def test_rules_that_let_anybody_command_are_told(fields):
+    assert find_open_rules(settings(**fields))
