@@ -8,7 +8,7 @@ sends: bad input ends as a `rejected` observation and, where the protocol has on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 from msgspec import UNSET
@@ -18,11 +18,10 @@ from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.model.wire import Frame, LinkId, Outgoing
 from dovetail.pcp.association import find_refusal
-from dovetail.pcp.codec_v1 import decode_frame, salvage_frame
+from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, Expire, Refuse
 from dovetail.pcp.delivery import GIVEN_UP, Delivery
-from dovetail.pcp.envelope import salvage
 from dovetail.pcp.events import Event, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.frame_template import make_template, match_template
 from dovetail.pcp.idle_timers import Timeouts
@@ -32,6 +31,7 @@ from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.permission_cache import PermissionCache
 from dovetail.pcp.recovery import find_unfinished
+from dovetail.pcp.refusals import Refusals
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.routing import Route, Trace, trace_route
 from dovetail.pcp.session import DEFAULT_CLIENT_TYPE, DeliverToOne, Session, parse_mount
@@ -44,6 +44,7 @@ from dovetail.pcp.vocabulary import (
     CLOSE_LIMIT_EXCEEDED,
     CLOSE_NO_CERTIFICATE,
     CLOSE_SUPERSEDED,
+    RULES_CHANGED,
 )
 
 
@@ -64,6 +65,7 @@ class Broker:
         self.held = self._delivery.held
         keeps_body = self._permissions.keeps_body
         self._replies = Replies(settings, self._outbound, self._delivery, new_id, keeps_body)
+        self._refusals = Refusals(settings, self._outbound, self._replies, keeps_body)
         self._changes = Changes(settings.inventory_batch_ms * 1000)
         self._lifetimes = lifetimes
         self._decide = Decider(self.registry, self._permissions).decide
@@ -229,7 +231,7 @@ class Broker:
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
-            self._observe_rejected(session, data, reason, f"refused after {len(data)} bytes of {size}", now, size)
+            self._refusals.refuse_part(session, data, reason, size, now)
 
     def _receive_v1(self, data: bytes, session: Session, now: int, is_text: bool) -> None:
         if is_text:
@@ -362,31 +364,9 @@ class Broker:
     # Refusals, and notices to senders
 
     def _refuse(self, session: Session, raw: bytes, refusal: Refuse, now: int) -> None:
-        reason, detail, answer = refusal
-        message_id = self._observe_rejected(session, raw, reason, detail, now)
-        match answer:
-            case Answer.NOTHING:
-                pass
-            case Answer.ERROR:
-                self._replies.refuse(session, message_id, detail, now)
-            case Answer.UNAUTHORIZED:
-                self._replies.deny(session, message_id, now)
-            case Answer.ASSOCIATION_REFUSED:
-                self._replies.associate(session, message_id or "", now, detail)
-                self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, reason, now, flushes=True)
-
-    def _observe_rejected(
-        self, session: Session, raw: bytes, reason: Reason, detail: str, now: int, size: int | None = None
-    ) -> str | None:
-        """Returns the id of the message where it can be read."""
-        salvaged = salvage(raw) if session.version == 2 else salvage_frame(raw)
-        address = address_of(raw)
-        sender = session.address_for_replies
-        kept = raw[: self.settings.evidence_bytes] if self._permissions.keeps_body(salvaged.message_type) else None
-        size = len(raw) if size is None else size
-        self._outbound.observe(Stage.REJECTED, address, (sender,), now, reason, kept, size)
-        self._outbound.log_rejected(address, salvaged, sender, size, reason, detail)
-        return salvaged.id
+        self._refusals.refuse(session, raw, refusal, now)
+        if refusal.answer is Answer.ASSOCIATION_REFUSED:
+            self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now, flushes=True)
 
     def _finish(self, now: int) -> None:
         """Close slow sessions and notify senders of failures; each can cause the other, so until neither is left."""
@@ -423,6 +403,7 @@ class Broker:
         if self._changes.due_us is not None and self._changes.due_us <= now:
             for session, changes in self._changes.take():
                 self._replies.update(session, changes, now)
+        self._refusals.note(now)
         self._delivery.expire_due(now)
         self._delivery.drain(now)
         self._finish(now)
@@ -432,7 +413,7 @@ class Broker:
         if self._delivery.is_draining():
             return self._now
         due = self._timeouts.next_us()
-        for time in (self._changes.due_us, self._delivery.next_deadline()):
+        for time in (self._changes.due_us, self._refusals.due_us, self._delivery.next_deadline()):
             if time is not None and (due is None or time < due):
                 due = time
         return due
@@ -462,7 +443,7 @@ class Broker:
         changed = {"rules": settings.rules, "types": settings.types, "groups": settings.groups}
         self.settings = msgspec.structs.replace(self.settings, **changed)
         self._permissions.change_rules(settings, self._sessions.values())
-        self._replies.note_rules(changed, now)
+        self._replies.note(RULES_CHANGED, changed, now)
         associated = [session for session in self._sessions.values() if session.uri is not None]
         for session in associated:
             if session.subscription is not None and not self._permissions.may_subscribe(session):
@@ -494,6 +475,11 @@ class Broker:
     def queued_bytes(self) -> int:
         """Bytes of all messages that are held."""
         return self.held.bytes
+
+    @property
+    def sampled_refusals(self) -> Mapping[str, int]:
+        """How many refusals were only counted, by reason."""
+        return self._refusals.skipped
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How often each (stage, reason) was observed."""

@@ -25,7 +25,6 @@ from dovetail.pcp.vocabulary import (
     ERROR_MESSAGE,
     INVENTORY_RESPONSE,
     INVENTORY_UPDATE,
-    RULES_CHANGED,
     TTL_EXPIRED,
     UNAUTHORIZED,
     VERSION_ERROR,
@@ -124,11 +123,11 @@ class Replies:
         listed = [InventoryChange(uri, change) for uri, change in changes]
         self._send(session, INVENTORY_UPDATE, InventoryUpdate(listed), None, now)
 
-    def note_rules(self, rules: Mapping[str, object], now: int) -> None:
-        """The rules that decide from now on, as a message of the broker to itself: it is journaled and not sent."""
+    def note(self, message_type: str, content: Mapping[str, object], now: int) -> None:
+        """A message of the broker to itself: it is journaled and not sent."""
         expires = time_text(now + self._ttl_us)
-        envelope = Envelope(self._new_id(), RULES_CHANGED, expires, [BROKER_URI], BROKER_URI)
-        raw = encode_frame(envelope, _encoder.encode(rules))
+        envelope = Envelope(self._new_id(), message_type, expires, [BROKER_URI], BROKER_URI)
+        raw = encode_frame(envelope, _encoder.encode(content))
         address = address_of(raw)
         self._outbound.observe(Stage.CREATED, address, (), now, raw=raw)
         self._outbound.observe_delivered(address, (BROKER_URI,), now)

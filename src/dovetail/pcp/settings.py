@@ -116,6 +116,10 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Milliseconds, Meta(description="longest time a message waits for its recipient, whatever its `expires` says")
     ] = 7 * 24 * 3600 * 1000
     evidence_bytes: Annotated[int, Meta(description="bytes kept of a rejected message", ge=0)] = 4_096
+    refusals_per_s: Annotated[
+        Count, Meta(description="refusals of one client that are answered and journaled; more are counted and noted")
+    ] = 100
+    total_refusals_per_s: Annotated[Count, Meta(description="the same for all clients together")] = 1_000
     revocation_spread_ms: Annotated[Milliseconds, Meta(description="time over which revoked clients are closed")] = (
         10_000
     )

@@ -19,6 +19,7 @@ ERROR_MESSAGE = PREFIX + "error_message"
 TTL_EXPIRED = PREFIX + "ttl_expired"
 UNAUTHORIZED = PREFIX + "unauthorized"
 VERSION_ERROR = PREFIX + "version_error"
+REFUSALS_SAMPLED = "dovetail:refusals_sampled"  # to itself: refusals that are not journaled one by one
 RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal tells which rules decided
 
 OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED})

@@ -38,6 +38,14 @@ class BrokerCollector(Collector):
         for (stage, reason), count in sorted(broker.counts().items()):
             messages.add_metric([stage, reason], count)
         yield messages
+        sampled = CounterMetricFamily(
+            "dovetail_pcp_sampled_refusals",
+            "Refusals above the rate, which are noted in the journal by their number only, by reason.",
+            labels=["reason"],
+        )
+        for reason, count in sorted(broker.sampled_refusals.items()):
+            sampled.add_metric([reason], count)
+        yield sampled
         yield GaugeMetricFamily(
             "dovetail_pcp_queue_bytes", "Bytes of all messages that are held.", value=broker.queued_bytes
         )
