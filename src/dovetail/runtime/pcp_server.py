@@ -338,7 +338,7 @@ class PcpServer(LinkHandler[LinkId]):
     def _change_rules(self, settings: PcpSettings, now: int) -> None:
         refused = self.broker.change_rules(settings, now)
         self.metrics.rule_changes.labels("done").inc()
-        log.warning("rules changed: %d decide now, %d connections are closed", len(settings.rules), len(refused))
+        log.warning("rules changed: %d rules decide now, %d connections are closed", len(settings.rules), len(refused))
         if refused:
             self._spawn(self._close_spread(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate"))
 
