@@ -135,4 +135,5 @@ def honest(directory: Path, port: int, seconds: float) -> None:
 
 if __name__ == "__main__":
     kind, directory, port, seconds = sys.argv[1:]
-    {"flood": flood, "rubbish": rubbish, "deaf": deaf, "honest": honest}[kind](Path(directory), int(port), float(seconds))
+    kinds = {"flood": flood, "rubbish": rubbish, "deaf": deaf, "honest": honest}
+    kinds[kind](Path(directory), int(port), float(seconds))
