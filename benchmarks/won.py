@@ -185,7 +185,7 @@ class Site:
             home = OwnerHome.create(self.directory / f"owner{number}", AtomFile(atom, sockets, str(self.authority)))
             client = OwnerClient(home, is_created=False, settings=SETTINGS)
             await client.__aenter__()
-            message = client.say(lambda owner, now, sockets=sockets: owner.create(sockets, now))
+            message = await client.say(lambda owner, now, sockets=sockets: owner.create(sockets, now))
             await client.wait_settled(message.uri, 20)
             self.clients.append(client)
         for pair in (self.clients, self.clients[::-1]):
@@ -195,7 +195,7 @@ class Site:
         """One chain on one connection, until it is complete."""
         one, other = pair
         sockets = one.home.file.sockets[number], other.home.file.sockets[number]
-        message = one.say(lambda owner, now: owner.send_message(kind, *sockets, now, TEXT))
+        message = await one.say(lambda owner, now: owner.send_message(kind, *sockets, now, TEXT))
         assert await one.wait_settled(message.uri, 60) is ChainState.COMPLETE
 
     async def exchange(self, chains: int) -> None:

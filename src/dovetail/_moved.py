@@ -131,7 +131,7 @@ MOVED = {
     "shells.swarm_udp": "runtime.swarm_udp",
     "shells.websocket": "runtime.websocket",
     "shells.won_client": "runtime.won_client",
-    "shells.won_driver": "runtime.won_driver",
+    "shells.won_driver": "runtime.won_links",
     "shells.won_metrics": "runtime.won_metrics",
     "shells.won_server": "runtime.won_server",
     "signing": "tlog.keys",

@@ -33,7 +33,7 @@ async def join(home, *, is_created):
     if is_created:
         assert await client.wait_registered(20)
     else:
-        created = client.say(lambda owner, now: owner.create(home.file.sockets, now))
+        created = await client.say(lambda owner, now: owner.create(home.file.sockets, now))
         assert await client.wait_settled(created.uri, 20) is ChainState.ATOM
     return client
 
@@ -57,17 +57,19 @@ async def speak_at_once(directory):
     second = await join(further, is_created=True)
     sockets = [home.file.sockets[0] for home in homes]
 
-    def say(client, kind, text=None):
+    async def say(client, kind, text=None):
         own, target = sockets if client is not bob else sockets[::-1]
-        return client.say(lambda owner, now: owner.send_message(kind, own, target, now, text))
+        return client, await client.say(lambda owner, now: owner.send_message(kind, own, target, now, text))
 
     for client in (alice, bob):
-        assert await client.wait_settled(say(client, MessageType.CONNECT).uri, 20) is ChainState.COMPLETE
-    said = [
-        (client, say(client, MessageType.CONNECTION, f"{name} {number}"))
-        for number in range(EACH)
-        for client, name in ((alice, "first"), (second, "second"), (bob, "bob"))
-    ]
+        assert await client.wait_settled((await say(client, MessageType.CONNECT))[1].uri, 20) is ChainState.COMPLETE
+    said = await asyncio.gather(
+        *(
+            say(client, MessageType.CONNECTION, f"{name} {number}")
+            for number in range(EACH)
+            for client, name in ((alice, "first"), (second, "second"), (bob, "bob"))
+        )
+    )
     states = [await client.wait_settled(message.uri, 60) for client, message in said]
     for client in (alice, second, bob):
         await client.__aexit__()

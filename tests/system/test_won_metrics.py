@@ -9,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.parser import text_string_to_metric_families
 
+from dovetail.model.errors import JournalFull
 from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
 from dovetail.runtime.won_metrics import MAX_NAMED_NODES, _describe_queues
 from dovetail.runtime.won_server import NodeOptions, NodeServer
@@ -40,16 +41,16 @@ async def run_node(directory):
         atom = f"{node}/atom/alice"
         home = OwnerHome.create(directory / "alice", AtomFile(atom, (f"{atom}#chat",)))
         async with OwnerClient(home, is_created=False) as client:
-            created = client.say(lambda owner, now: owner.create(home.file.sockets, now))
+            created = await client.say(lambda owner, now: owner.create(home.file.sockets, now))
             await client.wait_settled(created.uri, 10)
             away = "http://127.0.0.1:1/won/resource"
-            sent = client.say(
+            sent = await client.say(
                 lambda owner, now: owner.send_message(MessageType.CONNECT, f"{atom}#chat", f"{away}/atom/bob#chat", now)
             )
             await client.wait_settled(sent.uri, 0.5)
             health = await scrape(server.metrics_port, "/healthz")
             status, text = await scrape(server.metrics_port)
-        server.driver._set_reading(False)
+        server.journal._stalled = JournalFull("no room")
         stalled = await scrape(server.metrics_port, "/healthz")
     return away, status, read_samples(text), health, stalled, server
 

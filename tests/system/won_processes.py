@@ -92,13 +92,13 @@ class NodeProcess:
 
 async def say(client, kind, target, text=None):
     own = client.home.file.sockets[0]
-    return client.say(lambda owner, now: owner.send_message(kind, own, target, now, text))
+    return await client.say(lambda owner, now: owner.send_message(kind, own, target, now, text))
 
 
 async def create(home):
     client = OwnerClient(home, is_created=False, settings=QUICK)
     await client.__aenter__()
-    message = client.say(lambda owner, now: owner.create(home.file.sockets, now))
+    message = await client.say(lambda owner, now: owner.create(home.file.sockets, now))
     assert await client.wait_settled(message.uri, 20) is ChainState.ATOM
     return client
 

@@ -141,7 +141,7 @@ class WonClient:
         """Let the owner make a message, and wait for what becomes of it."""
         if self._wire is None:
             raise Closed("the client is not connected: use `async with`")
-        message = self._wire.say(action)
+        message = await self._wire.say(action)
         await self._wire.wait_settled(message.uri, self._timeout_s)
         delivery = self._wire.owner.conversations.deliveries[message.uri]
         chain = delivery.chain

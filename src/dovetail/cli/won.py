@@ -193,7 +193,7 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
     import asyncio
     import signal
 
-    from dovetail.model.errors import JournalError
+    from dovetail.runtime.loop import stopped_or_failed
     from dovetail.runtime.won_server import NodeServer
 
     server = NodeServer(options, key)
@@ -208,13 +208,7 @@ async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
             ready["metrics_port"] = server.metrics_port
         print_json(ready)
         sys.stdout.flush()
-        while not stopping.is_set():
-            try:
-                async with asyncio.timeout(1):
-                    await stopping.wait()
-            except TimeoutError:
-                if not server.driver.is_alive:
-                    raise JournalError(f"{options.journal} can no longer be written") from None
+        await stopped_or_failed(stopping, server.failed)
     finally:
         await server.stop()
 
@@ -359,7 +353,7 @@ def _run_action(
                 raise DovetailError(f"node {client.owner.node} did not answer within {timeout} s")
             if action is None:
                 return {"atom": home.file.atom, "state": "registered", "entries": client.owner.position}
-            message = client.say(action)
+            message = await client.say(action)
             state = await client.wait_settled(message.uri, timeout)
             delivery = client.owner.conversations.deliveries[message.uri]
             record = {

@@ -87,10 +87,10 @@ class Owners:
         pause = len(self.conversations) / self._plan.words_per_second
         await asyncio.gather(*(self._converse(each, until, over, pause) for each in self.conversations))
 
-    def say(self, speaker: OwnerClient, hearer: OwnerClient, text: str) -> Message:
-        """One message of a conversation; it is sent, not settled."""
+    async def say(self, speaker: OwnerClient, hearer: OwnerClient, text: str) -> Message:
+        """One message of a conversation; it is on its way, not settled."""
         own, target = speaker.home.file.sockets[0], hearer.home.file.sockets[0]
-        return speaker.say(lambda owner, now: owner.send_message(MessageType.CONNECTION, own, target, now, text))
+        return await speaker.say(lambda owner, now: owner.send_message(MessageType.CONNECTION, own, target, now, text))
 
     async def settle(self, node: str | None = None) -> None:
         """Wait until every chain, or every chain over one node, is complete; DovetailError names one that is not."""
@@ -102,7 +102,7 @@ class Owners:
 
     async def _create(self, node: NodeProcess, name: str) -> OwnerClient:
         client = await self.open(self.home(node, name), is_created=False)
-        message = client.say(lambda owner, now: owner.create(client.home.file.sockets, now))
+        message = await client.say(lambda owner, now: owner.create(client.home.file.sockets, now))
         if await client.wait_settled(message.uri, SETTLE_S) is not ChainState.ATOM:
             raise DovetailError(f"{client.owner.atom} was not created within {SETTLE_S:.0f} s")
         return client
@@ -110,7 +110,7 @@ class Owners:
     async def _connect(self, one: OwnerClient, other: OwnerClient, nodes: frozenset[str]) -> None:
         for speaker, hearer in ((one, other), (other, one)):
             own, target = speaker.home.file.sockets[0], hearer.home.file.sockets[0]
-            message = speaker.say(
+            message = await speaker.say(
                 lambda owner, now, own=own, target=target: owner.send_message(MessageType.CONNECT, own, target, now)  # type: ignore[misc]
             )
             self._note(speaker, message, nodes)
@@ -122,7 +122,7 @@ class Owners:
         end = min([until, *(over[name] for name in talk.nodes if name in over)])
         speaker, hearer = talk.one, talk.other
         while loop.time() < end:
-            self._note(speaker, self.say(speaker, hearer, self._chance.choice(_LINES)), talk.nodes)
+            self._note(speaker, await self.say(speaker, hearer, self._chance.choice(_LINES)), talk.nodes)
             speaker, hearer = hearer, speaker
             await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
 

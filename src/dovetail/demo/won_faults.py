@@ -19,7 +19,7 @@ from dovetail.runtime.clock import now_us
 from dovetail.runtime.tls import client_context
 from dovetail.runtime.websocket import LinkHandler, dial
 from dovetail.runtime.won_client import OwnerHome
-from dovetail.runtime.won_driver import LIMITS, link_url
+from dovetail.runtime.won_links import LIMITS, link_url
 from dovetail.won import compose as c
 from dovetail.won.chain import ChainState
 from dovetail.won.links import LinkKind
@@ -77,13 +77,13 @@ class WonFaults:
         """An owner who says of his atom one thing to the node, and another in the journal that he shows."""
         first_home = self._owners.home(node, "mallory")
         first = await self._owners.open(first_home, is_created=False)
-        created = first.say(lambda owner, now: owner.create(first_home.file.sockets, now))
+        created = await first.say(lambda owner, now: owner.create(first_home.file.sockets, now))
         await first.wait_settled(created.uri, _WAIT_S)
         directory = first_home.directory.with_name("mallory-2")
         self._second_home = OwnerHome.create(directory, first_home.file, first_home.private_key)
         second = await self._owners.open(self._second_home, is_created=False)
         story = c.read_description(b'<> <http://dovetail.example/says> "I never sold this sofa." .', second.owner.atom)
-        other = second.say(lambda owner, now: owner.create(first_home.file.sockets, now, story))
+        other = await second.say(lambda owner, now: owner.create(first_home.file.sockets, now, story))
         if await second.wait_settled(other.uri, _WAIT_S) is not ChainState.FAILED:
             raise DovetailError(f"{node.uri} took a second Create of {second.owner.atom}")
         self._note(Kind.OWNER_FORK, "an owner creates one atom twice and shows the second", node, created, other)
@@ -100,7 +100,7 @@ class WonFaults:
         await self._owners.settle(receiver.name)
         speaker, hearer = self._owners.by_node[sender.name][0], self._owners.by_node[receiver.name][0]
         receiver.front.cut()
-        message = self._owners.say(speaker, hearer, "are you still there?")
+        message = await self._owners.say(speaker, hearer, "are you still there?")
         response = await self._find_response(receiver, message)
         self._note(Kind.LOST_RESPONSE, "a node's response s2 is lost on its way back", receiver, message, response)
 

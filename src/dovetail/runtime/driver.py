@@ -260,9 +260,12 @@ class Driver(Generic[E]):
             return Health.FAILED
         if self._is_draining:
             return Health.DRAINING
-        if self._journal is not None and self._journal.stalled is not None:
-            return Health.WAITING
-        return Health.OK
+        return Health.WAITING if self.is_stalled else Health.OK
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the journal has no room, and nothing moves until it has."""
+        return self._journal is not None and self._journal.stalled is not None
 
     @property
     def is_idle(self) -> bool:
@@ -273,6 +276,11 @@ class Driver(Generic[E]):
     def is_crowded(self) -> bool:
         """Whether the inbox is over its bound."""
         return self._is_crowded
+
+    @property
+    def inbox_bytes(self) -> int:
+        """How much input waits to be fed."""
+        return self._inbox_bytes
 
     def drain(self) -> None:
         """From now on the health is `draining`; turns go on as before."""

@@ -7,12 +7,14 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from dovetail.model.errors import JournalError
+from dovetail.model.errors import DovetailError, JournalError
 from dovetail.model.hop import Observation
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.driver import Action, Cancellable, Driver
+
+STALL_CHECK_S: Final = 0.2
 
 T = TypeVar("T")
 Done = Callable[[JournalError | None], None]
@@ -82,6 +84,28 @@ async def settled(driver: Driver[Any]) -> None:
 
     driver.when_settled(done)
     await waiter
+
+
+async def come_to_rest(driver: Driver[Any]) -> None:
+    """Wait until all that came so far is committed and sent, unless the journal has no room or the driver failed."""
+    waiting = asyncio.ensure_future(_settle(driver))
+    while not (waiting.done() or driver.is_stalled):
+        await asyncio.wait([waiting], timeout=STALL_CHECK_S)  # a disk may get full meanwhile
+    waiting.cancel()
+
+
+async def _settle(driver: Driver[Any]) -> None:
+    with contextlib.suppress(DovetailError):
+        await settled(driver)
+
+
+async def stopped_or_failed(stopped: asyncio.Event, failed: asyncio.Future[None]) -> None:
+    """Wait until a server is told to stop; raises why it failed if that comes first."""
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([waiting, failed], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if failed.done():
+        failed.result()
 
 
 async def ask(driver: Driver[Any], action: Callable[[int], T]) -> T:

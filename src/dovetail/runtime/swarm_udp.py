@@ -11,18 +11,17 @@ Endpoints are numeric, `192.0.2.7:4711` or `[2001:db8::7]:4711`: names that peer
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dovetail.model.errors import ConfigError, DovetailError
+from dovetail.model.errors import ConfigError
 from dovetail.model.wire import Datagrams, Outgoing
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.driver import Driver, Durability
 from dovetail.runtime.listening import listening
-from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal, settled
+from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal, come_to_rest
 from dovetail.runtime.swarm_batches import BatchReceiver, BatchSender, SocketAddress
 from dovetail.swarm.events import Event
 from dovetail.swarm.peer import Peer
@@ -32,7 +31,6 @@ MAX_BATCH: Final = 512
 MAX_DATAGRAM_BYTES: Final = 2_048
 MAX_INBOX_BYTES: Final = 4 << 20
 MAX_HELD_US: Final = 10_000_000
-STALL_CHECK_S: Final = 0.2
 SOCKET_BUFFER_BYTES: Final = 4 << 20
 MAX_NAMES: Final = 8_192
 
@@ -124,15 +122,10 @@ class SwarmUdp:
         self.set_reading(False)
         if self._sockets:
             self.driver.drain()
-            while not self.driver.is_idle and self.driver.failure is None and not self._is_stalled():
-                # a disk that gets full meanwhile is noticed within this time
-                await asyncio.wait([asyncio.ensure_future(_settle(self.driver))], timeout=STALL_CHECK_S)
+            await come_to_rest(self.driver)
             self.driver.stop()
         for each in self._sockets.values():
             each.close()
-
-    def _is_stalled(self) -> bool:
-        return self._journal is not None and self._journal.stalled is not None
 
     # -- called by the driver
 
@@ -182,11 +175,6 @@ class SwarmUdp:
                 found = self._senders[family], (host, port)
         self._addresses[endpoint] = found
         return found
-
-
-async def _settle(driver: Driver[Event]) -> None:
-    with contextlib.suppress(DovetailError):
-        await settled(driver)
 
 
 def _open_socket(family: int, host: str, port: int) -> socket.socket:

@@ -25,8 +25,9 @@ from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import fetch
+from dovetail.runtime.loop import ask
 from dovetail.runtime.tls import client_context
-from dovetail.runtime.won_driver import Driver
+from dovetail.runtime.won_links import WonLinks
 from dovetail.tlog.keys import Signer
 from dovetail.won.chain import ChainState
 from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
@@ -161,30 +162,26 @@ class OwnerClient:
 
     async def __aenter__(self) -> OwnerClient:
         self.owner.restore(self.journal.hops(), now_us())
-        self.driver = Driver(
+        self._links = WonLinks(
             self.owner,
             self.journal,
             label=LinkKind.OWNER.value,
             context=client_context(authority=self.home.file.authority),
             observer=self._observe,
-            read_document=self.home.read_document,
-            keep_document=self.home.keep_document,
+            documents=self.home,
         )
         self.owner.start(now_us())
-        self.driver.start()
+        self._links.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.owner.stop()
-        self.driver.settle()
-        await self.driver.stop()
+        self._links.driver.call(lambda _: self.owner.stop())
+        await self._links.stop()
         await asyncio.to_thread(self.journal.close)
 
-    def say(self, action: Callable[[Owner, int], Message]) -> Message:
-        """Let the owner make a message; it is journaled and then sent."""
-        message = action(self.owner, now_us())
-        self.driver.settle()
-        return message
+    async def say(self, action: Callable[[Owner, int], Message]) -> Message:
+        """Let the owner make a message; returns when it is journaled and on its way."""
+        return await ask(self._links.driver, lambda now: action(self.owner, now))
 
     async def wait_registered(self, timeout_s: float) -> bool:
         """Wait until this client has all that the node has."""

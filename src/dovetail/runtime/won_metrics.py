@@ -13,12 +13,13 @@ from prometheus_client.registry import Collector
 
 from dovetail.journal.journal import Journal
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.driver import Driver
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.metrics import new_registry
-from dovetail.runtime.won_driver import Driver
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState
+from dovetail.won.events import Event
 from dovetail.won.links import LinkKind
 from dovetail.won.node import Node
 from dovetail.won.status import QueueStatus
@@ -31,7 +32,7 @@ _State = TypeVar("_State", bound=StrEnum)
 class NodeCollector(Collector):
     """Collects what the core counts."""
 
-    def __init__(self, node: Node, driver: Driver) -> None:
+    def __init__(self, node: Node, driver: Driver[Event]) -> None:
         self._node = node
         self._driver = driver
 
@@ -60,7 +61,7 @@ class NodeCollector(Collector):
         yield keys
         for name, help_text, value in (
             ("links_waiting", "Links whose next frame waits for a signer's key.", status.links_waiting),
-            ("turns_waiting", "Turns whose observations wait for the journal.", self._driver.waiting),
+            ("inbox_bytes", "Bytes of input that wait for the journal.", self._driver.inbox_bytes),
         ):
             yield GaugeMetricFamily(f"dovetail_won_{name}", help_text, value=value)
 
@@ -97,6 +98,6 @@ def _describe_queues(queues: list[QueueStatus]) -> Iterator[Metric]:
     yield reachable
 
 
-def node_registry(node: Node, journal: Journal, driver: Driver) -> CollectorRegistry:
+def node_registry(node: Node, journal: Journal, driver: Driver[Event]) -> CollectorRegistry:
     """A registry with one node in it."""
     return new_registry(NodeCollector(node, driver), JournalCollector(journal))

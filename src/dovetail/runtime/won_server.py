@@ -23,8 +23,8 @@ from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.tls import ServerTls, client_context, first_expiry
-from dovetail.runtime.websocket import PROCESS_MEMORY, Accept, Link, Request, listen
-from dovetail.runtime.won_driver import LIMITS, Driver
+from dovetail.runtime.websocket import PROCESS_MEMORY, Accept, Request, listen
+from dovetail.runtime.won_links import LIMITS, WonLinks
 from dovetail.runtime.won_metrics import node_registry
 from dovetail.tlog.keys import Signer
 from dovetail.won.archive import RecentArchive
@@ -95,18 +95,25 @@ class NodeServer:
     async def start(self) -> int:
         """Rebuild the node from its journal, listen, and begin to work; the port."""
         self.node.restore(self.journal.hops(), now_us())
-        self.driver = _NodeDriver(
-            self.node, self.journal, label=LinkKind.NODE.value, context=self._client_context, observer=self._observer
+        self._links = WonLinks(
+            self.node,
+            self.journal,
+            durability=self.options.journal_options.durability,
+            label=LinkKind.NODE.value,
+            context=self._client_context,
+            on_accepted=lambda link, kind, now: self.node.receive_accepted(link, LinkKind(kind), now),
+            observer=self._observer,
         )
+        self.driver, self.failed = self._links.driver, self._links.failed
         self._acceptor = await listen(
-            self.driver,
+            self._links,
             self.options.host,
             self.options.port,
             admit=self._answer,
             tls=self._tls,
             limits=LIMITS,
         )
-        self.driver.start()
+        self._links.start()
         if self.options.metrics is not None:
             registry = node_registry(self.node, self.journal, self.driver)
             registry.register(CertificateCollector(self._expiries))
@@ -123,11 +130,7 @@ class NodeServer:
 
     def health(self) -> Health:
         """Whether the node takes messages in and makes them durable."""
-        if not self.driver.is_alive:
-            return Health.FAILED
-        if not self.driver.is_reading:
-            return Health.WAITING
-        return Health.OK
+        return self.driver.health
 
     async def stop(self) -> None:
         """Stop listening, journal what waits, close the journal."""
@@ -135,7 +138,7 @@ class NodeServer:
             await self._metrics.stop()
         if self._acceptor is not None:
             self._acceptor.close()
-            await self.driver.stop()
+            await self._links.stop()
         await asyncio.to_thread(self.journal.close)
 
     async def __aenter__(self) -> NodeServer:
@@ -159,16 +162,3 @@ class NodeServer:
         if body is None:
             return Reply(404, b"not found\n", headers=varies)
         return Reply(200, body, media_type, varies)
-
-
-class _NodeDriver(Driver):
-    """The driver of a node, to which others open links too: these have a label, their kind."""
-
-    core: Node
-
-    def opened(self, link: Link, label: str) -> None:
-        if label:
-            self.adopt(link)
-            self.core.receive_accepted(link.id, LinkKind(label), now_us())
-        else:
-            super().opened(link, label)

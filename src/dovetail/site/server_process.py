@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from dovetail.model.errors import ConfigError, JournalError, JournalLocked, KeyFileError, ResourceBusy, UsageError
+from dovetail.model.errors import ConfigError, JournalLocked, KeyFileError, ResourceBusy, UsageError
 from dovetail.site.config import parse_listen
 from dovetail.site.config.servers import PcpServerSection, SwarmServerSection, WonServerSection
 from dovetail.site.servers import SEAL, Member, Site
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dovetail.pcp.settings import PcpSettings
 
 MIB = 1024 * 1024
-_LOOK_S = 1.0
 
 Ready = Callable[[dict[str, object]], None]
 
@@ -100,6 +99,7 @@ def _run_sealer(site: Site, on_ready: Ready) -> None:
 
 async def _run_node(site: Site, table: WonServerSection, on_ready: Ready) -> None:
     from dovetail.keys import load_signing_key
+    from dovetail.runtime.loop import stopped_or_failed
     from dovetail.runtime.won_server import NodeServer
 
     key = load_signing_key(site.signing_key_of(table), table.uri)
@@ -112,12 +112,7 @@ async def _run_node(site: Site, table: WonServerSection, on_ready: Ready) -> Non
         if server.metrics_port is not None:
             ready["metrics_port"] = server.metrics_port
         on_ready(ready)
-        while not stopped.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await stopped.wait()
-            if not server.driver.is_alive:
-                raise JournalError(f"{server.journal.path} can no longer be written")
+        await stopped_or_failed(stopped, server.failed)
     finally:
         await server.stop()
 
