@@ -100,15 +100,20 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
                 "denied",
                 "garbage",
                 "silent",
+                "routed",
+                "held",
                 "again",
                 "answered",
+                "forged_answer",
+                "late_answer",
                 "v2",
                 "twin",
                 "circle",
             ]
         )
-        targets = {"wildcard": ["pcp://*/agent"], "missing": [B, C]}.get(kind, [B])
-        expires = at + 10 if kind == "silent" else at + 3600 * SECOND
+        targets = {kind: ["pcp://*/agent"] for kind in ("wildcard", "routed", "held")} | {"missing": [B, C]}
+        targets = targets.get(kind, [B])
+        expires = at + 10 if kind in ("silent", "routed") else at + 3600 * SECOND
         raw = pcp_frame(number, targets, expires_us=expires)
         if kind == "circle":
             raw = pcp_frame(number, targets, expires_us=expires, reply_to=2_000_000 + number)
@@ -127,6 +132,21 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
                 seen.append(see(later, Stage.DELIVERED, raw, B))
             case "wildcard":
                 seen.append(see(later, Stage.DELIVERED, raw, B, D))
+            case "routed" | "held":
+                seen.append(see(at, Stage.ROUTED, raw, B, D))
+                seen.append(see(later, Stage.DELIVERED, raw, B))
+            case "late_answer":  # to a message of an earlier world
+                answer = pcp_frame(5_000_000 + number, [A], sender=B, reply_to=number - 100)
+                seen.append(see(later, Stage.DELIVERED, raw, B))
+                seen.append(see(later + 10, Stage.ACCEPTED, answer, B))
+                seen.append(see(later + 20, Stage.DELIVERED, answer, A))
+            case "forged_answer":
+                forged = pcp_frame(3_000_000 + number, [A], sender=B, reply_to=number)
+                other = pcp_frame(4_000_000 + number, [A], sender=C, reply_to=number)
+                seen.append(see(later, Stage.DELIVERED, raw, B))
+                seen.append(see(later + 10, Stage.REJECTED, forged, D, reason=Reason.SENDER_MISMATCH))
+                seen.append(see(later + 20, Stage.ACCEPTED, other, C))
+                seen.append(see(later + 30, Stage.DELIVERED, other, A))
             case "missing":
                 seen.append(see(at + 50, Stage.UNDELIVERABLE, raw, C, reason=Reason.NO_RECIPIENT))
                 seen.append(see(later, Stage.DELIVERED, raw, B))
@@ -264,7 +284,7 @@ def won_world(rng: random.Random, count: int, start_us: int = T0_US, skew_us: in
 
 
 def _won_chain(rng, at_a, at_b, at: int, number: int, skew_us: int) -> None:
-    kind = rng.choice(["complete", "complete", "lost", "refused", "half", "twice", "forged", "orphan"])
+    kind = rng.choice(["complete", "complete", "lost", "refused", "half", "twice", "forged", "orphan", "kept", "alone"])
     ms = at // 1000
     forged = kind == "forged"
     m = won_text(f"text {number} {start_tag(rng)}", ms, key=KEYS["mallory"] if forged else None)
@@ -279,6 +299,8 @@ def _won_chain(rng, at_a, at_b, at: int, number: int, skew_us: int) -> None:
         at_a.append(see(at, Stage.ACCEPTED, m.raw, ALICE, address=m.address))
     at_a.append(see(at + 10, Stage.CREATED, s1.raw, address=s1.address))
     at_a.append(see(at + 20, Stage.ECHOED, b"", ALICE, address=m.address, keep=False))
+    if kind == "alone":
+        return
     at_a.append(see(at + 30, Stage.FORWARDED, b"", NODE_B, address=m.address, keep=False))
     if kind == "twice":
         other = won_response(m, NODE_A, ms + 3, first=True)
@@ -289,7 +311,8 @@ def _won_chain(rng, at_a, at_b, at: int, number: int, skew_us: int) -> None:
     at_b.append(see(there, Stage.ACCEPTED, m.raw, NODE_A, address=m.address))
     at_b.append(see(there, Stage.ACCEPTED, s1.raw, NODE_A, address=s1.address))
     at_b.append(see(there + 10, Stage.CREATED, s2.raw, address=s2.address))
-    at_b.append(see(there + 20, Stage.DELIVERED, b"", BOB, address=m.address, keep=False))
+    if kind != "kept":
+        at_b.append(see(there + 20, Stage.DELIVERED, b"", BOB, address=m.address, keep=False))
     at_b.append(see(there + 30, Stage.FORWARDED, b"", NODE_A, address=s2.address, keep=False))
     if kind == "half":
         return

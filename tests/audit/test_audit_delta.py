@@ -229,14 +229,14 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
         },
     )
     out = run(spark, tmp_path, "out", whole_below=0)
-    assert outcomes_of(out) == [("pcp", "delivered"), ("pcp", "in_flight"), *IN_SWARM, *[("swarm", "in_flight")] * 2]
+    assert outcomes_of(out) == [("pcp", "handed_over"), ("pcp", "in_flight"), *IN_SWARM, *[("swarm", "in_flight")] * 2]
     assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [True]
 
     write_lake(tmp_path, {BROKER: [see(T0_US + EPOCH_MS * 2000, Stage.ACCEPTED, pcp_frame(3, [B]), A)]})
     with monkeypatch.context() as patch:
         patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
         run(spark, tmp_path, "out", whole_below=0)
-    ended = [("pcp", "delivered"), ("pcp", "expired"), ("pcp", "in_flight")]
+    ended = [("pcp", "handed_over"), ("pcp", "in_flight"), ("pcp", "no_outcome")]
     assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "expired"), ("swarm", "in_flight")]
     assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [False]
     touched = pq.read_table(out / "_state" / "next" / "_state" / "touched")

@@ -15,6 +15,7 @@ from dovetail.audit.fabric_audit import Moment
 from dovetail.audit.fabrics import AUDITS, audits_of
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.steps import gold_steps, graph
+from dovetail.audit.transforms.answers import answers
 from dovetail.audit.transforms.deliveries import deliveries, latency
 from dovetail.audit.transforms.forks import forks
 from dovetail.audit.transforms.gaps import gaps
@@ -134,6 +135,136 @@ def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
     assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
+def deliveries_of(spark, hops, fabric, messages=(), links=(), *, as_of, skew_rows=()):
+    known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)
+    audits = audits_of([fabric])
+    return deliveries(
+        hops,
+        known,
+        sightings(hops, known, audits=audits),
+        answers(hops, known, refers, audits=audits),
+        servers(hops),
+        frame(spark, schemas.SKEW, *skew_rows),
+        moment=Moment(as_of),
+        audits=audits,
+    )
+
+
+BROKER, X, Y, Z = "pcp://b/server", "pcp://x/agent", "pcp://y/agent", "pcp://z/agent"
+PCP = {"fabric": "pcp", "server": BROKER}
+
+
+def pcp_message(message=M1, sender=X, recipients=("pcp://*/agent",)):
+    kind = {"fabric": "pcp", "type": "t", "message": message, "key": message[:16]}
+    return kind | {"sender": sender, "recipients": list(recipients), "expires": at(1_000_000)}
+
+
+def outcomes_of(table):
+    return {row["recipient"]: (row["outcome"], row["failed_at"]) for row in table.collect()}
+
+
+def test_a_broker_owes_an_outcome_to_everyone_that_a_wildcard_meant(spark):
+    """Only the `routed` hops name them; the error names the message, the recipient and the broker."""
+    held = [hop(0, "accepted", **PCP, counterpart=X)]
+    held += [hop(n, "routed", **PCP, counterpart=who) for n, who in ((1, Y), (2, Z))]
+    held += [hop(3, "delivered", **PCP, counterpart=Y)]
+    hops = frame(spark, schemas.HOPS, *held)
+    outcomes = [
+        outcomes_of(deliveries_of(spark, hops, "pcp", [pcp_message()], as_of=at(when)))[Z]
+        for when in (999_000, 31_000_000, 31_000_001)
+    ]
+    assert outcomes == [("in_flight", None), ("in_flight", None), ("unreported", BROKER)]
+    later = frame(spark, schemas.HOPS, *held, hop(40_000_000, "accepted", M2, **PCP, counterpart=X))
+    table = deliveries_of(spark, later, "pcp", [pcp_message()], as_of=at(40_000_000))
+    assert outcomes_of(table) == {Y: ("handed_over", None), Z: ("no_outcome", BROKER)}
+    found = find(table.withColumn("overdue", F.lit(False)), "deliveries").collect()
+    told = [(row["check"], row["severity"], bytes(row["message"]), row["server"], row["detail"]) for row in found]
+    assert told == [("delivery.no_outcome", "error", M1, BROKER, f"for {Z}")]
+
+
+def test_an_answer_of_the_recipient_proves_that_a_message_arrived(spark):
+    """Not an answer of somebody else, nor one that the broker refused."""
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "accepted", **PCP, counterpart=X),
+        hop(1, "delivered", **PCP, counterpart=Y),
+        hop(2, "delivered", **PCP, counterpart=Z),
+        hop(3, "delivered", **PCP, counterpart="pcp:///server"),
+        hop(4, "accepted", M2, **PCP, counterpart=Y),
+        hop(5, "rejected", M3, **PCP, counterpart=X, reason="sender_mismatch"),
+    )
+    messages = [pcp_message(), pcp_message(M2, Y, [X]), pcp_message(M3, Z, [X])]
+    links = [{"fabric": "pcp", "child": m, "parent": M1[:16], "relation": "in_reply_to"} for m in (M2, M3)]
+    table = deliveries_of(spark, hops, "pcp", messages, links, as_of=at(9)).where(F.col("message") == M1)
+    assert outcomes_of(table) == {
+        Y: ("delivered", None),
+        Z: ("handed_over", None),
+        "pcp:///server": ("delivered", None),
+    }
+
+
+def test_a_won_message_is_handed_over_when_the_other_node_has_answered_for_its_recipient(spark):
+    """Before, only the sender has it: a finding once the loss timeout is over."""
+    node, sender, recipient = "https://n/won/resource", "https://n/won/resource/atom/a", "https://o/won/resource/atom/b"
+    won = {"fabric": "won", "server": node}
+    asked = {"fabric": "won", "message": M1, "key": M1, "type": "ConnectionMessage", "recipients": [recipient]}
+    answer = {"fabric": "won", "message": M2, "key": M2, "sender": recipient, "recipients": [sender]}
+    messages = [asked | {"sender": sender}, answer | {"type": "SuccessResponse"}]
+    links = [{"fabric": "won", "child": M2, "parent": M1, "relation": "responding_to"}]
+    before = [hop(0, "accepted", **won), hop(1, "echoed", **won)]
+    after = [*before, hop(2, "accepted", M2, **won)]
+    told = []
+    for seen in (before, after):
+        table = deliveries_of(spark, frame(spark, schemas.HOPS, *seen), "won", messages, links, as_of=at(9))
+        late = table.withColumn("overdue", F.lit(True))
+        told.append((outcomes_of(table), [row["check"] for row in find(late, "deliveries").collect()]))
+    kept = {recipient: ("handed_over", None), sender: ("handed_over", None)}
+    assert told == [({recipient: ("echoed", None)}, ["delivery.echoed"]), (kept, [])]
+    week = dt.timedelta(days=7, seconds=31)
+    silent = [*before, hop(3, "accepted", M3, **won, at=T0 + week)]
+    table = deliveries_of(spark, frame(spark, schemas.HOPS, *silent), "won", messages, as_of=T0 + week)
+    assert outcomes_of(table)[recipient] == ("no_outcome", node)
+
+
+def test_rows_of_a_swarm_name_the_peer_that_made_the_message(spark):
+    """And latencies between clocks that were never compared are unknown."""
+    a, b, c = (f"swarm://s/{name}" for name in "abc")
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(1, "created", server=a),
+        hop(2, "accepted", server=b, counterpart=a),
+        hop(3, "rejected", server=c, counterpart=a, reason="from_future"),
+        hop(4, "rejected", M2, server=c, counterpart=a, reason="from_future"),
+    )
+    messages = [{"fabric": "swarm", "message": m, "key": m[:8], "expires": at(99)} for m in (M1, M2)]
+    rows = {
+        (bytes(row["message"]), row["recipient"]): row
+        for row in deliveries_of(spark, hops, "swarm", messages, as_of=at(9)).collect()
+    }
+    assert {key[1]: row["sender"] for key, row in rows.items() if key[0] == M1} == {a: a, b: a, c: a}
+    assert rows[M2, c]["sender"] is None
+    assert all(row["accepted"] and row["finished"] for row in rows.values())
+    assert [(rows[M1, peer]["latency_us"], rows[M1, peer]["skew_known"]) for peer in (a, b)] == [
+        (None, True),
+        (None, False),
+    ]
+    assert rows[M1, b]["clock_offset_us"] is None
+
+
+def test_skew_says_when_it_is_unknown(spark):
+    a, b = "swarm://s/a", "swarm://s/b"
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "forwarded", M1, server=b, counterpart=a),
+        hop(1, "accepted", M1, server=a, counterpart=b),
+    )
+    (row,) = skew(fastest_legs(hops)).collect()
+    assert tuple(row) == (a, b, None, None, 0, 1)
+
+
 def test_a_latency_before_its_beginning_is_marked(spark):
     """The clock was set back by 5 s between taking the first message in and handing it over."""
     broker = "pcp://b/server"
@@ -145,12 +276,9 @@ def test_a_latency_before_its_beginning_is_marked(spark):
         hop(2, "accepted", M2, fabric="pcp", server=broker, counterpart="pcp://x/agent", at=at(3_000_000)),
         hop(3, "delivered", M2, fabric="pcp", server=broker, counterpart="pcp://y/agent", at=at(3_000_400)),
     )
-    messages, clocks = frame(spark, schemas.MESSAGES), frame(spark, schemas.SKEW)
-    seen = sightings(hops, messages, audits=AUDITS)
-    moment, audits = Moment(at(9_000_000)), audits_of(["pcp"])
-    table = deliveries(hops, messages, seen, servers(hops), clocks, moment=moment, audits=audits)
+    table = deliveries_of(spark, hops, "pcp", as_of=at(9_000_000))
     told = {bytes(row["message"]): (row["latency_us"], row["skew_known"]) for row in table.collect()}
-    assert told == {M1: (-5_000_000, False), M2: (400, True)}
+    assert told == {M1: (None, False), M2: (400, True)}
     assert [(row["up_to_ms"], row["deliveries"]) for row in latency(table).collect()] == [(1, 1)]
 
 
@@ -173,17 +301,7 @@ def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
 
 
 def test_latency_is_counted_in_powers_of_two(spark):
-    rows = [
-        {"fabric": "pcp", "type": "t", "outcome": outcome, "latency_us": us, "skew_known": known}
-        for outcome, us, known in [
-            ("delivered", 0, True),
-            ("delivered", 1000, True),
-            ("delivered", 1001, True),
-            ("delivered", 900_000, True),
-            ("delivered", 5, False),
-            ("expired", None, True),
-        ]
-    ]
+    rows = [{"fabric": "pcp", "type": "t", "latency_us": us} for us in (0, 1000, 1001, 900_000, None)]
     found = {(row["up_to_ms"], row["deliveries"]) for row in latency(frame(spark, schemas.DELIVERIES, *rows)).collect()}
     assert found == {(1, 2), (2, 1), (1024, 1)}
 
@@ -201,18 +319,7 @@ def test_a_won_message_that_its_node_gave_up_is_undeliverable(spark):
         hop(3, "undeliverable", **seen_by, **gave_up),
     )
     known = {"fabric": "won", "message": M1, "key": M1, "type": "ConnectionMessage", "recipients": [recipient]}
-    messages = frame(spark, schemas.MESSAGES, known)
-    audits = audits_of(["won"])
-    table = deliveries(
-        hops,
-        messages,
-        sightings(hops, messages, audits=audits),
-        servers(hops),
-        frame(spark, schemas.SKEW),
-        moment=Moment(at(9_000_000)),
-        audits=audits,
-    )
-    (row,) = table.collect()
+    (row,) = deliveries_of(spark, hops, "won", [known], as_of=at(9_000_000)).collect()
     assert (row["outcome"], row["failed_stage"], row["failed_at"]) == ("undeliverable", "undeliverable", node)
     assert (row["reason"], row["recipient"]) == ("unreachable_node", recipient)
 
@@ -310,12 +417,17 @@ def test_a_check_finds_its_rows_and_no_others(spark):
         {"fabric": "won", "message": M1, "outcome": "lost", "recipient": "x", "failed_at": "n"},
         {"fabric": "won", "message": M2, "outcome": "delivered", "recipient": "x"},
         {"fabric": "pcp", "message": M3, "outcome": None},
+        {"fabric": "pcp", "message": M3, "outcome": "in_flight", "recipient": "y"},
+        {"fabric": "pcp", "message": M3, "outcome": "in_flight", "recipient": "z", "expires": T0},
     )
     found = [
         (row["check"], row["severity"], bytes(row["message"]), row["server"], row["detail"])
-        for row in find(rows, "deliveries").collect()
+        for row in find(rows.withColumn("overdue", F.lit(True)), "deliveries").collect()
     ]
-    assert found == [("delivery.lost", "error", M1, "n", "for x")]
+    assert found == [
+        ("delivery.lost", "error", M1, "n", "for x"),
+        ("delivery.overdue", "warning", M3, None, "for y"),
+    ]
 
 
 def test_every_check_is_about_a_table_and_named_once():
@@ -342,6 +454,7 @@ def silver(spark, tmp_path_factory):
     rows["sightings"] = sightings(rows["hops"], rows["messages"], audits=AUDITS)
     rows["servers"] = servers(rows["hops"])
     rows["legs"] = fastest_legs(rows["hops"])
+    rows["answers"] = answers(rows["hops"], rows["messages"], rows["links"], audits=AUDITS)
     rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"], audits=AUDITS)
     for name, df in rows.items():
         df.write.parquet(str(root / name))

@@ -156,6 +156,23 @@ class Oracle:
             rows |= {"pcp": self._pcp_rows, "won": self._won_rows, "swarm": self._swarm_rows}[fabric](address)
         return rows
 
+    def reach(self, server: str) -> int:
+        """How far the journal of a server goes."""
+        return max(hop.at_us for hop in self.hops if hop.server == server)
+
+    def owed(self, end_us: int | None, server: str) -> str | None:
+        """What is said of a delivery without an outcome when its lifetime is over."""
+        if end_us is None or self.as_of_us <= end_us + self.patience_us:
+            return None
+        return "no_outcome" if self.reach(server) > end_us + self.patience_us else "unreported"
+
+    def answerers(self, fabric: str, message: Known | None, relation: str, kind: str | None = None) -> set[str | None]:
+        """Who answered a message with something that a server took."""
+        if message is None:
+            return set()
+        answers = self._responses(fabric, message.key, relation)
+        return {m.sender for m in answers if self.holders(fabric, m.address) and kind in (None, m.type)}
+
     def _pcp_rows(self, address: bytes) -> set[tuple]:
         hops, message = self.of["pcp", address], self.known.get(("pcp", address))
         begun = self.first("pcp", address)
@@ -165,10 +182,13 @@ class Oracle:
                 whom = hop.counterpart if begun is not None or hop.stage is not Stage.REJECTED else None
                 outcomes[whom].append(hop)
         rows = set()
+        answerers = self.answerers("pcp", message, "in_reply_to")
         for whom, stated in outcomes.items():
             handed = [hop for hop in stated if hop.stage in HANDED]
             if handed:
-                rows.add(("pcp", address, whom, "delivered", None, None, None, handed[0].at_us - begun, len(handed)))
+                is_sure = whom in answerers or whom in ("pcp:///server", "pcp:///broker")
+                outcome, took = "delivered" if is_sure else "handed_over", handed[0].at_us - begun
+                rows.add(("pcp", address, whom, outcome, None, None, None, took if took >= 0 else None, len(handed)))
                 continue
             order = {Stage.EXPIRED: 0, Stage.UNDELIVERABLE: 1, Stage.REJECTED: 2}
             hop = min(stated, key=lambda h: order[h.stage])
@@ -176,15 +196,16 @@ class Oracle:
             if hop.reason == "unauthorized":
                 outcome = "unauthorized"
             rows.add(("pcp", address, whom, outcome, hop.stage.value, hop.server, hop.reason.value, None, 0))
-        if message is not None and begun is not None:
-            for target in set(message.recipients):
-                if "*" not in target and target not in outcomes:
-                    is_over = message.expires_us is not None and message.expires_us <= self.as_of_us
-                    server = hops[0].server
-                    if is_over:
-                        rows.add(("pcp", address, target, "expired", "accepted", server, "lifetime_over", None, 0))
-                    else:
-                        rows.add(("pcp", address, target, "in_flight", None, None, None, None, 0))
+        if begun is not None:
+            meant = {target for target in (message.recipients if message else ()) if "*" not in target}
+            meant |= {hop.counterpart for hop in hops if hop.stage is Stage.ROUTED}
+            for target in meant - set(outcomes):
+                server = next(hop.server for hop in hops if hop.stage in TAKEN)
+                owed = self.owed(message.expires_us if message else None, server)
+                if owed:
+                    rows.add(("pcp", address, target, owed, "accepted", server, None, None, 0))
+                else:
+                    rows.add(("pcp", address, target, "in_flight", None, None, None, None, 0))
         return rows
 
     def _won_rows(self, address: bytes) -> set[tuple]:
@@ -196,36 +217,45 @@ class Oracle:
         if message is not None and message.won.type in (*ATOM_TYPES, MessageType.REGISTER):
             server = (taken or refused).server
             if taken:
-                return {("won", address, server, "delivered", None, None, None, 0, 0)}
+                return {("won", address, server, "delivered", None, None, None, None, 0)}
             return {("won", address, server, "rejected", "rejected", server, refused.reason.value, None, 0)}
         handed = [hop for hop in hops if hop.stage is Stage.DELIVERED and hop.counterpart == recipient and recipient]
         if handed:
-            same = handed[0].server == taken.server
-            took = handed[0].at_us - taken.at_us - (0 if same else self.offset(taken.server, handed[0].server))
+            took = self.took(taken, handed[0].server, handed[0].at_us)
             return {("won", address, recipient, "delivered", None, None, None, took, len(handed))}
         if refused and not taken:
             return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
         gone = next((hop for hop in hops if hop.stage is Stage.UNDELIVERABLE), None)
-        if gone:
-            return {("won", address, recipient, "undeliverable", gone.stage, gone.server, gone.reason.value, None, 0)}
         others = {hop.server for hop in hops if hop.stage is not Stage.FORWARDED}
         lost = [hop for hop in hops if hop.stage is Stage.FORWARDED and hop.counterpart in journals - others]
-        if lost and self.as_of_us - lost[0].at_us > self.patience_us:
+        if lost and not gone and self.as_of_us - lost[0].at_us > self.patience_us:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
-        echoed = next((hop for hop in hops if hop.stage is Stage.ECHOED), None)
-        if echoed:
-            took = None
-            if taken:
-                same = echoed.server == taken.server
-                took = echoed.at_us - taken.at_us - (0 if same else self.offset(taken.server, echoed.server))
-            return {("won", address, recipient, "echoed", None, None, None, took, 0)}
+        node = (recipient or "").partition("/atom/")[0]
+        is_kept = message is not None and message.won.is_response and node in self.holders("won", address)
+        if is_kept or recipient in self.answerers("won", message, "responding_to", MessageType.SUCCESS.value):
+            return {("won", address, recipient, "handed_over", None, None, None, None, 0)}
+        if gone:
+            return {("won", address, recipient, "undeliverable", gone.stage, gone.server, gone.reason.value, None, 0)}
+        if refused:
+            return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
+        owed = self.owed(taken.at_us + 7 * 86_400_000_000, taken.server) if taken else None
+        if owed:
+            return {("won", address, recipient, owed, "accepted", taken.server, None, None, 0)}
+        if any(hop.stage is Stage.ECHOED for hop in hops):
+            return {("won", address, recipient, "echoed", None, None, None, None, 0)}
         return {("won", address, recipient, "in_flight", None, None, None, None, 0)}
 
-    def offset(self, one: str, other: str) -> int:
+    def took(self, begun: Hop, server: str, at_us: int) -> int | None:
+        """How long it took from one server to another, or nothing if their clocks do not tell it."""
+        offset = 0 if server == begun.server else self.offset(begun.server, server)
+        took = None if offset is None else at_us - begun.at_us - offset
+        return None if took is None or took < 0 else took
+
+    def offset(self, one: str, other: str) -> int | None:
         """By how much the other's clock is ahead, from the fastest legs both ways."""
         there, back = self._legs(one, other), self._legs(other, one)
         if not there or not back:
-            return 0
+            return None
         low, high = min(one, other), max(one, other)
         offset = (min(self._legs(low, high)) - min(self._legs(high, low))) // 2
         return offset if one == low else -offset
@@ -249,18 +279,22 @@ class Oracle:
         held, message = self.holders("swarm", address), self.known.get(("swarm", address))
         rows = set()
         refused = {h.server: h for h in reversed(self.of["swarm", address]) if h.stage is Stage.REJECTED}
-        if held:
-            first_server, begun = min(held.items(), key=lambda item: (item[1], item[0]))
+        makers = {h.server for h in self.of["swarm", address] if h.stage is Stage.CREATED}
+        first = next((h for h in self.of["swarm", address] if h.stage in TAKEN), None)
         for peer in self.peers():
-            if peer in held:
-                took = held[peer] - begun - (0 if peer == first_server else self.offset(first_server, peer))
+            if peer in held and peer == min(makers, default=None):
+                rows.add(("swarm", address, peer, "delivered", None, None, None, None, 0))
+            elif peer in held:
+                took = self.took(first, peer, held[peer])
                 rows.add(("swarm", address, peer, "delivered", None, None, None, took, 1))
             elif peer in refused:
                 hop = refused[peer]
                 rows.add(("swarm", address, peer, "rejected", "rejected", peer, hop.reason.value, None, 0))
             elif held:
-                is_over = message.expires_us <= self.as_of_us
-                rows.add(("swarm", address, peer, "expired" if is_over else "in_flight", None, None, None, None, 0))
+                if message.expires_us <= self.as_of_us:
+                    rows.add(("swarm", address, peer, "expired", None, peer, "lifetime_over", None, 0))
+                else:
+                    rows.add(("swarm", address, peer, "in_flight", None, None, None, None, 0))
         return rows
 
     def peers(self) -> list[str]:

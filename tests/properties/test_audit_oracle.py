@@ -76,7 +76,7 @@ def check(spark, root: Path, seed: int, monkeypatch, settings: dict[str, str]) -
 
 @pytest.mark.timeout(900)
 def test_spark_agrees_with_the_oracle(tmp_path, monkeypatch):
-    check(open_test_session(), tmp_path, 3, monkeypatch, ADAPTIVE)
+    check(open_test_session(), tmp_path, 5, monkeypatch, ADAPTIVE)
 
 
 @pytest.mark.soak

@@ -12,10 +12,12 @@ import struct
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-DEEDS = "created:made {} for|accepted:accepted {} from|rejected:refused {} from|delivered:delivered {} to|"
+DEEDS = "created:made {} for|accepted:accepted {} from|rejected:refused {} from|"
 DEEDS += "echoed:echoed {} to|forwarded:forwarded {} to|undeliverable:could not deliver {} to|served:served {} to|"
-DEEDS += "expired:let {} expire before delivery to|redelivered:delivered {} again to|pulled:asked for {} from|"
-DEEDS = dict(deed.split(":") for deed in f"{DEEDS}purged:purged the bytes of {{}} of".split("|"))
+DEEDS += "expired:let {} expire before delivery to|delivered/1:delivered {} to|redelivered/1:delivered {} again to|"
+DEEDS += "pulled:asked for {} from|routed:found {} to be for|purged:purged the bytes of {} of|"
+DEEDS += "delivered/2:handed {} over to_the_connection_of|redelivered/2:handed {} over again to_the_connection_of"
+DEEDS = dict(deed.split(":") for deed in DEEDS.split("|"))
 RELATIONS = {"responding_to": ("response", ", which responds to the message", "respondingTo")}
 RELATIONS["previous"] = ("successor", ", which names the message as its predecessor", "previousMessage")
 FABRICS = {"pcp": "pcp", "swarm": "swarm", "https": "won", "http": "won"}
@@ -115,7 +117,7 @@ def check(data, trusted):
     """The claim of a receipt; `trusted` are pairs of a server's URI and its 32-byte public key."""
     receipt = json.loads(data)
     text = json.dumps(receipt, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
-    need(text.encode() == data and receipt["receipt"] == "delivery/1", "canonical spelling, kind")
+    need(text.encode() == data and receipt["receipt"] in ("delivery/1", "delivery/2"), "canonical spelling, kind")
     fields(receipt, "claim journals messages receipt")
     names, claim = [], []
     addresses = [bytes.fromhex(message["address"]) for message in receipt["messages"]]
@@ -139,8 +141,9 @@ def check(data, trusted):
         claim.append(f"{names[number]} is {uri if fabric == 'won' else message['address']}{words}; {what}")
     for origin, size, hops, _ in journals:
         for hop in hops:
-            deed, _, preposition = DEEDS[hop["stage"]].format(names[hop.get("message", 0)]).rpartition(" ")
-            whom = f" {preposition} {json.dumps(hop['counterpart'])}" if "counterpart" in hop else ""
+            deed = DEEDS[hop["stage"] + receipt["receipt"][-2:] * hop["stage"].endswith("delivered")]
+            deed, _, preposition = deed.format(names[hop.get("message", 0)]).rpartition(" ")
+            whom = f" {preposition.replace('_', ' ')} {json.dumps(hop['counterpart'])}" if "counterpart" in hop else ""
             why = f", because: {hop['reason']}" if "reason" in hop else ""
             at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=hop["at"])
             claim.append(f"{origin} {deed}{whom} at {at:%Y-%m-%dT%H:%M:%S.%fZ}{why}")

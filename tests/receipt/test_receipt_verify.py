@@ -35,13 +35,13 @@ def test_a_pcp_receipt_tells_each_recipient_and_the_refusal(receipts):
     ]
     assert proof.messages[0].raw == samples.pcp_message()
     assert proof.claims[2] == (
-        'pcp://broker.example/server delivered the message to "pcp://agent7.example/agent" '
+        'pcp://broker.example/server handed the message over to the connection of "pcp://agent7.example/agent" '
         "at 2025-11-15T20:00:00.000009Z"
     )
     assert proof.claims[-1] == (
         "pcp://broker.example/server commits to this: its signed journal of 11 hops contains it"
     )
-    assert any("processed" in limit for limit in proof.not_proven)
+    assert any("received" in limit for limit in proof.not_proven)
 
 
 def test_a_won_receipt_binds_both_responses_at_both_nodes(receipts):
@@ -113,7 +113,7 @@ def test_hops_from_the_future_are_refused(receipts):
         b"[" * 1_000_000,
         b'{"receipt":' * 100_000,
         b'{"receipt":"delivery/1"}',
-        b'{"receipt":"delivery/2"}',
+        b'{"receipt":"delivery/3"}',
         b'{"claim":["' + b"a" * 2_000_000 + b'"],"journals":[],"messages":[],"receipt":"delivery/1"}\n',
         b'{"claim":[' + b"[" * 500_000 + b'],"receipt":"delivery/1"}',
     ],

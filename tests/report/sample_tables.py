@@ -144,7 +144,8 @@ def add_pcp(world: World, *, messages: int = 240, names: Sequence[str] = ()) -> 
         world.message("pcp", request, request[:16], at, type=RUN, sender=sender, recipients=targets)
         world.hop(BROKER, at, "accepted", request, sender)
         for place, target in enumerate(targets):
-            outcome, stage, reason = "delivered", "delivered", None
+            is_answered = number % 4 == 0 and place == 0
+            outcome, stage, reason = "delivered" if is_answered else "handed_over", "delivered", None
             if (number + place) % 17 == 3:
                 outcome, stage, reason = failures[(number + place) // 17 % len(failures)]
             took = world.random.lognormvariate(1.2, 0.9) * (25 if target == agents[3] else 1)

@@ -45,7 +45,7 @@ def test_receipts_come_from_the_journals_or_the_lake_that_are_named(tmp_path: Pa
     ):
         result = CliRunner().invoke(app, [str(tables), "-o", str(out), *options])
         assert result.exit_code == 0, result.output
-        assert ("delivery/1" in out.read_text()) == is_there
+        assert ("delivery/2" in out.read_text()) == is_there
 
 
 def test_json_has_the_same_numbers(tables: Tables, numbers: Numbers) -> None:

@@ -121,6 +121,38 @@ _COMMON = (
         "'its work is not below the target'",
     ),
     Check(
+        "delivery.no_outcome",
+        "error",
+        "A server accepted a message and never said what became of it for a recipient, though its lifetime is over.",
+        "deliveries",
+        "outcome = 'no_outcome'",
+        "concat('for ', recipient)",
+    ),
+    Check(
+        "delivery.unreported",
+        "warning",
+        "A message's lifetime is over, and the journal of the server that owes its outcome does not reach that far.",
+        "deliveries",
+        "outcome = 'unreported'",
+        "concat('for ', recipient)",
+    ),
+    Check(
+        "delivery.echoed",
+        "warning",
+        "Only the sender's side has a message, and the loss timeout is over.",
+        "deliveries",
+        "outcome = 'echoed' AND overdue",
+        "concat('for ', recipient)",
+    ),
+    Check(
+        "delivery.overdue",
+        "warning",
+        "A message without a lifetime has no outcome, and the loss timeout is over.",
+        "deliveries",
+        "outcome = 'in_flight' AND expires IS NULL AND overdue",
+        "concat('for ', recipient)",
+    ),
+    Check(
         "delivery.lost",
         "error",
         "A server says that it forwarded a message, and the next one never saw it.",
@@ -250,7 +282,7 @@ _PLACES = {
 
 
 def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_before_us: int) -> DataFrame:
-    """All findings over the tables of a run; a chain that began before `overdue_before_us` has had time enough."""
+    """All findings over the tables of a run; what began before `overdue_before_us` has had time enough."""
     hops = tables["hops"]
     taken = hops.where(F.col("stage").isin(Stage.ACCEPTED.value, Stage.CREATED.value)).select(
         "fabric", "message", F.lit(True).alias("taken")
@@ -262,6 +294,7 @@ def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_be
         .select("fabric", "server", F.explode("breaks").alias("b"))
         .select("fabric", "server", "b.*"),
         "messages": suspects.join(taken, on=["fabric", "message"], how="left_semi").withColumn("taken", F.lit(True)),
+        "deliveries": tables["deliveries"].withColumn("overdue", F.unix_micros("accepted") < overdue_before_us),
         "chains": tables["chains"].withColumn("overdue", F.unix_micros("begun") < overdue_before_us),
     }
     parts = [find(views[name], name) for name in _PLACES]

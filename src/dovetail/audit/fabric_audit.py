@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.model.fabric import Fabric
-from dovetail.model.hop import Stage
+from dovetail.model.hop import Relation, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,10 @@ class Rows:
     hops: DataFrame
     messages: DataFrame
     sightings: DataFrame
+    answers: DataFrame
+    """Who answered which message: the table `ANSWERS` of `transforms.answers`."""
     servers: DataFrame
+    """With how far the journal of each reaches in the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,8 @@ class FabricAudit:
     """One row per message and recipient, with the columns of `transforms.deliveries.PART`."""
     chains: Callable[[DataFrame, DataFrame, DataFrame], DataFrame] | None = None
     """From hops, messages and links; the columns of the table."""
+    answers: Relation | None = None
+    """How a message names the one that it answers; an answer of a recipient is evidence that he has a message."""
     forks: tuple[ForkRule, ...] = ()
     """Contradictions that are told from what is linked with a message, or has the sender of one of `unique_types`."""
     unique_types: tuple[str, ...] = ()
@@ -73,6 +78,8 @@ class FabricAudit:
     and that all servers keep."""
     forwards: bool = False
     """Its servers hand messages to each other, so that the offsets of their clocks can be estimated."""
+    lifetime_us: int | None = None
+    """Messages that name no end of their lifetime have an outcome after this time."""
     overdue: Stage | None = None
     """A message with such a hop changes its outcome when patience is over."""
     community: Callable[[Column], Column] | None = None

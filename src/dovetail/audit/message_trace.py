@@ -12,17 +12,7 @@ from dovetail.audit.reading import Row, check_out, has_prefix, scan
 from dovetail.fabrics import address_text
 from dovetail.model.address import MAX_CANDIDATES, Address, AddressPrefix
 from dovetail.model.errors import PipelineError
-
-_NEXT = {
-    "delivered": "it arrived",
-    "echoed": "the sender's own clients have it; the recipient's node has not said that it delivered it",
-    "undeliverable": "nobody was there to take it; a client by that name had to be connected",
-    "expired": "its lifetime was over before it could be handed over",
-    "unauthorized": "no rule allows it for every target, so nobody got it",
-    "rejected": "the server refused it; the reason says why",
-    "lost": "the next server had to take it in, and its journal does not know it",
-    "in_flight": "it is still under way: the next hop has not been seen yet",
-}
+from dovetail.model.outcome import OUTCOMES
 
 
 def tell_story(out: Path, beginning: AddressPrefix) -> Row:
@@ -36,7 +26,7 @@ def tell_story(out: Path, beginning: AddressPrefix) -> Row:
     fabric = hops[0]["fabric"] if hops else message["fabric"] if message else None
     deliveries = list(scan(out, "deliveries", here))
     for delivery in deliveries:
-        delivery["meaning"] = _NEXT[delivery["outcome"]]
+        delivery["meaning"] = OUTCOMES[delivery["outcome"]].sentence
     return {
         "address": address_text(address, fabric) if fabric else address.hex(),
         "fabric": fabric,

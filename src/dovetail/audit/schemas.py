@@ -20,6 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dovetail.model.outcome import Outcome
+
 STRING, BINARY, LONG = StringType(), BinaryType(), LongType()
 BOOLEAN, TIMESTAMP = BooleanType(), TimestampType()
 STRINGS, BINARIES = ArrayType(StringType()), ArrayType(BinaryType())
@@ -188,24 +190,32 @@ DELIVERIES = Table(
             _FABRIC,
             _MESSAGE,
             column("type", STRING, "message type"),
-            column("sender", STRING, "who sent it"),
+            column("sender", STRING, "who sent it; swarm: the peer that made it, null where its journal is not here"),
             column("recipient", STRING, "whom it was for; null where the message never came that far"),
-            column(
-                "outcome", STRING, "delivered, echoed, undeliverable, expired, unauthorized, rejected, lost, in_flight"
-            ),
+            column("outcome", STRING, "what is known of it: " + ", ".join(f"`{outcome}`" for outcome in Outcome)),
             column("failed_stage", STRING, "the first stage at which it failed"),
             column("failed_at", STRING, "the server where that was"),
             _REASON,
-            column("accepted", TIMESTAMP, "when a server first took it in or made it"),
-            column("finished", TIMESTAMP, "when it was delivered or failed"),
-            column("latency_us", LONG, "from accepted to delivered, in microseconds, corrected by the clock offset"),
+            column("accepted", TIMESTAMP, "when a server first took it in, made it or refused it"),
+            column("finished", TIMESTAMP, "when it was handed over or failed, or its lifetime was over"),
+            column(
+                "latency_us",
+                LONG,
+                "from accepted to handed over, in microseconds, corrected by the clock offset; null where nothing was "
+                "handed over, and where the clocks do not tell it",
+            ),
             column("attempts", LONG, "how often it was handed over, redeliveries included"),
-            column("clock_offset_us", LONG, "what was added because the two servers' clocks differ; 0 for one server"),
+            column(
+                "clock_offset_us",
+                LONG,
+                "what was added because the two servers' clocks differ; 0 for one server, null where it is not known",
+            ),
             column(
                 "skew_known",
                 BOOLEAN,
-                "the latency lies on one clock, or the offset could be estimated, and it is not negative",
+                "both times are of one clock, or the offset could be estimated, and the latency is not negative",
             ),
+            column("expires", TIMESTAMP, "end of its lifetime; null where it has none, or its bytes are not known"),
         ]
     ),
 )
@@ -382,7 +392,9 @@ SKEW = Table(
         [
             column("server", STRING, "the first server"),
             column("other", STRING, "the other one"),
-            column("offset_us", LONG, "the other's clock minus the first's; half the difference of the fastest legs"),
+            column(
+                "offset_us", LONG, "the other's clock minus the first's; null is unknown: messages went one way only"
+            ),
             column("error_us", LONG, "the offset is right to within this: half of the fastest round trip"),
             column("there", LONG, "legs from the first to the other"),
             column("back", LONG, "legs from the other to the first"),

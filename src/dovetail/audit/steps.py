@@ -14,6 +14,7 @@ from dovetail.audit import schemas
 from dovetail.audit.fabric_audit import FabricAudit, Moment, communal
 from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.schemas import Table
+from dovetail.audit.transforms.answers import ANSWERS, answers
 from dovetail.audit.transforms.chains import chains
 from dovetail.audit.transforms.coverage import coverage
 from dovetail.audit.transforms.deliveries import deliveries, latency
@@ -38,6 +39,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 
 _BETWEEN = {
     "sightings": ("hops", "messages"),
+    "answers": ("hops", "messages", "links"),
     "servers": ("hops",),
     "edges": ("hops", "messages", "links"),
     "legs": ("hops",),
@@ -67,9 +69,10 @@ def gold_steps(
         Step("sightings", ("hops", "messages"), partial(sightings, audits=audits, servers=servers), SIGHTINGS),
         Step("legs", ("hops",), fastest_legs, LEGS),
         Step("skew", ("legs",), skew, schemas.SKEW),
+        Step("answers", ("hops", "messages", "links"), partial(answers, audits=audits), ANSWERS),
         Step(
             "deliveries",
-            ("hops", "messages", "sightings", "servers", "skew"),
+            ("hops", "messages", "sightings", "answers", "servers", "skew"),
             partial(_deliveries, patience_us=patience_us, audits=audits),
             schemas.DELIVERIES,
             is_dated=True,

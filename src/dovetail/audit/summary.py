@@ -12,6 +12,7 @@ import pyarrow as pa
 from dovetail.audit.checks import every_check
 from dovetail.audit.reading import Row, count_rows, open_table, readable, scan, table_names
 from dovetail.audit.store import RunRecord, Store
+from dovetail.model.outcome import ARRIVED, count_arrived
 from dovetail.model.times import to_datetime
 
 MAX_EXAMPLES = 3
@@ -62,8 +63,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         lines = [f"{total:,} messages ({by_fabric or 'none'}), {self.hops:,} hops, as of {self.as_of}"]
         for fabric, outcomes in sorted(self.deliveries.items()):
             all_of = sum(outcomes.values())
-            arrived = outcomes.get("delivered", 0)
-            rest = ", ".join(f"{count:,} {name}" for name, count in sorted(outcomes.items()) if name != "delivered")
+            arrived = count_arrived(outcomes)
+            rest = ", ".join(f"{count:,} {name}" for name, count in sorted(outcomes.items()) if name not in ARRIVED)
             lines.append(f"  {fabric:<6} {arrived:,} of {all_of:,} deliveries arrived{'; ' + rest if rest else ''}")
         if self.chains:
             lines.append("  chains " + ", ".join(f"{count:,} {state}" for state, count in sorted(self.chains.items())))

@@ -16,6 +16,7 @@ import msgspec
 from dovetail.audit.reading import Row
 from dovetail.demo.evidence import FINDERS, Tables
 from dovetail.demo.faults import Fault, Kind, Ledger
+from dovetail.model.outcome import ARRIVED
 
 _LACKING = "gap.server"
 _GAP_DIGITS = 16
@@ -131,13 +132,13 @@ def _missing(ledger: Ledger, tables: Tables) -> tuple[list[tuple[str, str]], int
     touched = {address for fault in ledger.faults for address in fault.touched}
     ids = {row["message"]: row["id"] for row in tables.rows("messages") if row["fabric"] == "pcp"}
     excused = {ids.get(address) for address in touched}
-    delivered = Counter(
+    arrived = Counter(
         ids.get(row["message"])
         for row in tables.rows("deliveries")
-        if row["fabric"] == "pcp" and row["outcome"] == "delivered"
+        if row["fabric"] == "pcp" and row["outcome"] in ARRIVED
     )
     pcp = {number: count for number, count in ledger.sent.pcp.items() if number not in excused}
-    missing = [("pcp", number) for number, count in pcp.items() if delivered[number] < count]
+    missing = [("pcp", number) for number, count in pcp.items() if arrived[number] < count]
     complete = {row["message"] for row in tables.rows("chains") if row["state"] == "complete"}
     won = [address for address in ledger.sent.won if address not in touched]
     missing += [("won", address) for address in won if address not in complete]
@@ -145,7 +146,7 @@ def _missing(ledger: Ledger, tables: Tables) -> tuple[list[tuple[str, str]], int
     held = Counter(
         row["message"]
         for row in tables.rows("deliveries")
-        if row["fabric"] == "swarm" and row["outcome"] == "delivered" and row["recipient"] not in robbed
+        if row["fabric"] == "swarm" and row["outcome"] in ARRIVED and row["recipient"] not in robbed
     )
     peers = {row["peer"] for row in tables.rows("coverage") if row["scope"] == "peer"} - robbed
     missing += [("swarm", address) for address in ledger.sent.swarm if held[address] < len(peers)]

@@ -29,7 +29,7 @@ class Stage(enum.StrEnum):
     CREATED = "created", 1, "made by this server: a response, a report, an own message"
     ACCEPTED = "accepted", 2, "taken in from outside"
     REJECTED = "rejected", 3, "refused, with a reason; bytes kept up to a limit, for evidence"
-    DELIVERED = "delivered", 4, "handed to a client, owner or application"
+    DELIVERED = "delivered", 4, "handed to the connection of a client or owner, or to an application"
     ECHOED = "echoed", 5, "returned to the sender's own clients"
     FORWARDED = "forwarded", 6, "sent on to another server"
     UNDELIVERABLE = "undeliverable", 7, "nobody there to take it"

@@ -24,9 +24,10 @@ ERROR_TYPES: Final = (v.ERROR_MESSAGE, v.UNAUTHORIZED, v.TTL_EXPIRED, v.VERSION_
 SHARED_ID: Final = "shared_id"
 
 _JSON_STARTS = frozenset(b"{ \t\r\n")
+_HANDED_OVER = "that the client received it: the broker handed it to the connection; only a reply to it shows more"
 _NOT_PROVEN: Mapping[Stage, str] = {
-    Stage.DELIVERED: "that a client processed it: the broker handed the frame to the client's connection",
-    Stage.REDELIVERED: "that a client processed it: the broker handed the frame to its connection",
+    Stage.DELIVERED: _HANDED_OVER,
+    Stage.REDELIVERED: _HANDED_OVER,
     Stage.ACCEPTED: "who wrote it: the broker says from which client's connection it came",
 }
 

@@ -14,6 +14,7 @@ from dovetail.fabrics import fabric_named
 from dovetail.model.hop import Hop, Relation, Stage
 from dovetail.model.times import time_text
 from dovetail.receipt.consistency import View
+from dovetail.receipt.format import Wording
 from dovetail.tlog.checkpoint import Checkpoint
 from dovetail.tlog.note import Cosignature
 
@@ -21,16 +22,21 @@ _DEEDS: Mapping[Stage, tuple[str, str]] = {
     Stage.CREATED: ("made {}", "for"),
     Stage.ACCEPTED: ("accepted {}", "from"),
     Stage.REJECTED: ("refused {}", "from"),
-    Stage.DELIVERED: ("delivered {}", "to"),
+    Stage.DELIVERED: ("handed {} over", "to the connection of"),
     Stage.ECHOED: ("echoed {}", "to"),
     Stage.FORWARDED: ("forwarded {}", "to"),
     Stage.UNDELIVERABLE: ("could not deliver {}", "to"),
     Stage.EXPIRED: ("let {} expire before delivery", "to"),
-    Stage.REDELIVERED: ("delivered {} again", "to"),
+    Stage.REDELIVERED: ("handed {} over again", "to the connection of"),
     Stage.PULLED: ("asked for {}", "from"),
     Stage.SERVED: ("served {}", "to"),
     Stage.PURGED: ("purged the bytes of {}", "of"),
     Stage.ROUTED: ("found {} to be", "for"),
+}
+
+_OLDER_DEEDS: Mapping[Stage, tuple[str, str]] = {
+    Stage.DELIVERED: ("delivered {}", "to"),
+    Stage.REDELIVERED: ("delivered {} again", "to"),
 }
 
 _RELATIONS: Mapping[Relation, tuple[str, str]] = {
@@ -67,9 +73,10 @@ def describe_message(name: str, text: str, relation: Relation | None, length: in
     return f"{sentence}; its bytes are left out" if length is None else f"{sentence}; its {length} bytes are here"
 
 
-def describe_hop(name: str, hop: Hop) -> str:
+def describe_hop(name: str, hop: Hop, wording: Wording = Wording.HANDED_OVER) -> str:
     """What one server did with it, and when."""
-    deed, preposition = _DEEDS[hop.stage]
+    older = _OLDER_DEEDS if wording is Wording.DELIVERED else {}
+    deed, preposition = older.get(hop.stage, _DEEDS[hop.stage])
     sentence = f"{hop.server} {deed.format(name)}"
     if hop.counterpart is not None:
         sentence += f" {preposition} {quote(hop.counterpart)}"

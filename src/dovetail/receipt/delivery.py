@@ -18,6 +18,7 @@ from dovetail.receipt.format import (
     HopRecord,
     JournalRecord,
     MessageRecord,
+    Wording,
     bytes_of,
     check_note,
 )
@@ -57,7 +58,7 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
     journals = check_journals(receipt.journals, messages, trusted, policy)
     fabric = single_fabric(journals)
     texts = check_messages(messages, journals, fabric)
-    claims = state_delivery(messages, texts, ((j.view, j.hops) for j in journals))
+    claims = state_delivery(messages, texts, ((j.view, j.hops) for j in journals), receipt.wording)
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     hops = tuple(hop for journal in journals for hop in journal.hops)
@@ -78,6 +79,7 @@ def state_delivery(
     messages: Sequence[ProvenMessage],
     texts: Sequence[str],
     journals: Iterable[tuple[View, Sequence[Hop]]],
+    wording: Wording = Wording.HANDED_OVER,
 ) -> list[str]:
     """The claim of a delivery: which messages, then for each journal its hops and what stands for them.
 
@@ -89,7 +91,7 @@ def state_delivery(
         for m, text in zip(messages, texts, strict=True)
     ]
     for view, hops in journals:
-        sentences += [describe_hop(names[hop.message], hop) for hop in hops]
+        sentences += [describe_hop(names[hop.message], hop, wording) for hop in hops]
         sentences.append(describe_commitment(view))
     return sentences
 

@@ -17,7 +17,7 @@ from dovetail.model.hop import Hop
 from dovetail.receipt.claims import describe_commitment, describe_hop
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import check_journals, check_messages, single_fabric
-from dovetail.receipt.format import Fork, bytes_of
+from dovetail.receipt.format import Fork, Wording, bytes_of
 from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
 from dovetail.tlog.keys import Verifier
 
@@ -43,7 +43,9 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
     check_messages(messages, journals, fabric.name)
     author = find_contradiction(fabric, receipt.contradiction, messages)
     limits = [*_check_author(fabric, author, messages, trusted, policy), *_LIMITS]
-    claims = state_fork(fabric, receipt.contradiction, author, messages, [(j.view, j.hops) for j in journals])
+    claims = state_fork(
+        fabric, receipt.contradiction, author, messages, [(j.view, j.hops) for j in journals], receipt.wording
+    )
     if claims != receipt.claim:
         raise ReceiptError("claim: the words in the file are not what its proofs say")
     return Proof(
@@ -73,13 +75,14 @@ def state_fork(
     author: str,
     messages: Sequence[ProvenMessage],
     journals: Sequence[tuple[View, Sequence[Hop]]],
+    wording: Wording = Wording.HANDED_OVER,
 ) -> list[str]:
     """The claim of a fork."""
     names = {message.address: message.name for message in messages}
     sentences = [f"{author} signed both message 1 and message 2, which contradict each other: {kind}"]
     sentences += [f"{message.name} is {fabric.show_address(message.address)}" for message in messages]
     for view, hops in journals:
-        sentences += [describe_hop(names[hop.message], hop) for hop in hops]
+        sentences += [describe_hop(names[hop.message], hop, wording) for hop in hops]
         sentences.append(describe_commitment(view))
     return sentences
 

@@ -8,9 +8,10 @@ null. The kinds of receipt differ in the field `receipt`, which also carries the
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Iterable
-from typing import Annotated, assert_never
+from typing import Annotated, ClassVar, assert_never
 
 import msgspec
 
@@ -59,6 +60,13 @@ class Kind(
     """A kind of receipt, told by the field `receipt`."""
 
     claim: Claim
+
+
+class Wording(enum.Enum):
+    """How a claim speaks of a message that a server handed to a connection."""
+
+    DELIVERED = 1
+    HANDED_OVER = 2
 
 
 class MessageRecord(Record, frozen=True, kw_only=True):
@@ -110,19 +118,33 @@ class JournalRecord(NoteRecord, frozen=True, kw_only=True):
     since: SinceRecord | None = None
 
 
-class Delivery(Kind, frozen=True, kw_only=True, tag="delivery/1"):
-    """What happened to one message."""
+class Delivery(Kind, frozen=True, kw_only=True, tag="delivery/2"):
+    """What happened to one message. `wording` is that of its claim."""
 
+    wording: ClassVar[Wording] = Wording.HANDED_OVER
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-class Fork(Kind, frozen=True, kw_only=True, tag="fork/1"):
+class DeliveryV1(Delivery, frozen=True, kw_only=True, tag="delivery/1"):
+    """The same in older words; no longer made."""
+
+    wording: ClassVar[Wording] = Wording.DELIVERED
+
+
+class Fork(Kind, frozen=True, kw_only=True, tag="fork/2"):
     """Two messages that one author signed and that contradict each other, and the journals that have them."""
 
+    wording: ClassVar[Wording] = Wording.HANDED_OVER
     contradiction: Annotated[str, msgspec.Meta(max_length=32)]
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=2, max_length=2)]
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
+
+
+class ForkV1(Fork, frozen=True, kw_only=True, tag="fork/1"):
+    """The same in older words; no longer made."""
+
+    wording: ClassVar[Wording] = Wording.DELIVERED
 
 
 class SplitView(Kind, frozen=True, kw_only=True, tag="split-view/1"):
@@ -183,7 +205,7 @@ class Exchange(Stretch, frozen=True, kw_only=True, tag="exchange/1"):
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
 
 
-Receipt = Delivery | Fork | SplitView | Completeness | Conversation | Exchange
+Receipt = Delivery | DeliveryV1 | Fork | ForkV1 | SplitView | Completeness | Conversation | Exchange
 
 _decoder: msgspec.json.Decoder[Receipt] = msgspec.json.Decoder(Receipt)
 _encoder = msgspec.json.Encoder(order="sorted")

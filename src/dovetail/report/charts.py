@@ -17,13 +17,16 @@ from dovetail.report.text import shorten, show, write_duration, write_time
 
 OUTCOME_COLOURS = {
     "delivered": "#278f60",
+    "handed_over": "#4f8a2c",
     "echoed": "#3d98a8",
     "in_flight": "#7c8a9b",
+    "unreported": "#8c7a4a",
     "expired": "#b8800f",
     "undeliverable": "#d9691f",
     "unauthorized": "#9a6bd4",
     "rejected": "#d1589a",
     "lost": "#d9413f",
+    "no_outcome": "#b4324e",
 }
 STATE_COLOURS = {
     "complete": "#278f60",

@@ -110,6 +110,26 @@ GUIDES: dict[str, Guide] = {
         "A peer took in a message whose work is not below the swarm's target.",
         "The peer does not check what it takes in, or runs with another target.",
     ),
+    "delivery.no_outcome": Guide(
+        "No outcome",
+        "A server accepted a message and never said what became of it for a recipient, though its lifetime is over.",
+        "Treat it as lost for this recipient. The server owes the outcome: look at its log, and when it was stopped.",
+    ),
+    "delivery.unreported": Guide(
+        "Outcome not reported yet",
+        "A message's lifetime is over, and the journal of the server that owes its outcome does not reach that far.",
+        "See whether the server runs and its journal is sealed; the next audit after that knows more.",
+    ),
+    "delivery.echoed": Guide(
+        "Only the sender has it",
+        "Only the sender's side has a message, and the loss timeout is over.",
+        "See whether the recipient's node can be reached; the sender's node goes on trying until it gives up.",
+    ),
+    "delivery.overdue": Guide(
+        "No outcome so far",
+        "A message without a lifetime has no outcome, and the loss timeout is over.",
+        "The recipient's connection may be slow; look at the server's queues.",
+    ),
     "delivery.lost": Guide(
         "Lost on the way",
         "A server says that it forwarded a message, and the next one never saw it.",

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-ARRIVED = frozenset({"delivered", "echoed"})
-PENDING = frozenset({"in_flight"})
-OUTCOMES = ("delivered", "echoed", "in_flight", "expired", "undeliverable", "unauthorized", "rejected", "lost")
+from dovetail.model.outcome import ARRIVED, PENDING, Outcome, count_arrived
+
 SEVERITIES = ("error", "warning", "note")
 
 
@@ -174,12 +173,12 @@ class StageCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkewState(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much two servers' clocks differ."""
+    """By how much two servers' clocks differ; None where messages went one way only."""
 
     server: str
     other: str
-    offset_us: int
-    error_us: int
+    offset_us: int | None
+    error_us: int | None
 
 
 class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,11 +262,11 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
     def arrived_of(self, fabric: str) -> int:
         """Deliveries of a fabric that arrived."""
-        return sum(item.deliveries for item in self.outcomes if item.fabric == fabric and item.outcome in ARRIVED)
+        return count_arrived(self.outcomes_of(fabric))
 
     def outcomes_of(self, fabric: str) -> dict[str, int]:
-        """Deliveries of a fabric by outcome, in the order of `OUTCOMES`."""
-        counts = dict.fromkeys(OUTCOMES, 0)
+        """Deliveries of a fabric by outcome, in the order of `Outcome`."""
+        counts = {outcome.value: 0 for outcome in Outcome}
         for item in self.outcomes:
             if item.fabric == fabric:
                 counts[item.outcome] = counts.get(item.outcome, 0) + item.deliveries

@@ -20,12 +20,13 @@ from markupsafe import Markup
 
 from dovetail import __version__
 from dovetail.model.errors import DovetailError
+from dovetail.model.outcome import ARRIVED
 from dovetail.report.charts import Chart, make_charts
 from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
 from dovetail.report.headline import write_headline
-from dovetail.report.numbers import ARRIVED, Numbers
+from dovetail.report.numbers import Numbers
 from dovetail.report.pictures import Picture
 from dovetail.report.receipts import Origins, Related, Shelf, build_shelf
 from dovetail.report.tables import Tables

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.model.fabric import Role
+from dovetail.model.outcome import ARRIVED
 from dovetail.report import dag, sequence, spread
 from dovetail.report.evidence import Evidence, HopSeen, LinkSeen
 from dovetail.report.text import name_briefly, name_server, name_server_briefly, write_duration
@@ -198,10 +199,10 @@ def draw_recipients(deliveries: Sequence[dict[str, Any]], *, title: str) -> Pict
     arrivals = [
         spread.Arrival(
             receiver=row["recipient"] or "unknown",
-            after_us=row["latency_us"] if row["outcome"] == "delivered" else None,
+            after_us=(row["latency_us"] or 0) if row["outcome"] in ARRIVED else None,
             via=row["sender"],
-            how="pushed" if row["outcome"] == "delivered" else "failed",
-            note="" if row["outcome"] == "delivered" else _words(row["reason"] or row["outcome"]),
+            how="pushed" if row["outcome"] in ARRIVED else "failed",
+            note="" if row["outcome"] in ARRIVED else _words(row["reason"] or row["outcome"]),
         )
         for row in deliveries
     ]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.model.hop import Reason
+from dovetail.model.outcome import ARRIVED, PENDING
 from dovetail.report.arrays import (
     count_by,
     micros,
@@ -17,8 +18,6 @@ from dovetail.report.arrays import (
     with_slot,
 )
 from dovetail.report.numbers import (
-    ARRIVED,
-    PENDING,
     Break,
     ChainCount,
     CoverageSlot,
@@ -245,6 +244,6 @@ def count_stages(traffic: pa.Table) -> list[StageCount]:
 
 
 def list_skew(skew: pa.Table) -> list[SkewState]:
-    """Clock differences, the largest first."""
+    """Clock differences, the largest first and those that are not known last."""
     states = [SkewState(**{name: row[name] for name in SkewState.__struct_fields__}) for row in skew.to_pylist()]
-    return sorted(states, key=lambda item: -abs(item.offset_us))
+    return sorted(states, key=lambda item: 1 if item.offset_us is None else -abs(item.offset_us))

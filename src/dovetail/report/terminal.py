@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.report.numbers import ARRIVED, Numbers
+from dovetail.model.outcome import ARRIVED
+from dovetail.report.numbers import Numbers
 from dovetail.report.text import write_duration, write_time
 
 
@@ -12,11 +13,12 @@ def write_summary(numbers: Numbers) -> list[str]:
     for fabric in sorted({item.fabric for item in numbers.outcomes}):
         outcomes = numbers.outcomes_of(fabric)
         total = sum(outcomes.values())
-        arrived = sum(count for outcome, count in outcomes.items() if outcome in ARRIVED)
         rest = ", ".join(
             f"{count:,} {name.replace('_', ' ')}" for name, count in outcomes.items() if name not in ARRIVED
         )
-        lines.append(f"  {fabric:<6} {arrived:,} of {total:,} deliveries arrived{'; ' + rest if rest else ''}")
+        lines.append(
+            f"  {fabric:<6} {numbers.arrived_of(fabric):,} of {total:,} deliveries arrived{'; ' + rest if rest else ''}"
+        )
     lines += [
         f"  {leg.fabric:<6} {leg.leg}: half within {write_duration(leg.times.p50_us)}, "
         f"99 of 100 within {write_duration(leg.times.p99_us)}"

@@ -49,7 +49,7 @@ _ROLES = {
     chain.Role.FAILURE: Role.FAILURE,
 }
 _NOT_PROVEN: Mapping[Stage, str] = {
-    Stage.DELIVERED: "that a person read it: the node handed it to a connection of the owner",
+    Stage.DELIVERED: "that a client received it or a person read it: the node handed it to a connection of the owner",
     Stage.FORWARDED: "that a forwarded message arrived, unless the other node's hop is here too",
     Stage.ACCEPTED: "who wrote it: the signature inside its bytes needs the author's key",
 }

@@ -7,30 +7,30 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from dovetail.audit.fabric_audit import FabricAudit, Moment, Rows
 from dovetail.audit.transforms.chains import COMPLETE, FAILED, finish_chains, orphans, responses, seen_hops
-from dovetail.audit.transforms.deliveries import (
-    DELIVERED,
-    EXPIRED,
-    HANDED,
-    IN_FLIGHT,
-    PART,
-    REJECTED,
-    UNAUTHORIZED,
-    UNDELIVERABLE,
-    first_taken,
-    refusal_outcome,
-)
+from dovetail.audit.transforms.deliveries import HANDED, PART, first_taken, owed_outcome, refusal_outcome
 from dovetail.audit.transforms.forks import COLUMNS, CYCLE, SELF_REFERENCE
 from dovetail.model.fabric import Role
-from dovetail.model.hop import Reason, Relation, Stage
+from dovetail.model.hop import Relation, Stage
+from dovetail.model.outcome import Outcome
 from dovetail.pcp.fabric import ERROR_TYPES, FABRIC, SHARED_ID
+from dovetail.pcp.uri import BROKER_URIS
 
 _FAILED = (Stage.EXPIRED.value, Stage.UNDELIVERABLE.value, Stage.REJECTED.value)
 # what decides when a broker says several things about one recipient: the best outcome it reached
-_RANKS = {DELIVERED: 6, EXPIRED: 5, UNDELIVERABLE: 4, UNAUTHORIZED: 3, REJECTED: 2}
+_RANKS = {
+    Outcome.HANDED_OVER: 5,
+    Outcome.EXPIRED: 4,
+    Outcome.UNDELIVERABLE: 3,
+    Outcome.UNAUTHORIZED: 2,
+    Outcome.REJECTED: 1,
+}
 
 
 def deliveries(rows: Rows, moment: Moment) -> DataFrame:
-    """Outcomes that brokers state. A target that is named in full and has none is under way, or expired."""
+    """Outcomes that brokers state. A recipient that has none is under way; its broker owes one when its time is over.
+
+    A frame that was handed to a connection is known to have arrived when its recipient answers it.
+    """
     hops = rows.hops
     begun = first_taken(hops)
     stated = (
@@ -48,56 +48,66 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         F.min(F.when(is_handed, F.col("at"))).alias("handed"),
         F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
     )
-    known = rows.messages.select("message", "type", "sender", "recipients", "expires")
-    is_failed = F.col("best.stated") != DELIVERED
+    known = rows.messages.select("message", "key", "type", "sender", "recipients", "expires")
+    answered = rows.answers.select(
+        F.col("parent").alias("key"), F.col("sender").alias("recipient"), F.lit(True).alias("is_answered")
+    ).distinct()
+    is_handed_over = F.col("best.stated") == Outcome.HANDED_OVER
+    is_received = is_handed_over & (F.col("is_answered") | F.col("recipient").isin(*BROKER_URIS))
+    is_failed = ~is_handed_over
     told = (
         outcomes.join(known, on="message", how="left")
         .join(begun, on="message", how="left")
+        .join(answered, on=["key", "recipient"], how="left")
         .select(
             F.lit(FABRIC.name).alias("fabric"),
             "message",
             "type",
             "sender",
             "recipient",
-            F.col("best.stated").alias("outcome"),
+            F.when(is_received, Outcome.DELIVERED).otherwise(F.col("best.stated")).alias("outcome"),
             F.when(is_failed, F.col("best.stage")).alias("failed_stage"),
             F.when(is_failed, F.col("best.server")).alias("failed_at"),
             F.when(is_failed, F.col("best.reason")).alias("reason"),
-            "begun",
-            "begun_at",
+            F.coalesce("begun", "best.at").alias("begun"),
+            F.coalesce("begun_at", "best.server").alias("begun_at"),
             F.coalesce("handed", "best.at").alias("finished"),
             F.col("best.server").alias("finished_at"),
+            "expires",
             "attempts",
         )
     )
-    named = (
-        known.join(begun, on="message", how="inner")
-        .select("*", F.explode("recipients").alias("recipient"))
-        .where(~F.col("recipient").contains("*"))
-        .drop("recipients")
+    named = known.select("message", F.explode("recipients").alias("recipient")).where(~F.col("recipient").contains("*"))
+    routed = hops.where(F.col("stage") == Stage.ROUTED.value).select("message", F.col("counterpart").alias("recipient"))
+    untold = (
+        named.unionByName(routed)
         .dropDuplicates(["message", "recipient"])
+        .join(begun, on="message", how="inner")
+        .join(outcomes, on=["message", "recipient"], how="left_anti")
+        .join(known.drop("recipients"), on="message", how="left")
     )
-    untold = named.join(outcomes, on=["message", "recipient"], how="left_anti")
-    return told.unionByName(_pending(untold, moment)).select(*PART)
+    return told.unionByName(_pending(untold, rows.servers, moment)).select(*PART)
 
 
-def _pending(untold: DataFrame, moment: Moment) -> DataFrame:
-    """Targets without any outcome: expired if the message's lifetime is over as of the audit, else under way."""
-    is_over = F.col("expires") <= F.lit(moment.as_of)
-    return untold.select(
+def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
+    """Recipients without any outcome: under way as long as the message lives, then owed by the broker."""
+    reach = servers.select(F.col("server").alias("begun_at"), F.col("last_at").alias("reach"))
+    owed = owed_outcome(F.col("expires"), F.col("reach"), moment)
+    return untold.join(reach.hint("broadcast"), on="begun_at", how="left").select(
         F.lit(FABRIC.name).alias("fabric"),
         "message",
         "type",
         "sender",
         "recipient",
-        F.when(is_over, EXPIRED).otherwise(IN_FLIGHT).alias("outcome"),
-        F.when(is_over, Stage.ACCEPTED.value).alias("failed_stage"),
-        F.when(is_over, F.col("begun_at")).alias("failed_at"),
-        F.when(is_over, Reason.LIFETIME_OVER.value).alias("reason"),
+        F.coalesce(owed, F.lit(Outcome.IN_FLIGHT)).alias("outcome"),
+        F.when(owed.isNotNull(), Stage.ACCEPTED.value).alias("failed_stage"),
+        F.when(owed.isNotNull(), F.col("begun_at")).alias("failed_at"),
+        F.lit(None).cast("string").alias("reason"),
         "begun",
         "begun_at",
-        F.when(is_over, F.col("expires")).alias("finished"),
-        F.when(is_over, F.col("begun_at")).alias("finished_at"),
+        F.when(owed.isNotNull(), F.col("expires")).alias("finished"),
+        F.when(owed.isNotNull(), F.col("begun_at")).alias("finished_at"),
+        "expires",
         F.lit(0).cast("bigint").alias("attempts"),
     )
 
@@ -105,9 +115,9 @@ def _pending(untold: DataFrame, moment: Moment) -> DataFrame:
 def _outcome_of_stage() -> Column:
     stage = F.col("stage")
     return (
-        F.when(stage.isin(*HANDED), DELIVERED)
-        .when(stage == Stage.EXPIRED.value, EXPIRED)
-        .when(stage == Stage.UNDELIVERABLE.value, UNDELIVERABLE)
+        F.when(stage.isin(*HANDED), Outcome.HANDED_OVER)
+        .when(stage == Stage.EXPIRED.value, Outcome.EXPIRED)
+        .when(stage == Stage.UNDELIVERABLE.value, Outcome.UNDELIVERABLE)
         .otherwise(refusal_outcome(F.col("reason")))
     )
 
@@ -185,6 +195,7 @@ AUDIT = FabricAudit(
     fabric=FABRIC,
     deliveries=deliveries,
     chains=chains,
+    answers=Relation.IN_REPLY_TO,
     circles=circular_replies,
     shared_key=SHARED_ID,
 )

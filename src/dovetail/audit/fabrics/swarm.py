@@ -12,9 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.audit.fabric_audit import FabricAudit, Moment, Rows
-from dovetail.audit.transforms.deliveries import DELIVERED, EXPIRED, IN_FLIGHT, PART, REJECTED
+from dovetail.audit.transforms.deliveries import PART
 from dovetail.audit.transforms.holdings import TAKEN
 from dovetail.model.hop import Reason, Stage
+from dovetail.model.outcome import Outcome
 from dovetail.swarm.content import HASH_BYTES
 from dovetail.swarm.fabric import COLLISION, FABRIC, MESSAGE_TYPE
 from dovetail.swarm.uri import SCHEME
@@ -44,35 +45,39 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     )
     spread = (
         rows.sightings.where(F.size(swarms) > 0)
-        .select("message", "expires", "holders", "refusals", F.explode(swarms).alias("swarm"))
-        .select("swarm", "message", "expires", own_holders.alias("holders"), own_refusals.alias("refusals"))
+        .select("message", "sender", "expires", "holders", "refusals", F.explode(swarms).alias("swarm"))
+        .select("swarm", "message", "sender", "expires", own_holders.alias("holders"), own_refusals.alias("refusals"))
         .join(peers.hint("broadcast"), on="swarm", how="inner")
         .withColumn("first", F.get("holders", F.lit(0)))
     )
-    each = spread.select("message", "expires", "first", F.explode(_each_peer()).alias("one"))
+    each = spread.select("message", "sender", "expires", "first", F.explode(_each_peer()).alias("one"))
     is_refused = F.col("one.held").isNull() & F.col("one.refused").isNotNull()
+    is_held = F.col("one.held").isNotNull()
+    is_over = ~is_held & ~is_refused & (F.col("expires") <= F.lit(moment.as_of))
     outcome = (
-        F.when(F.col("one.held").isNotNull(), DELIVERED)
-        .when(is_refused & (F.col("one.reason") == Reason.LIFETIME_OVER.value), EXPIRED)
-        .when(is_refused, REJECTED)
-        .when(F.col("expires") <= F.lit(moment.as_of), EXPIRED)
-        .otherwise(IN_FLIGHT)
+        F.when(is_held, Outcome.DELIVERED)
+        .when(is_refused & (F.col("one.reason") == Reason.LIFETIME_OVER.value), Outcome.EXPIRED)
+        .when(is_refused, Outcome.REJECTED)
+        .when(is_over, Outcome.EXPIRED)
+        .otherwise(Outcome.IN_FLIGHT)
     )
+    is_made_here = F.col("one.server").eqNullSafe(F.col("sender"))
     return each.select(
         F.lit(FABRIC.name).alias("fabric"),
         "message",
         F.lit(MESSAGE_TYPE).alias("type"),
-        F.lit(None).cast("string").alias("sender"),
+        "sender",
         F.col("one.server").alias("recipient"),
         outcome.alias("outcome"),
         F.when(is_refused, Stage.REJECTED.value).alias("failed_stage"),
-        F.when(is_refused, F.col("one.server")).alias("failed_at"),
-        F.when(is_refused, F.col("one.reason")).alias("reason"),
-        F.col("first.since").alias("begun"),
-        F.col("first.server").alias("begun_at"),
-        F.coalesce("one.held", "one.refused").alias("finished"),
-        F.when(F.col("one.held").isNotNull() | is_refused, F.col("one.server")).alias("finished_at"),
-        F.when(F.col("one.held").isNotNull(), 1).otherwise(0).cast("bigint").alias("attempts"),
+        F.when(is_refused | is_over, F.col("one.server")).alias("failed_at"),
+        F.when(is_over, Reason.LIFETIME_OVER.value).otherwise(F.when(is_refused, F.col("one.reason"))).alias("reason"),
+        F.coalesce("first.since", "one.refused").alias("begun"),
+        F.coalesce("first.server", "one.server").alias("begun_at"),
+        F.coalesce("one.held", "one.refused", F.when(is_over, F.col("expires"))).alias("finished"),
+        F.when(is_held | is_refused, F.col("one.server")).alias("finished_at"),
+        "expires",
+        F.when(is_held & ~is_made_here, 1).otherwise(0).cast("bigint").alias("attempts"),
     ).select(*PART)
 
 
@@ -116,6 +121,9 @@ def few_holders(hops: DataFrame, messages: DataFrame, peers: Sequence[str]) -> D
         f"refused{i}": F.when(is_refused & (F.col("server") == peer), F.shiftleft(at_us, _REASON_BITS) + _reason_rank())
         for i, peer in enumerate(peers)
     }
+    columns["maker"] = F.when(
+        F.col("stage") == Stage.CREATED.value, F.array_position(F.array(*map(F.lit, peers)), F.col("server"))
+    )
     events = hops.where(is_taken | is_refused).select(
         "message",
         *(column.alias(name) for name, column in columns.items()),
@@ -143,7 +151,7 @@ def few_holders(hops: DataFrame, messages: DataFrame, peers: Sequence[str]) -> D
         "message",
         F.substring("message", 1, HASH_BYTES).alias("key"),
         (F.col("bodies") > 0).alias("is_decoded"),
-        F.lit(None).cast("string").alias("sender"),
+        F.get(F.array(*map(F.lit, peers)), (F.col("maker") - 1).cast("int")).alias("sender"),
         F.lit(None).cast("string").alias("signer"),
         F.timestamp_micros("created_us").alias("created"),
         F.timestamp_micros("expires_us").alias("expires"),

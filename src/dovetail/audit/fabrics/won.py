@@ -16,35 +16,39 @@ from dovetail.audit.transforms.chains import (
     responses,
     seen_hops,
 )
-from dovetail.audit.transforms.deliveries import (
-    DELIVERED,
-    ECHOED,
-    IN_FLIGHT,
-    LOST,
-    PART,
-    REJECTED,
-    UNAUTHORIZED,
-    UNDELIVERABLE,
-    refusal_outcome,
-)
+from dovetail.audit.transforms.deliveries import PART, owed_outcome, refusal_outcome
 from dovetail.model.fabric import Role
 from dovetail.model.hop import Relation, Stage
+from dovetail.model.outcome import Outcome
 from dovetail.model.times import to_us
 from dovetail.won.fabric import CONFLICTING_RESPONSE, FABRIC, FORKED_LOG, TWO_CREATES
-from dovetail.won.vocabulary import ATOM_TYPES, CONNECTION_TYPES, MessageType
+from dovetail.won.settings import WonSettings
+from dovetail.won.vocabulary import ATOM_TYPES, CONNECTION_TYPES, RESPONSE_TYPES, MessageType
+
+_LIFETIME_US = WonSettings().message_lifetime_ms * 1000
+"""A node gives a message up after this time unless it is set otherwise; journals do not say how it is set."""
 
 
 def deliveries(rows: Rows, moment: Moment) -> DataFrame:
-    """Each message with its one recipient: its node says `delivered` to its owner.
+    """Each message with its one recipient: its node says `delivered` when it sent it to a client of the owner.
 
-    Where a node says `forwarded` to a node whose journal is in the lake, and that journal does not know the message, it
-    is lost once patience is over. A message about the sender's own atom is for its node, and arrives when the node
-    takes it.
+    Until then its node keeps it for the owner, and has said so with its response; a response is kept as soon as the
+    recipient's node has it. Where a node says `forwarded` to a node whose journal is in the lake, and that journal does
+    not know the message, it is lost once patience is over. A message about the sender's own atom is for its node, and
+    arrives when the node takes it.
     """
     at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
+    is_response = F.col("type").isin(*(kind.value for kind in RESPONSE_TYPES))
     known = rows.messages.select("message", "type", "sender", F.get("recipients", F.lit(0)).alias("recipient"))
+    is_taken = at[Stage.ACCEPTED] | at[Stage.CREATED]
     is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient"))
+    is_kept = is_taken & is_response & (F.col("server") == _node_of(F.col("recipient")))
+    answered = (
+        rows.answers.where(F.col("type") == MessageType.SUCCESS.value)
+        .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"))
+        .agg(F.min("at").alias("answered"))
+    )
     facts = (
         rows.hops.join(known, on="message", how="left")
         .groupBy("message")
@@ -52,36 +56,47 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             F.any_value("type").alias("type"),
             F.any_value("sender").alias("sender"),
             F.any_value("recipient").alias("recipient"),
-            F.min(F.when(at[Stage.ACCEPTED] | at[Stage.CREATED], F.struct("at", "server"))).alias("taken"),
+            F.min(F.when(is_taken, F.struct("at", "server"))).alias("taken"),
             F.min(F.when(is_handed, F.struct("at", "server"))).alias("handed"),
+            F.min(F.when(is_kept, F.struct("at", "server"))).alias("kept"),
             F.min(F.when(at[Stage.ECHOED], F.struct("at", "server"))).alias("echoed"),
             F.min(F.when(at[Stage.REJECTED], F.struct("at", "server", "reason"))).alias("refused"),
             F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
             F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
         )
         .join(_unseen(rows.hops, rows.servers), on="message", how="left")
+        .join(answered, on=["message", "recipient"], how="left")
+        .join(_reach(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
     waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
+    is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.patience_us) & F.col("given_up").isNull()
+    is_kept_there = F.col("answered").isNotNull() | F.col("kept").isNotNull()
+    given_up_by = F.timestamp_micros(F.unix_micros("taken.at") + _LIFETIME_US)
+    owed = owed_outcome(given_up_by, F.col("reach"), moment)
     outcome = (
-        F.when(is_for_node & F.col("taken").isNotNull(), DELIVERED)
-        .when(F.col("handed").isNotNull(), DELIVERED)
+        F.when(is_for_node & F.col("taken").isNotNull(), Outcome.DELIVERED)
+        .when(F.col("handed").isNotNull(), Outcome.DELIVERED)
         .when(F.col("refused").isNotNull() & F.col("taken").isNull(), refusal_outcome(F.col("refused.reason")))
-        .when(F.col("given_up").isNotNull(), UNDELIVERABLE)
-        .when(F.col("unseen").isNotNull() & (waited_us > moment.patience_us), LOST)
+        .when(is_unseen, Outcome.LOST)
+        .when(is_kept_there, Outcome.HANDED_OVER)
+        .when(F.col("given_up").isNotNull(), Outcome.UNDELIVERABLE)
         .when(F.col("refused").isNotNull(), refusal_outcome(F.col("refused.reason")))
-        .when(F.col("echoed").isNotNull(), ECHOED)
-        .otherwise(IN_FLIGHT)
+        .when(owed.isNotNull(), owed)
+        .when(F.col("echoed").isNotNull(), Outcome.ECHOED)
+        .otherwise(Outcome.IN_FLIGHT)
     )
-    is_refused = F.col("outcome").isin(REJECTED, UNAUTHORIZED)
-    is_given_up = F.col("outcome") == UNDELIVERABLE
+    is_refused = F.col("outcome").isin(Outcome.REJECTED, Outcome.UNAUTHORIZED)
+    is_given_up = F.col("outcome") == Outcome.UNDELIVERABLE
+    is_owed = F.col("outcome").isin(Outcome.NO_OUTCOME, Outcome.UNREPORTED)
     failed = F.when(is_refused, F.col("refused")).when(is_given_up, F.col("given_up"))
-    is_lost = F.col("outcome") == LOST
+    is_lost = F.col("outcome") == Outcome.LOST
     end = (
-        F.when(is_for_node & (F.col("outcome") == DELIVERED), F.col("taken"))
-        .when(F.col("outcome") == DELIVERED, F.col("handed"))
-        .when(F.col("outcome") == ECHOED, F.col("echoed"))
+        F.when(is_for_node & (F.col("outcome") == Outcome.DELIVERED), F.col("taken"))
+        .when(F.col("outcome") == Outcome.DELIVERED, F.col("handed"))
+        .when(F.col("kept").isNotNull() & (F.col("outcome") == Outcome.HANDED_OVER), F.col("kept"))
         .when(is_refused, F.struct("refused.at", "refused.server"))
         .when(is_given_up, F.struct("given_up.at", "given_up.server"))
+        .when(is_owed, F.struct(given_up_by.alias("at"), F.col("taken.server").alias("server")))
     )
     return (
         facts.withColumn("outcome", outcome)
@@ -99,17 +114,31 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             F.when(is_refused, Stage.REJECTED.value)
             .when(is_given_up, Stage.UNDELIVERABLE.value)
             .when(is_lost, Stage.FORWARDED.value)
+            .when(is_owed, Stage.ACCEPTED.value)
             .alias("failed_stage"),
-            F.when(is_lost, F.col("unseen.server")).otherwise(F.col("failed.server")).alias("failed_at"),
+            F.when(is_lost, F.col("unseen.server"))
+            .when(is_owed, F.col("taken.server"))
+            .otherwise(F.col("failed.server"))
+            .alias("failed_at"),
             F.col("failed.reason").alias("reason"),
-            F.col("taken.at").alias("begun"),
-            F.col("taken.server").alias("begun_at"),
-            F.col("end.at").alias("finished"),
+            F.coalesce("taken.at", "refused.at").alias("begun"),
+            F.coalesce("taken.server", "refused.server").alias("begun_at"),
+            F.coalesce("end.at", F.when(F.col("outcome") == Outcome.HANDED_OVER, F.col("answered"))).alias("finished"),
             F.col("end.server").alias("finished_at"),
+            F.lit(None).cast("timestamp").alias("expires"),
             "attempts",
         )
         .select(*PART)
     )
+
+
+def _node_of(atom: Column) -> Column:
+    """The node of an atom, as its URI names it."""
+    return F.substring_index(atom, "/atom/", 1)
+
+
+def _reach(servers: DataFrame) -> DataFrame:
+    return servers.select(F.col("server").alias("reaching"), F.col("last_at").alias("reach")).hint("broadcast")
 
 
 def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
@@ -235,6 +264,7 @@ AUDIT = FabricAudit(
     fabric=FABRIC,
     deliveries=deliveries,
     chains=chains,
+    answers=Relation.RESPONDING_TO,
     forks=(
         ForkRule(
             kind=CONFLICTING_RESPONSE,
@@ -255,5 +285,6 @@ AUDIT = FabricAudit(
     unique_types=(MessageType.CREATE.value,),
     against_time=_is_against_time,
     forwards=True,
+    lifetime_us=_LIFETIME_US,
     overdue=Stage.FORWARDED,
 )

@@ -49,7 +49,11 @@ DECODED_TABLE = Table(
     "_state/decoded", "silver", "What decoding gave, once per sequence of bytes.", ("digest",), DECODED_SCHEMA
 )
 SERVERS_TABLE = Table(
-    "_state/servers", "silver", "Servers with hops, and their earliest time.", ("fabric", "server"), SERVERS_SCHEMA
+    "_state/servers",
+    "silver",
+    "Servers with hops, their earliest and latest time.",
+    ("fabric", "server"),
+    SERVERS_SCHEMA,
 )
 VERDICTS_TABLE = Table("_state/verdicts", "silver", "Signatures that were verified.", ("message",), VERDICT_SCHEMA)
 

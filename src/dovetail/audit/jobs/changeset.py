@@ -1,7 +1,8 @@
 """What new batches touch: the addresses, and all that silver has about them, gathered from everything before.
 
-Touched are the messages that new batches speak about. Time alone touches messages whose lifetime ended since the run
-before, if they were still under way, and those with a hop for which patience is over by now (`FabricAudit.overdue`).
+Touched are the messages that new batches speak about, and those that they answer. Time alone touches messages whose
+lifetime is over, if they had no outcome yet, and those with a hop for which patience is over by now
+(`FabricAudit.overdue`).
 
 A chain is told from several messages, and so are contradictions of a signer. Of the fabrics that have such
 (`FabricAudit.is_chained`) the touched messages, what they answer and what answers them are `bound`: rows about those
@@ -29,8 +30,8 @@ from dovetail.audit.schemas import BINARY, STRING, Table
 from dovetail.audit.session import tune
 from dovetail.audit.store import RunRecord, Store
 from dovetail.audit.tablefiles import count_rows, read_here, scan_here
-from dovetail.audit.transforms.deliveries import IN_FLIGHT
 from dovetail.audit.transforms.holdings import SIGHTINGS
+from dovetail.model.outcome import PENDING
 
 MAX_TOUCHED = 2_000_000
 """So many addresses a task can well hold; where more are touched everything is made anew."""
@@ -97,10 +98,23 @@ def gather(
     if fresh > MAX_TOUCHED:
         return None
     tune(spark, fresh)
+    search = Search(spark, store, fresh)
     touched = _addresses(store, previous, record, new, patience_us)
+    touched = distinct(touched, _answered(search, new))
     if touched.num_rows > MAX_TOUCHED:
         return None
-    return _Gathering(Search(spark, store, fresh), old, new, touched).gather()
+    return _Gathering(search, old, new, touched).gather()
+
+
+def _answered(search: Search, new: Sequence[int]) -> pa.Table:
+    """Messages that new ones answer: an answer changes what is known of their deliveries."""
+    links = read_here(schemas.LINKS, search.store.batch_files(schemas.LINKS, new), (*_PARENT, "relation"))
+    parts = []
+    for audit in AUDITS:
+        if audit.answers is not None:
+            is_answer = (pc.field("fabric") == audit.name) & (pc.field("relation") == audit.answers.value)
+            parts.append(links.filter(is_answer).select(_PARENT).rename_columns(_KEY))
+    return search.take(BY_KEY, search.store.gold_files(SIGHTINGS), distinct(*parts)).select(ADDRESS)
 
 
 def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequence[int], patience_us: int) -> pa.Table:
@@ -110,7 +124,7 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
         decoded.filter(pc.is_null(decoded["reject"])).select(ADDRESS),
     ]
     if record.as_of_us > previous.as_of_us:
-        parts += _ended(store, previous, record)
+        parts += _ended(store, record)
         before, now = (_time(us - patience_us) for us in (previous.as_of_us, record.as_of_us))
         hops = store.batch_files(schemas.HOPS, previous.batches)
         for audit in AUDITS:
@@ -125,19 +139,16 @@ def _addresses(store: Store, previous: RunRecord, record: RunRecord, new: Sequen
     return distinct(*parts)
 
 
-def _ended(store: Store, previous: RunRecord, record: RunRecord) -> Iterator[pa.Table]:
-    """Messages whose lifetime ended between two runs, of those that were still under way."""
-    is_open = pc.field("outcome") == IN_FLIGHT
-    under_way = list(
-        scan_here(schemas.DELIVERIES, store.gold_files(schemas.DELIVERIES), is_open, ("outcome",), ADDRESS)
-    )
-    if not under_way:
-        return
-    wanted = distinct(*under_way)
-    before, now = (_time(us) for us in (previous.as_of_us, record.as_of_us))
-    is_ended = (pc.field("expires") > before) & (pc.field("expires") <= now)
-    for ended in scan_here(SIGHTINGS, store.gold_files(SIGHTINGS), is_ended, ("expires",), ADDRESS):
-        yield pick(ended, wanted)
+def _ended(store: Store, record: RunRecord) -> Iterator[pa.Table]:
+    """Messages whose lifetime is over, of those that had no outcome yet."""
+    is_ended = pc.field("expires") <= _time(record.as_of_us)
+    for audit in AUDITS:
+        if audit.lifetime_us is not None:
+            is_old = pc.field("accepted") <= _time(record.as_of_us - audit.lifetime_us)
+            is_ended = is_ended | (is_old & (pc.field("fabric") == audit.name))
+    is_ended = is_ended & pc.field("outcome").isin(sorted(PENDING))
+    columns = ("fabric", "outcome", "accepted", "expires")
+    yield from scan_here(schemas.DELIVERIES, store.gold_files(schemas.DELIVERIES), is_ended, columns, ADDRESS)
 
 
 def _time(us: int) -> pa.Scalar:

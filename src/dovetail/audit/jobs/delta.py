@@ -48,6 +48,7 @@ from dovetail.audit.schemas import Table
 from dovetail.audit.session import SMALL_ROWS, tune
 from dovetail.audit.store import Change
 from dovetail.audit.tablefiles import from_arrow, has_nulls, read_here, to_arrow
+from dovetail.audit.transforms.answers import answers
 from dovetail.audit.transforms.chains import chains
 from dovetail.audit.transforms.coverage import counts_of, message_coverage, peer_counts, peer_coverage
 from dovetail.audit.transforms.deliveries import deliveries, latency
@@ -266,14 +267,17 @@ class Delta:
     def _make_deliveries(self, hops: DataFrame, messages: DataFrame, own: DataFrame) -> Iterator[tuple[str, Change]]:
         if not self._has_same_clocks():
             self._fit(rows=self._all_hops())
-            made = self._deliveries(self.whole("hops"), self.whole("messages"), self.whole("sightings"), self.audits)
+            every, known, seen = (self.whole(name) for name in ("hops", "messages", "sightings"))
+            given = answers(every, known, self.whole("links"), audits=self.audits)
+            made = self._deliveries(every, known, seen, given, self.audits)
             yield "deliveries", self._write(schemas.DELIVERIES, made)
             yield "latency", self._write(schemas.LATENCY, latency(self.whole("deliveries")))
             self._fit()
             return
         here = set(self.touched.addresses["fabric"].unique().to_pylist())
         audits = [audit for audit in self.audits if audit.name in here]
-        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own, audits))
+        given = answers(*self._chained(), audits=audits)
+        made = self._keep(MADE_DELIVERIES, self._deliveries(hops, messages, own, given, audits))
         stale = self._stale(schemas.DELIVERIES)
         summed = [self._present(schemas.LATENCY), latency(made)]
         if stale:
@@ -284,10 +288,15 @@ class Delta:
         yield "latency", self._write(schemas.LATENCY, self._sum(*summed, sums=["deliveries"]))
 
     def _deliveries(
-        self, hops: DataFrame, messages: DataFrame, seen: DataFrame, audits: Sequence[FabricAudit]
+        self,
+        hops: DataFrame,
+        messages: DataFrame,
+        seen: DataFrame,
+        given: DataFrame,
+        audits: Sequence[FabricAudit],
     ) -> DataFrame:
         skewed = self.whole("skew")
-        return deliveries(hops, messages, seen, self.servers, skewed, moment=self.moment, audits=audits)
+        return deliveries(hops, messages, seen, given, self.servers, skewed, moment=self.moment, audits=audits)
 
     def _has_same_clocks(self) -> bool:
         """Whether latencies are corrected as they were before."""

@@ -34,12 +34,13 @@ from dovetail.audit.settings import AuditSettings
 from dovetail.audit.steps import gold_steps
 from dovetail.audit.store import Change, RunRecord, Store
 from dovetail.audit.tablefiles import from_arrow, local_rows, read_here, read_table, scan_here, to_arrow
+from dovetail.audit.transforms.answers import ANSWERS
 from dovetail.audit.transforms.hops import SERVERS_SCHEMA
 from dovetail.audit.transforms.messages import signed_messages
 from dovetail.audit.transforms.suspect_links import EDGES
 from dovetail.model.times import to_datetime
 
-FORM = 4
+FORM = 5
 """Of the tables: when a transform gives other rows than before, gold made before is made anew."""
 
 SIGNED = state_table("signed", DECODED_TABLE)
@@ -153,10 +154,10 @@ class Gold:
         return distinct(decoded.filter(pc.field("fabric").isin(names)).drop_null(), *judged, *waiting)
 
     def _servers(self) -> DataFrame:
-        """The servers of all batches, each once with its earliest time."""
+        """The servers of all batches, each once with its earliest and latest time."""
         parts = read_here(SERVERS_TABLE, self.store.batch_files(SERVERS_TABLE, self.record.batches))
-        merged = parts.group_by(["fabric", "server"]).aggregate([("first_at", "min")])
-        merged = merged.select(["fabric", "server", "first_at_min"]).rename_columns(SERVERS_SCHEMA.names)
+        merged = parts.group_by(["fabric", "server"]).aggregate([("first_at", "min"), ("last_at", "max")])
+        merged = merged.select(["fabric", "server", "first_at_min", "last_at_max"]).rename_columns(SERVERS_SCHEMA.names)
         rows = merged.to_pylist()
         for row in sorted(rows, key=lambda row: str(row["server"])):
             self.servers.setdefault(row["fabric"], []).append(row["server"])
@@ -211,7 +212,7 @@ class Gold:
 
     def _keep(self, name: str, change: Change) -> None:
         self.tables[name] = self.store.read_next(self.spark, change)
-        if change.table.name != EDGES.name:
+        if change.table.name not in (EDGES.name, ANSWERS.name):
             self.changes[name] = change
 
     def _find(self) -> None:

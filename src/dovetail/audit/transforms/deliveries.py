@@ -15,9 +15,8 @@ from dovetail.audit.fabric_audit import FabricAudit, Moment, Rows, union
 from dovetail.audit.transforms.holdings import TAKEN
 from dovetail.audit.transforms.skew import both_ways
 from dovetail.model.hop import Reason, Stage
-
-DELIVERED, ECHOED, UNDELIVERABLE, EXPIRED = "delivered", "echoed", "undeliverable", "expired"
-UNAUTHORIZED, REJECTED, LOST, IN_FLIGHT = "unauthorized", "rejected", "lost", "in_flight"
+from dovetail.model.outcome import ARRIVED, Outcome
+from dovetail.model.times import to_us
 
 HANDED = (Stage.DELIVERED.value, Stage.REDELIVERED.value)
 
@@ -35,15 +34,20 @@ PART = (
     "begun_at",
     "finished",
     "finished_at",
+    "expires",
     "attempts",
 )
-"""Columns of a fabric's part; `begun_at` and `finished_at` are the servers by whose clocks it began and ended."""
+"""Columns of a fabric's part; `begun_at` and `finished_at` are the servers by whose clocks it began and ended.
+
+Without attempts there was no way between two servers or connections that a clock could have measured.
+"""
 
 
 def deliveries(
     hops: DataFrame,
     messages: DataFrame,
     sightings: DataFrame,
+    answers: DataFrame,
     servers: DataFrame,
     skew: DataFrame,
     *,
@@ -54,13 +58,15 @@ def deliveries(
     each = []
     for audit in audits:
         is_own = F.col("fabric") == audit.name
-        own = Rows(*(table.where(is_own) for table in (hops, messages, sightings, servers)))
+        own = Rows(*(table.where(is_own) for table in (hops, messages, sightings, answers, servers)))
         each.append(audit.deliveries(own, moment))
     parts = union(each)
     same_clock = F.col("begun_at").eqNullSafe(F.col("finished_at"))
     offset = F.when(same_clock, F.lit(0).cast("bigint")).otherwise(F.col("clock_offset_us"))
-    took_us = F.unix_micros("finished") - F.unix_micros("begun") + F.coalesce(offset, F.lit(0))
-    is_over = F.coalesce(F.col("outcome").isin(DELIVERED, ECHOED) & took_us.isNotNull(), F.lit(False))
+    took_us = F.unix_micros("finished") - F.unix_micros("begun") + offset
+    is_measured = F.col("outcome").isin(*ARRIVED) & (F.col("attempts") > 0)
+    # nothing arrives before it was taken in: then a clock was set in between, and no one offset corrects it
+    is_told = offset.isNotNull() & (~is_measured | F.coalesce(took_us >= 0, F.lit(True)))
     return parts.join(both_ways(skew).hint("broadcast"), on=["begun_at", "finished_at"], how="left").select(
         "fabric",
         "message",
@@ -73,19 +79,17 @@ def deliveries(
         "reason",
         F.col("begun").alias("accepted"),
         "finished",
-        F.when(F.col("outcome").isin(DELIVERED, ECHOED), took_us).alias("latency_us"),
+        F.when(is_measured & is_told, took_us).alias("latency_us"),
         "attempts",
-        F.coalesce(offset, F.lit(0)).cast("bigint").alias("clock_offset_us"),
-        # nothing arrives before it was taken in: then a clock was set in between, and no one offset corrects it
-        ((same_clock | F.col("clock_offset_us").isNotNull()) & (~is_over | (took_us >= 0))).alias("skew_known"),
+        offset.alias("clock_offset_us"),
+        is_told.alias("skew_known"),
+        "expires",
     )
 
 
 def latency(deliveries_table: DataFrame) -> DataFrame:
     """How many deliveries took up to 1, 2, 4, 8 ... milliseconds."""
-    done = deliveries_table.where(
-        (F.col("outcome") == DELIVERED) & F.col("latency_us").isNotNull() & F.col("skew_known")
-    )
+    done = deliveries_table.where(F.col("latency_us").isNotNull())
     milliseconds = F.greatest(F.col("latency_us") / 1000, F.lit(1.0))
     return (
         done.groupBy("fabric", "type", F.pow(F.lit(2.0), F.ceil(F.log2(milliseconds))).cast("bigint").alias("up_to_ms"))
@@ -107,7 +111,17 @@ def first_taken(hops: DataFrame) -> DataFrame:
 def refusal_outcome(reason: Column) -> Column:
     """The outcome of a refusal for this reason."""
     return (
-        F.when(reason == Reason.UNAUTHORIZED.value, UNAUTHORIZED)
-        .when(reason == Reason.LIFETIME_OVER.value, EXPIRED)
-        .otherwise(REJECTED)
+        F.when(reason == Reason.UNAUTHORIZED.value, Outcome.UNAUTHORIZED)
+        .when(reason == Reason.LIFETIME_OVER.value, Outcome.EXPIRED)
+        .otherwise(Outcome.REJECTED)
     )
+
+
+def owed_outcome(end: Column, reach: Column, moment: Moment) -> Column:
+    """What is said of a delivery without an outcome whose lifetime ends then, if it is over; else null.
+
+    `reach` is how far the journal of the server that owes the outcome goes in the lake.
+    """
+    overdue_us = F.unix_micros(end) + moment.patience_us
+    is_over = overdue_us < to_us(moment.as_of)
+    return F.when(is_over & (overdue_us < F.unix_micros(reach)), Outcome.NO_OUTCOME).when(is_over, Outcome.UNREPORTED)

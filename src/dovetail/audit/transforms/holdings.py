@@ -43,7 +43,10 @@ SIGHTINGS = Table(
         ]
     ),
 )
-"""`holders` are in the order of time and name, each server once; `first_seen` is null where nobody holds it."""
+"""`holders` are in the order of time and name, each server once; `first_seen` is null where nobody holds it.
+
+`sender` is the server that made a message where its bytes name nobody.
+"""
 
 TAKEN = (Stage.ACCEPTED.value, Stage.CREATED.value)
 _BODY = ("key", "sender", "signer", "created", "expires", "work_valid")
@@ -83,6 +86,7 @@ def collect_sightings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[
         "message",
         F.when(is_taken, F.struct(F.col("at").alias("since"), "server")).alias("holder"),
         F.when(is_refused, F.struct("at", "reason", "server")).alias("refusal"),
+        F.when(F.col("stage") == Stage.CREATED.value, F.col("server")).alias("maker"),
         F.lit(None).cast(messages.select(F.struct(*_BODY)).schema[0].dataType).alias("body"),
     )
     bodies = messages.select(
@@ -90,6 +94,7 @@ def collect_sightings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[
         "message",
         F.lit(None).cast(HOLDER).alias("holder"),
         F.lit(None).cast(REFUSAL).alias("refusal"),
+        F.lit(None).cast("string").alias("maker"),
         F.struct(*_BODY).alias("body"),
     )
     gathered = (
@@ -98,16 +103,18 @@ def collect_sightings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[
         .agg(
             F.collect_list("holder").alias("holders"),
             F.collect_list("refusal").alias("refusals"),
+            F.min("maker").alias("maker"),
             F.any_value("body", ignoreNulls=F.lit(True)).alias("body"),
         )
-        .select("fabric", "message", "body", _each_server("holders"), _each_server("refusals"))
+        .select("fabric", "message", "maker", "body", _each_server("holders"), _each_server("refusals"))
     )
     return gathered.select(
         "fabric",
         "message",
         F.coalesce("body.key", key_of_address(audits)).alias("key"),
         F.col("body").isNotNull().alias("is_decoded"),
-        *(F.col(f"body.{name}").alias(name) for name in _BODY if name != "key" and name != "work_valid"),
+        F.coalesce("body.sender", "maker").alias("sender"),
+        *(F.col(f"body.{name}").alias(name) for name in ("signer", "created", "expires")),
         "body.work_valid",
         F.get("holders", F.lit(0))["since"].alias("first_seen"),
         "holders",

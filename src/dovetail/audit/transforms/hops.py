@@ -9,7 +9,12 @@ from pyspark.sql.types import StructField, StructType
 from dovetail.audit.schemas import STRING, TIMESTAMP
 
 SERVERS_SCHEMA = StructType(
-    [StructField("fabric", STRING), StructField("server", STRING), StructField("first_at", TIMESTAMP)]
+    [
+        StructField("fabric", STRING),
+        StructField("server", STRING),
+        StructField("first_at", TIMESTAMP),
+        StructField("last_at", TIMESTAMP),
+    ]
 )
 
 LEAF_MISMATCH = "leaf_mismatch"
@@ -34,8 +39,12 @@ def hops(rows: DataFrame) -> DataFrame:
 
 
 def servers(hops: DataFrame) -> DataFrame:
-    """The servers that wrote hops, with their earliest time."""
-    return hops.groupBy("fabric", "server").agg(F.min("at").alias("first_at")).select("fabric", "server", "first_at")
+    """The servers that wrote hops, with their earliest and their latest time."""
+    return (
+        hops.groupBy("fabric", "server")
+        .agg(F.min("at").alias("first_at"), F.max("at").alias("last_at"))
+        .select(*SERVERS_SCHEMA.names)
+    )
 
 
 def altered_rows(rows: DataFrame) -> DataFrame:

@@ -61,7 +61,7 @@ def fastest_legs(hops: DataFrame) -> DataFrame:
 
 
 def skew(fastest: DataFrame) -> DataFrame:
-    """The estimated difference of the clocks for each pair of servers with legs in both directions."""
+    """The estimated difference of the clocks for each pair of servers; null where messages went one way only."""
     there = fastest.where(F.col("source") < F.col("target")).select(
         F.col("source").alias("server"),
         F.col("target").alias("other"),
@@ -74,13 +74,13 @@ def skew(fastest: DataFrame) -> DataFrame:
         F.col("least_us").alias("back_us"),
         F.col("legs").alias("back"),
     )
-    return there.join(back, on=["server", "other"], how="inner").select(
+    return there.join(back, on=["server", "other"], how="full").select(
         "server",
         "other",
         F.floor((F.col("there_us") - F.col("back_us")) / 2).cast("bigint").alias("offset_us"),
         F.ceil((F.col("there_us") + F.col("back_us")) / 2).cast("bigint").alias("error_us"),
-        "there",
-        "back",
+        F.coalesce("there", F.lit(0).cast("bigint")).alias("there"),
+        F.coalesce("back", F.lit(0).cast("bigint")).alias("back"),
     )
 
 

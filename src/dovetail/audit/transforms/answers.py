@@ -1,0 +1,54 @@
+"""Who answered which message: what proves that a recipient, or the node that keeps his messages, has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql.types import StructField, StructType
+
+from dovetail.audit.fabric_audit import FabricAudit, by_fabric, is_of
+from dovetail.audit.schemas import BINARY, STRING, TIMESTAMP, Table
+from dovetail.audit.transforms.holdings import TAKEN
+
+ANSWERS = Table(
+    "_state/answers",
+    "silver",
+    "Who answered a message, by types of answers.",
+    ("fabric", "parent", "sender", "type"),
+    StructType(
+        [
+            StructField("fabric", STRING),
+            StructField("parent", BINARY),
+            StructField("sender", STRING),
+            StructField("type", STRING),
+            StructField("at", TIMESTAMP),
+        ]
+    ),
+)
+"""`parent` is how links name the message that is answered; `at` is when a server first took the answer in."""
+
+
+def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
+    """Answers that a server took in or made; what was refused may have been sent by anybody."""
+    answering = [audit for audit in audits if audit.answers is not None]
+    relation = by_fabric(answering, lambda audit: F.lit(str(audit.answers)), F.lit(None).cast("string"))
+    named = links.where(is_of(answering) & (F.col("relation") == relation))
+    taken = (
+        hops.where(is_of(answering) & F.col("stage").isin(*TAKEN))
+        .groupBy("fabric", "message")
+        .agg(F.min("at").alias("at"))
+    )
+    return (
+        named.select("fabric", F.col("child").alias("message"), "parent")
+        .join(
+            messages.where(is_of(answering)).select("fabric", "message", "sender", "type"),
+            on=["fabric", "message"],
+            how="inner",
+        )
+        .join(taken, on=["fabric", "message"], how="inner")
+        .groupBy("fabric", "parent", "sender", "type")
+        .agg(F.min("at").alias("at"))
+        .select(*ANSWERS.schema.names)
+    )
