@@ -4,7 +4,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from dovetail.model.outcome import OUTCOMES
+from dovetail.model.outcome import Outcome
 from dovetail.report import summary
 from dovetail.report.numbers import Numbers
 from dovetail.report.survey import take_numbers
@@ -37,7 +37,7 @@ def test_the_numbers_are_those_of_the_rows(numbers: Numbers) -> None:
 def test_arrived_failed_and_pending_add_up(numbers: Numbers) -> None:
     failed = sum(item.deliveries for item in numbers.reasons)
     assert numbers.arrived + numbers.pending + failed == numbers.deliveries
-    assert set(numbers.outcomes_of("pcp")) == set(OUTCOMES) - {"echoed", "lost", "unreported", "no_outcome"}
+    assert set(numbers.outcomes_of("pcp")) == set(Outcome) - {"echoed", "lost", "unreported", "no_outcome"}
 
 
 def test_an_audit_of_nothing_gives_numbers(empty_tables: Tables) -> None:

@@ -12,7 +12,7 @@ from dovetail.audit.reading import Row, check_out, has_prefix, scan
 from dovetail.fabrics import address_text
 from dovetail.model.address import MAX_CANDIDATES, Address, AddressPrefix
 from dovetail.model.errors import PipelineError
-from dovetail.model.outcome import OUTCOMES
+from dovetail.model.outcome import meaning_of
 
 
 def tell_story(out: Path, beginning: AddressPrefix) -> Row:
@@ -26,7 +26,7 @@ def tell_story(out: Path, beginning: AddressPrefix) -> Row:
     fabric = hops[0]["fabric"] if hops else message["fabric"] if message else None
     deliveries = list(scan(out, "deliveries", here))
     for delivery in deliveries:
-        delivery["meaning"] = OUTCOMES[delivery["outcome"]].sentence
+        delivery["meaning"] = meaning_of(delivery["outcome"])
     return {
         "address": address_text(address, fabric) if fabric else address.hex(),
         "fabric": fabric,
@@ -96,7 +96,7 @@ def describe_delivery(delivery: Row) -> str:
     why = f" ({delivery['reason']})" if delivery["reason"] else ""
     took = f" in {delivery['latency_us'] / 1000:.3f} ms" if delivery["latency_us"] is not None else ""
     whom = delivery["recipient"] or "nobody"
-    meaning = _NEXT.get(delivery["outcome"], "an outcome that this version does not know")
+    meaning = meaning_of(delivery["outcome"])
     return f"for {whom}: {delivery['outcome']}{took}{where}{why}: {meaning}"
 
 

@@ -39,7 +39,6 @@ class Outcome(enum.StrEnum):
     )
 
 
-OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 ARRIVED: Final = frozenset({Outcome.DELIVERED, Outcome.HANDED_OVER})
 PENDING: Final = frozenset({Outcome.ECHOED, Outcome.IN_FLIGHT, Outcome.UNREPORTED})
 
@@ -47,3 +46,9 @@ PENDING: Final = frozenset({Outcome.ECHOED, Outcome.IN_FLIGHT, Outcome.UNREPORTE
 def count_arrived(counts: dict[str, int]) -> int:
     """How many deliveries arrived, of those counted by outcome."""
     return sum(count for outcome, count in counts.items() if outcome in ARRIVED)
+
+
+def meaning_of(outcome: str) -> str:
+    """What an outcome of a table means, also one of a later version."""
+    known = {each.value: each.sentence for each in Outcome}
+    return known.get(outcome, "an outcome that this version does not know")

@@ -26,7 +26,7 @@ OUTCOME_COLOURS = {
     "unauthorized": "#9a6bd4",
     "rejected": "#d1589a",
     "lost": "#d9413f",
-    "no_outcome": "#b4324e",
+    "no_outcome": "#cc3a5c",
 }
 STATE_COLOURS = {
     "complete": "#278f60",
