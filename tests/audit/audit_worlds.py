@@ -136,7 +136,7 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
                 seen.append(see(at, Stage.ROUTED, raw, B, D))
                 seen.append(see(later, Stage.DELIVERED, raw, B))
             case "late_answer":  # to a message of an earlier world
-                answer = pcp_frame(5_000_000 + number, [A], sender=B, reply_to=number - 100)
+                answer = pcp_frame(5_000_000 + number, [A], sender=B, reply_to=max(number - 100, 0))
                 seen.append(see(later, Stage.DELIVERED, raw, B))
                 seen.append(see(later + 10, Stage.ACCEPTED, answer, B))
                 seen.append(see(later + 20, Stage.DELIVERED, answer, A))
