@@ -27,6 +27,7 @@ from audit.audit_worlds import (
     B,
     pcp_frame,
     pcp_world,
+    quiet_pcp,
     see,
     swarm_message,
     won_create,
@@ -76,7 +77,7 @@ def files_of(out: Path, table: str) -> dict[str, int]:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_second_run_replaces_what_is_touched_and_keeps_the_rest(spark, tmp_path):
-    write_lake(tmp_path, world(0))
+    write_lake(tmp_path, {**world(0), BROKER: quiet_pcp(2)})
     out = run(spark, tmp_path, "out", whole_below=0)
     split_by_fabric(out / "deliveries")
     before = files_of(out, "deliveries")
