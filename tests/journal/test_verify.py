@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.journal.high_water import mark_path
 from dovetail.journal.messages import StoredMessage, encode_messages
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
@@ -78,6 +79,7 @@ def copies(original, tmp_path):
     def findings(statement, *parameters):
         path = tmp_path / f"{next(numbers)}.journal"
         shutil.copy(original, path)
+        shutil.copy(mark_path(original), mark_path(path))
         connection = sqlite3.connect(path)
         try:
             with connection:

@@ -9,6 +9,7 @@ import sqlite3
 import pyarrow.parquet as pq
 import pytest
 
+from dovetail.journal.high_water import mark_path
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
@@ -18,7 +19,7 @@ from dovetail.lake.seal import seal_journal
 from dovetail.lake.snapshot import read_manifest
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
-from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
+from dovetail.model.errors import JournalDamaged, JournalLocked, JournalRolledBack
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.checkpoint import verify_checkpoint
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
@@ -218,14 +219,17 @@ def test_an_old_copy_of_a_journal_is_not_sealed(tmp_path):
     path, lake = tmp_path / "a.journal", LocalStore(tmp_path / "lake")
     fill(path, steps=3)
     shutil.copy(path, tmp_path / "copy.journal")
+    shutil.copy(mark_path(path), mark_path(tmp_path / "copy.journal"))
     seal_journal(path, lake)
     fill(path, seed=2, steps=2, start_us=START_US + 10**9)
     end = seal_journal(path, lake).end
-    with pytest.raises(JournalError, match=f"signed hops, but {end} hops of {SERVER} are sealed: it is an old copy"):
+    with pytest.raises(
+        JournalRolledBack, match=f"the lake .* knows of {end}: its end was cut off or it is an old copy"
+    ):
         seal_journal(tmp_path / "copy.journal", lake)
     # the copy goes on by itself, past what was sealed of the other
     fill(tmp_path / "copy.journal", seed=3, steps=9, start_us=START_US + 10**9)
-    with pytest.raises(JournalDamaged, match="are not those that were signed"):
+    with pytest.raises(JournalRolledBack, match=f"has other hops among its first {end} than the lake"):
         seal_journal(tmp_path / "copy.journal", lake)
     assert len(manifest_files(lake.root)) == 2
 
@@ -236,7 +240,7 @@ def test_another_history_of_the_same_length_is_noticed(tmp_path):
             journal.append([observe(text)])
             journal.checkpoint()
     seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
-    with pytest.raises(JournalDamaged, match="its first 1 hops are not those that were sealed"):
+    with pytest.raises(JournalRolledBack, match="has other hops among its first 1 than the lake"):
         seal_journal(tmp_path / "b.journal", LocalStore(tmp_path / "lake"))
 
 

@@ -111,6 +111,15 @@ def prepare_writer(connection: Connection) -> None:
     connection.execute("PRAGMA secure_delete = ON").fetchone()
 
 
+def is_new(connection: Connection, path: Path) -> bool:
+    """Whether nothing was ever committed to the file."""
+    try:
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except SQLITE_ERRORS as error:
+        raise translate(error, path) from error
+    return not tables
+
+
 def check_format(connection: Connection, path: Path) -> None:
     """JournalError where the file is not a journal of a format spoken here."""
     try:

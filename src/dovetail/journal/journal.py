@@ -26,7 +26,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,6 +34,7 @@ from typing import Self
 import msgspec
 
 from dovetail.journal.checkpointer import Checkpointer
+from dovetail.journal.continuity import Known
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
 from dovetail.model.address import Address
@@ -139,10 +140,14 @@ class Journal:
         server: str,
         signer: Signer,
         options: JournalOptions | None = None,
+        known: Iterable[Known] = (),
     ) -> Self:
-        """Open the journal of `server`, or make it, and start its threads; `close` it when done."""
+        """Open the journal of `server`, or make it, and start its threads; `close` it when done.
+
+        Raises as `JournalWriter.open` does; `known` is what others know of it.
+        """
         options = options or JournalOptions()
-        writer = JournalWriter.open(path, server=server, signer=signer, durability=options.durability)
+        writer = JournalWriter.open(path, server=server, signer=signer, durability=options.durability, known=known)
         return cls(writer, options)
 
     def commit(self, observations: Sequence[Observation], done: Done) -> None:

@@ -32,6 +32,8 @@ from dovetail.tlog.keys import Verifier, parse_verifier
 
 MAX_NAMES_CACHED = 200_000
 MAX_MESSAGES_CACHED = 50_000
+HAS_MARK, HAS_MARK_VALUE = "high_water", "beside"
+"""What `identity` says where a high-water mark is kept."""
 _SQL_VARIABLES = 500
 
 
@@ -42,6 +44,8 @@ class Identity:
     server: str
     fabric: str
     verifier: Verifier
+    has_mark: bool = False
+    """A high-water mark is kept beside it; journals of earlier versions had none."""
 
     @property
     def hashes_bytes(self) -> bool:
@@ -241,6 +245,12 @@ class JournalReader:
         row = self.one("SELECT first_id + count - 1 FROM messages ORDER BY first_id DESC LIMIT 1")
         return row[0] if row else 0
 
+    @property
+    def name_count(self) -> int:
+        """How many counterparts there are; their numbers begin at 1."""
+        count: int = self.one("SELECT coalesce(max(id), 0) FROM names")[0]
+        return count
+
     def message_blocks(self, first_id: int = 1) -> Iterator[MessageBlock]:
         """Rows of messages, from the one that holds number `first_id`."""
         row = self.one("SELECT max(first_id) FROM messages WHERE first_id <= ?", (first_id,))
@@ -370,7 +380,10 @@ class JournalReader:
         values = dict(self.all("SELECT name, value FROM identity"))
         try:
             check_name(values["fabric"])
-            return Identity(values["server"], values["fabric"], parse_verifier(values["key"]))
+            verifier = parse_verifier(values["key"])
+            return Identity(
+                values["server"], values["fabric"], verifier, has_mark=values.get(HAS_MARK) == HAS_MARK_VALUE
+            )
         except (KeyError, ValueError) as error:
             raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
 

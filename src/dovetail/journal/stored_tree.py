@@ -177,6 +177,11 @@ class JournalTree:
         first = number << (level - stored)
         return fold_perfect([self._stored_node(stored, first + i) for i in range(1 << (level - stored))])
 
+    @property
+    def stored_size(self) -> int:
+        """How many leaves are in stored blocks that are full."""
+        return self._full_blocks() << BLOCK_LEVEL
+
     def _is_unstored(self, level: int, number: int) -> bool:
         """Whether the subtree reaches beyond the last stored block."""
         return (number + 1) << level > self._full_blocks() << BLOCK_LEVEL

@@ -1,8 +1,9 @@
 """Checks everything a journal claims: every row, every hash, every signature; names the first row that is wrong.
 
 What a single file can show: any hop below a checkpoint that was changed, removed, inserted or moved, bytes that are not
-what was accepted, and tables that contradict each other. What it cannot show alone: that the whole file was put back to
-an earlier state. For that, give a checkpoint that was kept elsewhere (`since`).
+what was accepted, and tables that contradict each other. That it was put back to an earlier state, or its end was cut
+off, its high-water mark shows; where that was put back too, only what others keep: a checkpoint (`since`), a lake or a
+witness (`known`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from dovetail.fabrics import name_of
 from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
+from dovetail.journal.continuity import Known, find_breaks
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import unpack_names
 from dovetail.journal.messages import MessageBlock, MessageRow
@@ -81,16 +83,18 @@ def verify_journal(
     *,
     trusted: Iterable[Verifier] = (),
     since: SignedCheckpoint | None = None,
+    known: Iterable[Known] = (),
     progress: Progress = no_progress,
 ) -> Verdict:
     """Recompute everything in the journal at `path`; JournalError only where it cannot be opened at all.
 
-    With `trusted` keys the journal's own key must be among them. With `since` its tree must begin with that checkpoint.
+    With `trusted` keys the journal's own key must be among them. With `since` its tree must begin with that checkpoint,
+    and with `known` with what others know of it; that it is not behind its high-water mark is checked anyway.
     """
     with JournalReader.open(path) as reader:
         verdict = Verdict(reader.identity.server)
         try:
-            _Verification(reader, verdict, list(trusted), since, progress).run()
+            _Verification(reader, verdict, list(trusted), since, list(known), progress).run()
         except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
             # a damaged file may hold anything anywhere
             verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
@@ -106,12 +110,14 @@ class _Verification:
         verdict: Verdict,
         trusted: list[Verifier],
         since: SignedCheckpoint | None,
+        known: list[Known],
         progress: Progress,
     ) -> None:
         self._reader = reader
         self._verdict = verdict
         self._trusted = trusted
         self._since = since
+        self._known = known
         self._progress = progress
         self._tree = JournalTree(reader)
         self._growing = GrowingTree()
@@ -132,6 +138,7 @@ class _Verification:
     def run(self) -> None:
         self._check_pages()
         self._check_key()
+        self._check_continuity()
         pending = self._notes()
         total = self._reader.size
         try:
@@ -164,6 +171,10 @@ class _Verification:
             self._find(None, f"{own.name} is not a server of the fabric {self._reader.identity.fabric}")
         if self._trusted and own not in self._trusted:
             self._find(None, f"the key inside is not a trusted key of {own.name}")
+
+    def _check_continuity(self) -> None:
+        for detail in find_breaks(self._reader, self._known):
+            self._find(None, f"the journal {detail}")
 
     def _notes(self) -> list[tuple[int, str]]:
         rows = self._reader.all("SELECT size, note FROM checkpoints ORDER BY size")

@@ -14,7 +14,7 @@ import fcntl
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -22,6 +22,7 @@ from typing import Literal, Self
 from dovetail.fabrics import name_of
 from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Batch, Catalogue, Limits
+from dovetail.journal.continuity import Known, check_writable
 from dovetail.journal.database import (
     SCHEMA,
     SQLITE_ERRORS,
@@ -29,13 +30,16 @@ from dovetail.journal.database import (
     Connection,
     check_format,
     connect_writer,
+    is_new,
     prepare_writer,
     translate,
 )
+from dovetail.journal.durable_file import sync_directory
+from dovetail.journal.high_water import MarkFile, mark_path
 from dovetail.journal.layout import encode_runs
 from dovetail.journal.leaves import Tails, hash_batch
 from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages, encode_messages_into
-from dovetail.journal.reader import JournalReader
+from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop, Observation, Stage
@@ -45,6 +49,7 @@ from dovetail.tlog.keys import Signer
 Durability = Literal["full", "relaxed"]
 
 MAX_BLOCKS_UNSTORED = 1024
+_SYNCHRONOUS = {"full": "FULL", "relaxed": "NORMAL"}
 _BEFORE_ALL_TIME_US = -(1 << 62)
 
 
@@ -54,8 +59,18 @@ class JournalWriter:
     `broken` is the failure of the disk that has made it unusable, if one has; opening the file again is the cure.
     """
 
-    def __init__(self, path: Path, lock: int, connection: Connection, signer: Signer, limits: Limits) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: int,
+        connection: Connection,
+        mark: MarkFile,
+        signer: Signer,
+        durability: Durability,
+        limits: Limits,
+    ) -> None:
         self.path = path
+        self._durability = durability
         self._limits = limits
         self._lock = lock
         self._connection = connection
@@ -64,9 +79,10 @@ class JournalWriter:
         self.reader = JournalReader(connection, path)
         self._size: int
         self._last_at_us: int
-        self._size, self._last_at_us = self.reader.one(
-            "SELECT first_seq + count, last_at_us FROM commits ORDER BY first_seq DESC LIMIT 1"
-        ) or (0, _BEFORE_ALL_TIME_US)
+        self._size, self._last_at_us, *last_commit = self.reader.one(
+            "SELECT first_seq + count, last_at_us, first_seq, crc FROM commits ORDER BY first_seq DESC LIMIT 1"
+        ) or (0, _BEFORE_ALL_TIME_US, 0, 0)
+        self._last_commit: tuple[int, int] = (last_commit[0], last_commit[1])
         self._indexed_seq = self.reader.progress("indexed_seq")
         self._addresses = AddressIndex(self.reader)
         self._catalogue = Catalogue(self.reader, self._addresses, limits)
@@ -79,6 +95,8 @@ class JournalWriter:
         self._tree: GrowingTree | None = None
         with contextlib.suppress(JournalDamaged):  # it is told by each checkpoint that is asked for
             self._tree = self._load_tree()
+        self._mark = mark
+        self._start_mark()
 
     @classmethod
     def open(
@@ -90,38 +108,42 @@ class JournalWriter:
         durability: Durability = "full",
         connect: Connect = connect_writer,
         limits: Limits | None = None,
+        known: Iterable[Known] = (),
     ) -> Self:
         """Open the journal of `server` at `path`, or make it; recovers whatever a crash left behind.
 
-        Raises JournalLocked where another process writes it, JournalError where it belongs to another server or key.
+        Raises JournalLocked where another process writes it, JournalError where it belongs to another server or key,
+        JournalRolledBack where it lacks hops that it had according to its high-water mark or to `known`.
         """
         if signer.name != server:
             raise JournalError(f"the signing key is named {signer.name}, expected {server}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = _take_lock(path)
-        try:
-            connection = connect(path)
-        except sqlite3.Error as error:
-            os.close(lock)
-            raise translate(error, path) from error
-        try:
-            prepare_writer(connection)
-            _create_or_check(connection, path, server, signer)
-            connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
-            return cls(path, lock, connection, signer, limits or Limits())
-        except SQLITE_ERRORS as error:
-            connection.close()
-            os.close(lock)
-            raise translate(error, path) from error
-        except BaseException:
-            connection.close()
-            os.close(lock)
-            raise
+        with contextlib.ExitStack() as opened:
+            lock = _take_lock(path)
+            opened.callback(os.close, lock)
+            # through a connection that changes nothing: what was cut off may still be of use
+            check_writable(path, signer.verifier, known)
+            try:
+                connection = connect(path)
+                opened.callback(connection.close)
+                prepare_writer(connection)
+                _create_or_check(connection, path, server, signer)
+                connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
+                mark = MarkFile.open(path, signer.verifier)
+                opened.callback(mark.close)
+                writer = cls(path, lock, connection, mark, signer, durability, limits or Limits())
+            except SQLITE_ERRORS as error:
+                raise translate(error, path) from error
+            except OSError as error:
+                raise JournalError(f"cannot open {path}: {error.strerror or error}") from error
+            opened.pop_all()
+        return writer
 
     def close(self) -> None:
         """Close the file. What was appended is kept; closing twice is harmless."""
         if self._lock >= 0:
             self._connection.close()
+            self._mark.close()
             os.close(self._lock)
             self._lock = -1
 
@@ -196,8 +218,10 @@ class JournalWriter:
         self._note_unindexed(batch)
         self._catalogue.accept(batch)
         self._unhashed = observations, batch, self._size
+        self._last_commit = row[0], row[5]
         self._size = batch.end
         self._last_at_us = batch.last_at_us
+        self._note_mark(is_synced=self._durability == "full")
 
     def _replace(self, changes: dict[int, StoredMessage]) -> None:
         """Write rows of messages anew with some of them changed."""
@@ -315,13 +339,65 @@ class JournalWriter:
         signed = sign_checkpoint(checkpoint, self._signer)
         open_block = tree.open_block()
         blocks = tree.growth.blocks if open_block is None else [*tree.growth.blocks, open_block]
-        with _Transaction(self):
+        with self._synced(), _Transaction(self):
             self._connection.executemany("INSERT OR REPLACE INTO blocks VALUES (?, ?, ?)", blocks)
             self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", tree.growth.nodes)
             self._connection.execute("INSERT INTO checkpoints VALUES (?, ?)", (checkpoint.size, signed.note))
             self._connection.execute("UPDATE progress SET value = value + 1 WHERE name = 'checkpoints'")
         tree.take_growth()
+        self._mark.note_signed(tree.size, checkpoint.root)
+        self._note_mark(is_synced=True)
+        self._sync_mark()
         return signed
+
+    @contextlib.contextmanager
+    def _synced(self) -> Iterator[None]:
+        """The transaction inside is fsynced, and all before it, whatever the durability.
+
+        Whoever sees a checkpoint may show it to others: a power cut must not take it, nor the hops below it.
+        """
+        if self._durability == "full":
+            yield
+            return
+        self._connection.execute("PRAGMA synchronous = FULL")
+        try:
+            yield
+        finally:
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _start_mark(self) -> None:
+        """Note where the journal begins to be written; from then on it says of itself that it has a mark."""
+        if not self.reader.identity.has_mark:  # an earlier version made it
+            self._mark.note(0, 0, 0, 0, 0, is_synced=False)
+            self._mark.sync()
+            sync_directory(self.path.parent)
+            self._connection.execute("INSERT INTO identity VALUES (?, ?)", (HAS_MARK, HAS_MARK_VALUE))
+        latest = self.reader.latest_checkpoint()
+        if latest is not None:
+            self._mark.note_signed(latest.size, latest.root)
+        self._note_mark(is_synced=False)
+        self._sync_mark()
+        if self.broken is not None:
+            raise self.broken
+
+    def _note_mark(self, *, is_synced: bool) -> None:
+        """Note how far the journal has come."""
+        catalogue = self._catalogue
+        messages, names = catalogue.next_message - 1, catalogue.next_name - 1
+        try:
+            self._mark.note(self._size, *self._last_commit, messages, names, is_synced=is_synced)
+        except OSError as error:
+            self._fail_mark(error)
+
+    def _sync_mark(self) -> None:
+        try:
+            self._mark.sync()
+        except OSError as error:
+            self._fail_mark(error)
+
+    def _fail_mark(self, error: OSError) -> None:
+        """A disk that does not take the mark has failed; what was committed before is not concerned."""
+        self.give_up(JournalError(f"{mark_path(self.path)} cannot be written: {error.strerror or error}"))
 
     def sync(self) -> None:
         """Make everything appended so far durable, whatever the durability."""
@@ -411,11 +487,12 @@ def _take_lock(path: Path) -> int:
 
 def _create_or_check(connection: Connection, path: Path, server: str, signer: Signer) -> None:
     expected = {"server": server, "fabric": name_of(server), "key": signer.verifier.text()}
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if not tables:
+    if is_new(connection, path):
         connection.execute("PRAGMA synchronous = FULL")
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
-        connection.executemany("INSERT INTO identity VALUES (?, ?)", sorted(expected.items()))
+        connection.executemany(
+            "INSERT INTO identity VALUES (?, ?)", sorted({**expected, HAS_MARK: HAS_MARK_VALUE}.items())
+        )
         connection.execute("COMMIT")
         return
     check_format(connection, path)

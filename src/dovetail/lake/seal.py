@@ -18,9 +18,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from dovetail.journal.continuity import check_continuity
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.stored_tree import JournalTree
 from dovetail.journal.verify import no_progress
+from dovetail.lake.known import known_by
 from dovetail.lake.layout import INDEXES, index_key, server_slug
 from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile
 from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA
@@ -48,14 +50,14 @@ def seal_journal(
 ) -> Manifest | None:
     """Seal everything up to the latest checkpoint that is not sealed yet; None where nothing is new. Idempotent.
 
-    Raises JournalDamaged, and announces nothing, where the hops are not those that were signed, and JournalError where
-    the lake has hops that the journal does not have.
+    Raises JournalDamaged, and announces nothing, where the hops are not those that were signed, and JournalRolledBack
+    where the lake, or the journal's high-water mark, knows of hops that the journal does not have.
     """
     with JournalReader.open(path) as reader:
         server = reader.identity.server
         head = read_head(store, server)
         checkpoint = reader.latest_checkpoint()
-        _check_continues(reader, head, checkpoint)
+        _check_continues(reader, head, checkpoint, store)
         _index_missing(store, server)
         if checkpoint is None or checkpoint.size == head.end:
             return None
@@ -88,21 +90,16 @@ def seal_journal(
         return sealed
 
 
-def _check_continues(reader: JournalReader, head: Head, checkpoint: SignedCheckpoint | None) -> None:
-    """That the journal goes on where the lake ends: it has the same key, and all that was sealed."""
-    if head.manifest is None:
-        return
-    identity = reader.identity
-    if head.manifest.key != identity.verifier.text():
-        raise JournalError(f"{reader.path} has another key than what was sealed of {identity.server} before")
+def _check_continues(reader: JournalReader, head: Head, checkpoint: SignedCheckpoint | None, store: Store) -> None:
+    """That the journal goes on where the lake ends: it has the same key, all that was sealed, and all that it had."""
+    known = [] if head.manifest is None else [known_by(head.manifest, reader.identity, f"the lake {store}")]
+    check_continuity(reader, known)
     signed = 0 if checkpoint is None else checkpoint.size
     if signed < head.end:
         raise JournalError(
-            f"{reader.path} has {signed} signed hops, but {head.end} hops of {identity.server} are sealed: it is an "
-            "old copy of this journal; bring back the newest one, or start under a new name"
+            f"{reader.path} has {signed} signed hops, and {head.end} hops of {reader.identity.server} are sealed: its "
+            "server signs them when it runs, or give its key"
         )
-    if checkpoint is not None and signed == head.end and checkpoint.root != head.manifest.tree().root():
-        raise JournalDamaged(f"{reader.path}: its first {signed} hops are not those that were sealed")
 
 
 class _Columns:

@@ -8,6 +8,7 @@
         JournalBusy          the append queue is at its bound; retriable
         JournalLocked        another process writes this journal
         JournalDamaged       bytes on disk cannot be read or believed; names the range
+        JournalRolledBack    it is shorter than, or differs from, what it is known to have held
       CheckpointError        a checkpoint or proof cannot be parsed or does not verify
       ConfigError            the configuration file, a key or a value is not usable
       KeyFileError           a key or certificate file cannot be read, written or used
@@ -74,6 +75,10 @@ class JournalLocked(JournalError):
 
 class JournalDamaged(JournalError):
     """Bytes on disk cannot be read or believed; the text names the range of `seq`."""
+
+
+class JournalRolledBack(JournalError):
+    """The journal is shorter than, or differs from, what it is known to have held; writing it would fork its history."""
 
 
 class CheckpointError(DovetailError):
