@@ -78,7 +78,7 @@ class JournalDamaged(JournalError):
 
 
 class JournalRolledBack(JournalError):
-    """The journal is shorter than, or differs from, what it is known to have held; writing it would fork its history."""
+    """It is shorter than, or differs from, what it is known to have held; going on would sign a second history."""
 
 
 class CheckpointError(DovetailError):
