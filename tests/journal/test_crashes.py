@@ -44,14 +44,13 @@ class Recording:
         with pytest.MonkeyPatch.context() as patch:
             self._record_mark(patch, mark_path(path).name)
             journal = open_writer(path, connect=self.disk.connect, limits=LIMITS, durability=durability)
-            store = journal.store_checkpoint
+            sign = journal.checkpoint
 
-            def store_checkpoint(*arguments):
-                signed = store(*arguments)
+            def checkpoint():
+                signed = sign()
                 self.signed.append((len(self.disk.log), signed.size))
-                return signed
 
-            patch.setattr(journal, "store_checkpoint", store_checkpoint)
+            patch.setattr(journal, "checkpoint", checkpoint)
             workload(journal, model, self.acknowledged, self.disk)
             self.hops = list(journal.hops())
             journal.sync()

@@ -18,7 +18,7 @@ from dovetail.journal.stored_tree import JournalTree
 from dovetail.model.errors import CheckpointError, JournalDamaged, JournalRolledBack
 from dovetail.tlog.checkpoint import Checkpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier
-from dovetail.tlog.tree import Frontier, aligned_ranges
+from dovetail.tlog.tree import HASH_BYTES, Frontier, aligned_ranges
 
 
 class Known(NamedTuple):
@@ -118,7 +118,7 @@ def check_end(reader: JournalReader) -> None:
             raise JournalDamaged(f"{reader.path}: checkpoint over {signed} hops: {error}") from None
         if signed > reader.size or root_at(reader, signed) != latest.root:
             raise JournalDamaged(f"{reader.path}: hops 0 to {signed - 1} are not those that were signed")
-    unsigned = sum(1 for _ in tree.leaf_hashes(signed, reader.size))
+    unsigned = sum(map(len, tree.leaf_hashes(signed, reader.size))) // HASH_BYTES
     if signed + unsigned != reader.size:
         raise JournalDamaged(f"{reader.path}: hops {signed} to {reader.size - 1} are not all there")
 
@@ -129,8 +129,9 @@ def root_at(reader: JournalReader, size: int) -> bytes:
     blocks = min(size, tree.stored_size) >> BLOCK_LEVEL << BLOCK_LEVEL
     for start, level in aligned_ranges(0, blocks):
         root.append(tree.node(level, start >> level), level)
-    for leaf in tree.leaf_hashes(blocks, size):
-        root.append(leaf)
+    for leaves in tree.leaf_hashes(blocks, size):
+        for start in range(0, len(leaves), HASH_BYTES):
+            root.append(leaves[start : start + HASH_BYTES])
     return root.root()
 
 

@@ -221,7 +221,7 @@ class JournalWriter:
         self._last_commit = row[0], row[5]
         self._size = batch.end
         self._last_at_us = batch.last_at_us
-        self._note_mark(is_synced=self._durability == "full")
+        self._note_mark(is_synced=self._durability == "full", with_sync=False)
 
     def _replace(self, changes: dict[int, StoredMessage]) -> None:
         """Write rows of messages anew with some of them changed."""
@@ -347,7 +347,6 @@ class JournalWriter:
         tree.take_growth()
         self._mark.note_signed(tree.size, checkpoint.root)
         self._note_mark(is_synced=True)
-        self._sync_mark()
         return signed
 
     @contextlib.contextmanager
@@ -376,28 +375,18 @@ class JournalWriter:
         if latest is not None:
             self._mark.note_signed(latest.size, latest.root)
         self._note_mark(is_synced=False)
-        self._sync_mark()
         if self.broken is not None:
             raise self.broken
 
-    def _note_mark(self, *, is_synced: bool) -> None:
-        """Note how far the journal has come."""
-        catalogue = self._catalogue
-        messages, names = catalogue.next_message - 1, catalogue.next_name - 1
+    def _note_mark(self, *, is_synced: bool, with_sync: bool = True) -> None:
+        """Note how far the journal has come. A disk that does not take it has failed, for all that comes later."""
+        messages, names = self._catalogue.next_message - 1, self._catalogue.next_name - 1
         try:
             self._mark.note(self._size, *self._last_commit, messages, names, is_synced=is_synced)
+            if with_sync:
+                self._mark.sync()
         except OSError as error:
-            self._fail_mark(error)
-
-    def _sync_mark(self) -> None:
-        try:
-            self._mark.sync()
-        except OSError as error:
-            self._fail_mark(error)
-
-    def _fail_mark(self, error: OSError) -> None:
-        """A disk that does not take the mark has failed; what was committed before is not concerned."""
-        self.give_up(JournalError(f"{mark_path(self.path)} cannot be written: {error.strerror or error}"))
+            self.give_up(JournalError(f"{mark_path(self.path)} cannot be written: {error.strerror or error}"))
 
     def sync(self) -> None:
         """Make everything appended so far durable, whatever the durability."""
