@@ -6,14 +6,13 @@ import pytest
 
 from dovetail.model.errors import LocalProtocolError
 from dovetail.model.times import time_text
+from dovetail.model.wire import CloseLink, OpenLink, SendFrames
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,
-    ConnectDecided,
     DestinationReported,
     Disconnected,
-    DropDecided,
     FailureKind,
     InventoryChanged,
     MessageReceived,
@@ -47,14 +46,34 @@ def from_broker(
 def associated(version: int = 1) -> Client:
     client = make(version)
     client.start(NOW)
-    client.receive_opened(NOW)
+    opened(client)
     if version == 1:
-        (request,) = client.to_send()
+        (request,) = frames(client)
         response = {"id": read_v1(request)[0]["id"], "success": True}
-        client.receive_frame(from_broker(PREFIX + "associate_response", response), NOW)
+        take(client, from_broker(PREFIX + "associate_response", response))
     assert client.state is ClientState.ASSOCIATED
     client.events()
     return client
+
+
+def link_of(client: Client) -> str:
+    """The link that it has now."""
+    return f"{ME} {client._link_count}"
+
+
+def opened(client: Client) -> None:
+    """The link that it asked for is open."""
+    (asked,) = client.to_send()
+    assert asked == OpenLink(link_of(client), BROKER, ME)
+    client.receive_opened(asked.link, NOW)
+
+
+def take(client: Client, data: bytes) -> None:
+    client.receive_frames([(data, link_of(client), False)], NOW)
+
+
+def frames(client: Client) -> list[bytes]:
+    return [data for item in client.to_send() if isinstance(item, SendFrames) for data in item.frames]
 
 
 def send(client: Client, **more: object) -> str:
@@ -64,9 +83,8 @@ def send(client: Client, **more: object) -> str:
 def test_associates_on_open_without_a_data_chunk():
     client = make()
     client.start(NOW)
-    assert client.events() == [ConnectDecided()]
-    client.receive_opened(NOW)
-    (request,) = client.to_send()
+    opened(client)
+    (request,) = frames(client)
     envelope, data, debug = read_v1(request)
     assert (envelope["message_type"], envelope["targets"], envelope["sender"]) == (
         PREFIX + "associate_request",
@@ -75,34 +93,36 @@ def test_associates_on_open_without_a_data_chunk():
     )
     assert (data, debug) == (None, [])
     response = {"id": envelope["id"], "success": True}
-    client.receive_frame(from_broker(PREFIX + "associate_response", response), NOW)
+    take(client, from_broker(PREFIX + "associate_response", response))
     assert client.events() == [Associated(uri=ME)]
 
 
 def test_refused_association_is_told_and_the_wire_dropped():
     client = make()
     client.start(NOW)
-    client.receive_opened(NOW)
-    request = read_v1(client.to_send()[0])[0]["id"]
+    opened(client)
+    request = read_v1(frames(client)[0])[0]["id"]
     client.events()
     response = {"id": request, "success": False, "reason": "no"}
-    client.receive_frame(from_broker(PREFIX + "associate_response", response), NOW)
-    assert [type(event) for event in client.events()] == [AssociationRefused, DropDecided]
+    take(client, from_broker(PREFIX + "associate_response", response))
+    assert [type(event) for event in client.events()] == [AssociationRefused, Disconnected]
+    assert client.to_send() == [CloseLink(f"{ME} 1")]
 
 
 def test_association_that_does_not_come_drops_the_wire():
     client = make()
     client.start(NOW)
-    client.receive_opened(NOW)
+    opened(client)
     client.events()
     client.handle_timer(client.next_timer())
-    assert client.events() == [DropDecided(detail="no association in time")]
+    assert [event.detail for event in client.events()] == ["no association in time"]
+    assert client.to_send() == [CloseLink(f"{ME} 1")]
 
 
 def test_v2_is_associated_by_its_path():
     client = make(2)
     client.start(NOW)
-    client.receive_opened(NOW)
+    opened(client)
     assert client.to_send() == []
     assert Associated(uri=ME) in client.events()
 
@@ -114,18 +134,18 @@ def test_reconnects_with_full_jitter_that_doubles_up_to_a_bound():
     delays = []
     now = NOW
     for _ in range(8):
-        client.receive_closed(1006, "gone", now)
+        client.receive_closed(link_of(client), now, 1006, "gone")
         (lost,) = [event for event in client.events() if isinstance(event, Disconnected)]
         delays.append((lost.retry_us - now) // 1000)
         now = lost.retry_us
         client.handle_timer(now)
-        assert client.events() == [ConnectDecided()]
+        assert client.to_send()[-1] == OpenLink(link_of(client), BROKER, ME)
     assert delays == [100, 200, 400, 800, 1600, 2500, 2500, 2500]
 
 
 def test_an_association_resets_the_backoff():
     client = associated()
-    client.receive_closed(4000, "superseded", NOW)
+    client.receive_closed(link_of(client), NOW, 4000, "superseded")
     (lost,) = client.events()
     assert lost.retry_us == NOW + 100_000
 
@@ -134,8 +154,8 @@ def test_reply_answers_its_request_once():
     client = associated()
     request = send(client, awaits_reply=True)
     reply = from_broker("http://example.com/pong", {"a": 1}, request, OTHER)
-    client.receive_frame(reply, NOW)
-    client.receive_frame(reply, NOW)
+    take(client, reply)
+    take(client, reply)
     first, second = client.events()
     assert isinstance(first, ReplyReceived)
     assert (first.id, first.reply.json()) == (request, {"a": 1})
@@ -154,7 +174,7 @@ def test_reply_answers_its_request_once():
 def test_failures_from_the_broker_name_the_message(kind, data, expected):
     client = associated()
     request = send(client, awaits_reply=True)
-    client.receive_frame(from_broker(PREFIX + kind, data, request), NOW)
+    take(client, from_broker(PREFIX + kind, data, request))
     (failed,) = client.events()
     assert isinstance(failed, RequestFailed)
     assert (failed.id, failed.kind) == (request, expected)
@@ -163,7 +183,7 @@ def test_failures_from_the_broker_name_the_message(kind, data, expected):
 def test_failure_id_is_found_in_the_data_where_no_reply_field_is():
     client = associated()
     request = send(client, awaits_reply=True)
-    client.receive_frame(from_broker(PREFIX + "ttl_expired", {"id": request}), NOW)
+    take(client, from_broker(PREFIX + "ttl_expired", {"id": request}))
     assert client.events()[0].id == request
 
 
@@ -181,7 +201,7 @@ def test_request_without_reply_times_out_with_its_lifetime():
 def test_requests_fail_when_the_wire_is_lost():
     client = associated()
     request = send(client, awaits_reply=True)
-    client.receive_closed(1006, "gone", NOW)
+    client.receive_closed(link_of(client), NOW, 1006, "gone")
     failed = client.events()[0]
     assert (failed.id, failed.kind) == (request, FailureKind.DISCONNECTED)
 
@@ -197,9 +217,9 @@ def test_no_report_is_awaited_that_never_comes(targets):
 def test_destination_report_and_inventory_update():
     client = associated()
     message = send(client, destination_report=True)
-    assert read_v1(client.to_send()[0])[0]["destination_report"] is True
-    client.receive_frame(from_broker(PREFIX + "destination_report", {"id": message, "targets": [OTHER]}), NOW)
-    client.receive_frame(from_broker(PREFIX + "inventory_update", {"changes": [{"client": OTHER, "change": -1}]}), NOW)
+    assert read_v1(frames(client)[0])[0]["destination_report"] is True
+    take(client, from_broker(PREFIX + "destination_report", {"id": message, "targets": [OTHER]}))
+    take(client, from_broker(PREFIX + "inventory_update", {"changes": [{"client": OTHER, "change": -1}]}))
     assert client.events() == [
         DestinationReported(id=message, targets=(OTHER,)),
         InventoryChanged(changes=((OTHER, -1),)),
@@ -208,14 +228,17 @@ def test_destination_report_and_inventory_update():
 
 def test_messages_whose_lifetime_is_over_are_not_handed_on():
     client = associated()
-    client.receive_frame(from_broker("http://example.com/x", 1, sender=OTHER, ttl=-1), NOW)
+    take(client, from_broker("http://example.com/x", 1, sender=OTHER, ttl=-1))
     assert client.events() == []
 
 
 def test_a_broker_that_breaks_the_rules_is_dropped():
     client = associated()
-    client.receive_frame(b"garbage", NOW)
-    assert isinstance(client.events()[0], DropDecided)
+    take(client, b"garbage")
+    assert isinstance(client.events()[0], Disconnected)
+    assert client.to_send() == [CloseLink(f"{ME} 1")]
+    take(client, from_broker("http://example.com/x", 1, sender=OTHER))
+    assert client.events() == [], "its link no longer counts"
 
 
 def test_sending_needs_an_association_and_good_targets():
@@ -228,7 +251,7 @@ def test_sending_needs_an_association_and_good_targets():
 def test_v2_has_one_target_json_data_and_no_report():
     client = associated(2)
     message = send(client)
-    assert json.loads(client.to_send()[0]) == {
+    assert json.loads(frames(client)[0]) == {
         "id": message,
         "message_type": "http://example.com/ping",
         "target": OTHER,
@@ -247,6 +270,6 @@ def test_v2_has_one_target_json_data_and_no_report():
 def test_stopping_wants_no_connection_any_more():
     client = associated()
     client.stop(NOW)
-    client.receive_closed(1000, "", NOW)
+    client.receive_closed(link_of(client), NOW)
     assert client.next_timer() is None
-    assert not [event for event in client.events() if isinstance(event, ConnectDecided)]
+    assert client.to_send() == [CloseLink(f"{ME} 1")]

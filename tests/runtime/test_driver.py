@@ -600,7 +600,7 @@ def test_input_after_the_end_stays_bounded():
 def test_stopped_driver_does_nothing_more():
     bench = Bench()
     bench.core.timer = 2000
-    bench.driver.start()
+    bench.driver.wake()
     bench.turn()
     bench.driver.receive(b"1", "a")
     told = []
@@ -634,7 +634,7 @@ def test_start_sends_what_the_core_has_to_say_already_and_sets_the_timer():
     core.receive_frames([(b"hello", "a", False)], 0)
     core.timer = 1500
     bench = Bench(core, at_once=True)
-    bench.driver.start()
+    bench.driver.wake()
     bench.turn()
     assert bench.transport.frames == [("a", b"hello")]
     bench.clock.advance(1500)
@@ -646,7 +646,7 @@ def test_timer_is_moved_forward_but_not_back():
     bench = Bench(PlainCore(), at_once=True)
     for due in (5000, 3000, 4000):
         bench.core.timer = due
-        bench.driver.start()
+        bench.driver.wake()
         bench.turn()
     assert [timer.when for timer in bench.clock.timers] == [5000, 3000]
     bench.clock.advance(3000)

@@ -197,10 +197,10 @@ def test_whoever_sends_faster_than_the_broker_reads_waits():
                     await boss.send("http://example.com/big", "pcp://nobody/agent", data, ttl_ms=60_000)
 
             sending = asyncio.create_task(send_on())
-            await until(lambda: boss._link.unsent_bytes)
+            await until(lambda: boss._wire.link.unsent_bytes)
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert boss._link.unsent_bytes < 2_000_000
+            assert boss._wire.link.unsent_bytes < 2_000_000
             sending.cancel()
             link.set_reading(True)
             await boss.flush()

@@ -1,15 +1,15 @@
 """A client: a pure state machine on its side of one connection to a broker.
 
-The shell opens a connection when `ConnectDecided` says so and reports what comes of it; the client associates (v1) or
-is associated by its path (v2), keeps track of requests that await a reply, and decides when to try again after the wire
-is gone: a random time up to a bound that doubles (full jitter), so that thousands do not come back at once.
+The client asks for a link, associates on it (v1) or is associated by its path (v2), keeps track of requests that await
+a reply, and decides when to try again after the link is gone: a random time up to a bound that doubles (full jitter),
+so that thousands do not come back at once. Only the latest link counts; what comes by an earlier one is ignored.
 """
 
 from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,14 +17,13 @@ from msgspec import UNSET
 
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.times import time_text
+from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_NORMAL, CloseLink, Frame, LinkId, OpenLink, Outgoing, SendFrames
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,
     ClientEvent,
-    ConnectDecided,
     DestinationReported,
     Disconnected,
-    DropDecided,
     FailureKind,
     Incoming,
     InventoryChanged,
@@ -111,7 +110,9 @@ class Client:
         self._requests: dict[str, int] = {}
         self._deadlines: list[tuple[int, str]] = []
         self._events: list[ClientEvent] = []
-        self._outgoing: list[bytes] = []
+        self._outgoing: list[Outgoing] = []
+        self._link: LinkId = ""
+        self._link_count = 0
 
     # Connection
 
@@ -127,11 +128,12 @@ class Client:
         self.state = ClientState.STOPPED
         self._retry_us = self._association_us = None
         self._fail_all(now)
+        self._close()
 
-    def receive_opened(self, now: int) -> None:
-        """The connection that was wanted is open."""
-        if self.state is not ClientState.CONNECTING:
-            raise LocalProtocolError(f"opened while {self.state.value}")
+    def receive_opened(self, link: LinkId, now: int) -> None:
+        """The link that was asked for is open."""
+        if link != self._link or self.state is not ClientState.CONNECTING:
+            return  # given up in the meantime
         if self.version == 2:
             self._associated()
             return
@@ -141,12 +143,26 @@ class Client:
         # No data chunk: an associate request has none.
         expires = time_text(self._association_us)
         envelope = Envelope(self._association_id, ASSOCIATE_REQUEST, expires, [BROKER_URI], self.uri)
-        self._outgoing.append(encode_frame(envelope))
+        self._put(encode_frame(envelope))
 
-    def receive_closed(self, code: int, detail: str, now: int) -> None:
-        """The wire is gone, or could not be had; another attempt follows after a random time."""
-        if self.state is ClientState.STOPPED:
-            return
+    def receive_closed(self, link: LinkId, now: int, code: int = CLOSE_ABNORMAL, detail: str = "") -> None:
+        """A link is gone, or could not be had; another attempt follows after a random time."""
+        if link == self._link:
+            self._link = ""
+            self._lose(code, detail, now)
+
+    def _drop(self, detail: str, now: int) -> None:
+        """Give up the link, and try again with another."""
+        self._outgoing.clear()
+        self._close()
+        self._lose(CLOSE_NORMAL, detail, now)
+
+    def _close(self) -> None:
+        if self._link:
+            self._outgoing.append(CloseLink(self._link))
+            self._link = ""
+
+    def _lose(self, code: int, detail: str, now: int) -> None:
         options = self._options
         bound_ms = min(options.max_backoff_ms, options.backoff_ms << min(self._attempt, 20))
         delay_us = int(self._random() * bound_ms * 1000)
@@ -154,7 +170,6 @@ class Client:
         self.state = ClientState.WAITING
         self._association_us = None
         self._retry_us = now + delay_us
-        self._outgoing.clear()
         self._fail_all(now)
         self._events.append(Disconnected(code=code, detail=detail, retry_us=self._retry_us))
 
@@ -207,7 +222,7 @@ class Client:
             content = UNSET if data is None else msgspec.Raw(_checked_json(data))
             message = MessageV2(message_id, message_type, targets[0], self.uri, answered, content)
             frame = encode_message(message)
-        self._outgoing.append(frame)
+        self._put(frame)
         if awaits_reply or destination_report:
             self._requests[message_id] = expires_us
             heapq.heappush(self._deadlines, (expires_us, message_id))
@@ -219,16 +234,21 @@ class Client:
 
     # Receiving
 
-    def receive_frame(self, data: bytes, now: int) -> None:
-        """A whole WebSocket message from the broker; one that breaks the rules ends the connection."""
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Whole WebSocket messages from the broker; one that breaks the rules ends the link."""
+        for data, link, _ in frames:
+            if link == self._link:
+                self._receive(data, now)
+
+    def _receive(self, data: bytes, now: int) -> None:
         try:
             incoming = self._decode(data)
             if self.state is ClientState.ASSOCIATING:
-                self._take_association(incoming)
+                self._take_association(incoming, now)
             elif self.state is ClientState.ASSOCIATED:
                 self._take(incoming, now)
         except (RemoteProtocolError, msgspec.MsgspecError, ValueError) as error:
-            self._events.append(DropDecided(detail=f"the broker broke the rules: {error}"))
+            self._drop(f"the broker broke the rules: {error}", now)
 
     def _decode(self, data: bytes) -> Incoming:
         if self.version == 1:
@@ -258,10 +278,10 @@ class Client:
             debug=(),
         )
 
-    def _take_association(self, incoming: Incoming) -> None:
+    def _take_association(self, incoming: Incoming, now: int) -> None:
         if incoming.message_type != ASSOCIATE_RESPONSE:
             if incoming.message_type in _FAILURES:
-                self._refused(f"{incoming.message_type}: {_describe(incoming)}")
+                self._refused(f"{incoming.message_type}: {_describe(incoming)}", now)
             return
         response = msgspec.json.decode(incoming.data or b"", type=AssociateResponse)
         if response.id != self._association_id:
@@ -269,11 +289,11 @@ class Client:
         if response.success:
             self._associated()
         else:
-            self._refused("no reason given" if response.reason is UNSET else response.reason)
+            self._refused("no reason given" if response.reason is UNSET else response.reason, now)
 
-    def _refused(self, detail: str) -> None:
+    def _refused(self, detail: str, now: int) -> None:
         self._events.append(AssociationRefused(detail=detail))
-        self._events.append(DropDecided(detail="the association was refused"))
+        self._drop("the association was refused", now)
 
     def _take(self, incoming: Incoming, now: int) -> None:
         answered = incoming.in_reply_to
@@ -305,10 +325,11 @@ class Client:
         if self._retry_us is not None and self._retry_us <= now and self.state is ClientState.WAITING:
             self._retry_us = None
             self.state = ClientState.CONNECTING
-            self._events.append(ConnectDecided())
+            self._link_count += 1
+            self._link = f"{self.uri} {self._link_count}"
+            self._outgoing.append(OpenLink(self._link, BROKER_URI, self.uri))
         if self._association_us is not None and self._association_us <= now:
-            self._association_us = None
-            self._events.append(DropDecided(detail="no association in time"))
+            self._drop("no association in time", now)
         while self._deadlines and self._deadlines[0][0] <= now:
             message_id = heapq.heappop(self._deadlines)[1]
             if self._requests.pop(message_id, None) is not None:
@@ -336,10 +357,13 @@ class Client:
         events, self._events = self._events, []
         return events
 
-    def to_send(self) -> list[bytes]:
-        """Drain the messages to be written, in order."""
+    def to_send(self) -> list[Outgoing]:
+        """Drain the messages to be written, in order, and the links to be opened and closed."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
+
+    def _put(self, frame: bytes) -> None:
+        self._outgoing.append(SendFrames((self._link,), (frame,)))
 
 
 def _checked_json(data: bytes) -> bytes:

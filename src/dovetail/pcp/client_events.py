@@ -40,18 +40,6 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectDecided:
-    """The shell must try to open a connection now, and report what comes of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropDecided:
-    """The shell must drop the connection, and report that it is closed."""
-
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Associated:
     """The client is known to the broker by its URI; messages may be sent."""
 
@@ -114,9 +102,7 @@ class InventoryChanged:
 
 
 ClientEvent = (
-    ConnectDecided
-    | DropDecided
-    | Associated
+    Associated
     | AssociationRefused
     | Disconnected
     | MessageReceived

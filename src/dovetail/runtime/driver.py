@@ -196,8 +196,8 @@ class Driver(Generic[E]):
         self.failure: Exception | None = None
         """Why the driver stopped for good."""
 
-    def start(self) -> None:
-        """Have the first turn: what the core has to say already is sent, and its timer is set."""
+    def wake(self) -> None:
+        """Have a turn soon, as at the start: what the core has to say already is sent, and its timer is set."""
         if not self._is_awaited:
             self._plan()
 

@@ -22,16 +22,13 @@ from typing import Any, NamedTuple, Self, assert_never
 import msgspec
 
 from dovetail.model.errors import ConnectFailed, DovetailError, NotAllowed, UsageError
-from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_NORMAL
 from dovetail.pcp.client import Client, ClientOptions, ClientState, Submitted
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,
     ClientEvent,
-    ConnectDecided,
     DestinationReported,
     Disconnected,
-    DropDecided,
     FailureKind,
     Incoming,
     InventoryChanged,
@@ -41,16 +38,15 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import (
-    CLOSE_NO_CERTIFICATE,
-    CLOSE_REVOKED,
-    CLOSE_SUPERSEDED,
     INVENTORY_REQUEST,
     InventoryRequest,
     InventoryResponse,
 )
 from dovetail.runtime.acceptor import HandshakeLimits
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.websocket import Limits, Link, LinkHandler, dial
+from dovetail.runtime.loop import settled
+from dovetail.runtime.pcp_wire import ClientWire
+from dovetail.runtime.websocket import Limits
 
 DEFAULT_TTL_MS = 30_000
 MAX_UNREAD_MESSAGES = 10_000
@@ -59,13 +55,6 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
 log = logging.getLogger("dovetail.pcp.client")
-
-_CLOSES = {
-    CLOSE_NO_CERTIFICATE: "does not take a certificate without exactly one common name",
-    CLOSE_REVOKED: "has closed the connection: the certificate is revoked",
-    CLOSE_SUPERSEDED: "has closed the connection: another client associated with the same URI",
-}
-"""What a broker means by these codes."""
 
 
 class PcpRequestError(DovetailError):
@@ -86,7 +75,7 @@ class Posted(NamedTuple):
     reply: asyncio.Future[Incoming]
 
 
-class PcpClient(LinkHandler[None]):
+class PcpClient:
     """A client. Use it as an asynchronous context manager."""
 
     def __init__(
@@ -102,23 +91,15 @@ class PcpClient(LinkHandler[None]):
         if not url.startswith(("ws://", "wss://")):
             raise UsageError(f"{url[:80]!r} is not the address of a broker, expected ws://HOST:PORT/pcp or wss://...")
         self._url = url
-        self._context = context
-        self._server_hostname = server_hostname
         self._options = options or ClientOptions()
         self._core = Client(uri, version, lambda: str(uuid.uuid4()), random.random, self._options)
-        self._is_text = version != 1
-        self._limits = Limits(
+        limits = Limits(
             max_message_bytes=self._options.max_message_bytes,
             max_unsent_bytes=MAX_UNSENT_BYTES,
             handshake=HandshakeLimits(timeout_s=CONNECT_TIMEOUT_S),
             ping_s=PING_INTERVAL_S,
         )
-        self._link: Link | None = None
-        self._is_gone = asyncio.Event()
-        self._is_writable = asyncio.Event()
-        self._is_writable.set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._wire = ClientWire(self._core, url, limits, context, server_hostname)
         self._associated = asyncio.Event()
         self._decided = asyncio.Event()
         """Set by what comes of an attempt: an association, its refusal, or a connection that failed."""
@@ -143,25 +124,19 @@ class PcpClient(LinkHandler[None]):
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._core.start(now_us())
-        self._turn()
+        self._driver = self._wire.drive(self._hear, self._give_up)
+        self._driver.call(self._core.start)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._core.stop(now_us())
-        self._turn()
+        self._driver.call(self._core.stop)
+        with contextlib.suppress(DovetailError):
+            await settled(self._driver)
+        self._driver.stop()
         self._messages.put_nowait(None)
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._connecting is not None:
-            self._connecting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._connecting
-        if self._link is not None:
-            self._link.close(CLOSE_NORMAL)
-            await self._is_gone.wait()
+        await self._wire.close()
 
     # What applications call
 
@@ -304,14 +279,17 @@ class PcpClient(LinkHandler[None]):
 
     async def flush(self) -> None:
         """Wait until what was sent has left this process."""
-        await self._is_writable.wait()
+        await settled(self._driver)
+        await self._wire.is_writable.wait()
 
     # Between the core and the link
 
     async def _wait_ready(self, timeout_s: float) -> None:
         """Wait for the association, and until the kernel takes what was sent before."""
         async with asyncio.timeout(timeout_s):
-            await self._is_writable.wait()
+            if not self._driver.is_idle:
+                await asyncio.sleep(0)  # whoever never waits would never let anything leave
+            await self._wire.is_writable.wait()
             await self.wait_associated()
 
     def _send(
@@ -335,73 +313,21 @@ class PcpClient(LinkHandler[None]):
             destination_report=destination_report,
             awaits_reply=awaits_reply,
         )
-        self._turn()
+        self._driver.wake()
         return submitted
 
-    def _turn(self) -> None:
-        events = self._core.events()
-        for payload in self._core.to_send():
-            if self._link is not None:
-                self._link.send(payload, is_text=self._is_text)
+    def _give_up(self, error: Exception) -> None:
+        """Our own fault: nobody is left waiting."""
+        self._refusal = str(error)
+        self._associated.set()
+        self._decided.set()
+
+    def _hear(self, events: Sequence[ClientEvent]) -> None:
         for event in events:
             self._act(event)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self._core.next_timer()
-        if due is not None:
-            self._timer = self._loop.call_later(max(0, due - now_us()) / 1_000_000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._core.handle_timer(now_us())
-        self._turn()
-
-    def opened(self, link: Link, label: str) -> None:  # noqa: ARG002
-        """The broker took the connection."""
-        self._link = link
-        self._is_gone.clear()
-        self._core.receive_opened(now_us())
-        self._turn()
-
-    def frame(self, data: bytes, link: None, is_text: bool) -> None:  # noqa: ARG002
-        """A message came."""
-        self._core.receive_frame(data, now_us())
-        self._turn()
-
-    def paused(self, link: None) -> None:  # noqa: ARG002
-        """The kernel takes no more: whoever sends waits."""
-        self._is_writable.clear()
-
-    def resumed(self, link: None) -> None:  # noqa: ARG002
-        """The kernel has taken everything."""
-        self._is_writable.set()
-
-    def closed(self, link: None, code: int) -> None:  # noqa: ARG002
-        """The connection is gone."""
-        self._link = None
-        self._is_gone.set()
-        self._is_writable.set()
-        self._core.receive_closed(code, _CLOSES.get(code, f"closed the connection with code {code}"), now_us())
-        self._turn()
-
-    async def _connect(self) -> None:
-        try:
-            await dial(
-                self, self._url, None, tls=self._context, limits=self._limits, server_hostname=self._server_hostname
-            )
-        except ConnectFailed as error:
-            self._core.receive_closed(CLOSE_ABNORMAL, error.reason, now_us())
-            self._turn()
 
     def _act(self, event: ClientEvent) -> None:
         match event:
-            case ConnectDecided():
-                self._connecting = self._loop.create_task(self._connect())
-            case DropDecided(detail=detail):
-                log.info("%s drops its connection: %s", self.uri, detail)
-                if self._link is not None:
-                    self._link.close(CLOSE_NORMAL)
             case Associated():
                 log.info("%s is associated", self.uri)
                 self._refusal = self.trouble = None

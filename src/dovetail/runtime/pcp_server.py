@@ -123,7 +123,7 @@ class PcpServer(LinkHandler[LinkId]):
             ),
             memory=self.memory,
         )
-        self.driver.start()
+        self.driver.wake()
         self.metrics.registry.register(LinkCollector(self._acceptor, self.memory))
         self.port = self._acceptor.port
         scheme = "ws" if settings.insecure_plain else "wss"

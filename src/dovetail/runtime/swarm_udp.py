@@ -113,7 +113,7 @@ class SwarmUdp:
             max_inbox_bytes=MAX_INBOX_BYTES,
         )
         self.set_reading(True)
-        self.driver.start()
+        self.driver.wake()
         return [format_endpoint(each.getsockname()) for each in self._sockets.values()]
 
     async def stop(self) -> None:

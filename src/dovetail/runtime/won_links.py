@@ -86,7 +86,7 @@ class WonLinks(LinkHandler[LinkId]):
 
     def start(self) -> None:
         """Begin to journal and send; whatever the core has to say already goes first."""
-        self.driver.start()
+        self.driver.wake()
 
     async def stop(self) -> None:
         """Journal and send what came, then close all links; what the journal has no room for is dropped."""

@@ -16,7 +16,7 @@ from dovetail.model.address import Address
 from dovetail.model.hop import Hop, Stage
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.client import Client, ClientOptions, ClientState
-from dovetail.pcp.client_events import ConnectDecided, DropDecided, MessageReceived
+from dovetail.pcp.client_events import MessageReceived
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
@@ -126,9 +126,6 @@ class ClientPlace:
         self.client = Client(client_uri(boot.place), 1, _make_ids(boot), boot.random.random, _OPTIONS)
         self._place = boot.place
         self._got = got
-        self._stream = ""
-        self._opened = 0
-        self._outgoing: list[Outgoing] = []
         self.client.start(boot.now)
 
     def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
@@ -138,18 +135,15 @@ class ClientPlace:
     def receive_opened(self, stream: str, peer: str, now: int) -> None:
         """The connection is open."""
         del peer
-        if stream == self._stream:
-            self.client.receive_opened(now)
+        self.client.receive_opened(stream, now)
 
     def receive_frame(self, data: bytes, stream: str, now: int) -> None:
         """A frame came."""
-        if stream == self._stream:
-            self.client.receive_frame(data, now)
+        self.client.receive_frames([(data, stream, False)], now)
 
     def receive_closed(self, stream: str, code: int, now: int) -> None:
         """The connection ended."""
-        if stream == self._stream:
-            self.client.receive_closed(code, "closed", now)
+        self.client.receive_closed(stream, now, code, "closed")
 
     def handle_timer(self, now: int) -> None:
         """Do what is due."""
@@ -163,12 +157,6 @@ class ClientPlace:
         """Nothing that is journaled; what the client decided is for `to_send`."""
         for event in self.client.events():
             match event:
-                case ConnectDecided():
-                    self._opened += 1
-                    self._stream = f"{self._place}-{self._opened}"
-                    self._outgoing.append(OpenStream(self._stream, BROKER, self._place))
-                case DropDecided():
-                    self._outgoing.append(CloseStream(self._stream, abort=True))
                 case MessageReceived():
                     self._got.append((event.message.id, self.client.uri))
                 case _:
@@ -177,8 +165,15 @@ class ClientPlace:
 
     def to_send(self) -> Sequence[Outgoing]:
         """Connections and frames."""
-        outgoing = [*self._outgoing, *(Frame(self._stream, payload) for payload in self.client.to_send())]
-        self._outgoing = []
+        outgoing: list[Outgoing] = []
+        for item in self.client.to_send():
+            match item:
+                case wire.OpenLink():
+                    outgoing.append(OpenStream(item.link, BROKER, self._place))
+                case wire.CloseLink():
+                    outgoing.append(CloseStream(item.link, abort=True))
+                case wire.SendFrames((link,), (data,)):
+                    outgoing.append(Frame(link, data))
         return outgoing
 
 
