@@ -33,6 +33,7 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.layout import encode_runs, pack_names
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import address_of
+from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation, Stage
 from dovetail.tlog.keys import Signer
 
@@ -159,9 +160,20 @@ def measure_callers(directory: Path, seconds: float, signer: Signer) -> dict[str
     options = JournalOptions(checkpoint_interval_s=3600)
     floor, journal = Meter(GROUPS), Meter(GROUPS)
 
+    async def append(shared: Journal, observations: list[Observation]) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[JournalError | None] = loop.create_future()
+
+        def tell(error: JournalError | None) -> None:
+            loop.call_soon_threadsafe(done.set_result, error)
+
+        shared.commit(observations, tell)
+        if (error := await done) is not None:
+            raise error
+
     async def call(shared: Journal, groups: Iterator[list[Observation]]) -> None:
         for observations in groups:
-            await shared.append_async(observations)
+            await append(shared, observations)
 
     async def call_all(shared: Journal, groups: Iterator[list[Observation]]) -> None:
         await asyncio.gather(*[call(shared, groups) for _ in range(CALLERS)])
@@ -215,7 +227,7 @@ def measure_hot_path(directory: Path, signer: Signer) -> float:
         for number in range(_HOT_FAN_OUTS):
             batch = fan_out()
             start = time.thread_time()
-            journal.write(batch)
+            journal.commit(batch, lambda _: None)
             cpu += time.thread_time() - start
             hops += 1001
             if number % 50 == 0:

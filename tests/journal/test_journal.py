@@ -16,7 +16,7 @@ from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import Address, address_of
-from dovetail.model.errors import JournalBusy, JournalError, JournalFull, JournalLocked
+from dovetail.model.errors import JournalError, JournalFull, JournalLocked
 from dovetail.model.hop import Observation, Stage
 from journal.fault_vfs import Disk
 from journal.worlds import SERVER, SIGNER, observe, open_writer
@@ -61,6 +61,20 @@ def test_many_threads_share_commits_and_nothing_is_lost_or_doubled(tmp_path):
     assert verify_journal(tmp_path / "a.journal").is_intact
 
 
+def write_soon(journal, observations):
+    """Append without waiting for it."""
+    journal.commit(observations, lambda _: None)
+
+
+async def committed(journal, observations):
+    """Commit as a server does; raises the error."""
+    done = asyncio.get_running_loop().create_future()
+    tell = done.get_loop().call_soon_threadsafe
+    journal.commit(observations, lambda error: tell(done.set_result, error))
+    if (error := await done) is not None:
+        raise error
+
+
 def test_tasks_of_an_event_loop_share_commits_and_the_loop_is_not_blocked(tmp_path):
     async def main():
         ticks = 0
@@ -72,27 +86,15 @@ def test_tasks_of_an_event_loop_share_commits_and_the_loop_is_not_blocked(tmp_pa
                 await asyncio.sleep(0)
 
         ticking = asyncio.create_task(tick())
-        sizes = await asyncio.gather(*(journal.append_async([observe(b"%d" % i)]) for i in range(500)))
+        await asyncio.gather(*(committed(journal, [observe(b"%d" % i)]) for i in range(500)))
         ticking.cancel()
-        return ticks, sizes
+        return ticks
 
     with open_journal(tmp_path / "a.journal") as journal:
-        ticks, sizes = asyncio.run(main())
-        assert max(sizes) == journal.size == 500
+        ticks = asyncio.run(main())
+        assert journal.size == 500
     assert ticks > 3
     assert commits_of(tmp_path / "a.journal") <= 50
-
-
-def test_a_cancelled_caller_does_not_disturb_the_others(tmp_path):
-    async def main():
-        first = asyncio.create_task(journal.append_async([observe(b"cancelled")]))
-        await asyncio.sleep(0)
-        first.cancel()
-        await journal.append_async([observe(b"other")])
-
-    with open_journal(tmp_path / "a.journal") as journal:
-        asyncio.run(main())
-        assert {hop.raw for hop in journal.hops()} == {b"cancelled", b"other"}
 
 
 def test_one_callers_impossible_observation_fails_alone(tmp_path):
@@ -100,9 +102,9 @@ def test_one_callers_impossible_observation_fails_alone(tmp_path):
 
     async def main():
         return await asyncio.gather(
-            journal.append_async([observe(b"1")]),
-            journal.append_async([bad]),
-            journal.append_async([observe(b"2")]),
+            committed(journal, [observe(b"1")]),
+            committed(journal, [bad]),
+            committed(journal, [observe(b"2")]),
             return_exceptions=True,
         )
 
@@ -116,7 +118,7 @@ def test_one_callers_impossible_observation_fails_alone(tmp_path):
 def test_relaxed_writes_gather_into_few_commits_and_flush_makes_them_durable(tmp_path):
     with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=50) as journal:
         for i in range(1000):
-            journal.write([observe(b"%d" % i)])
+            write_soon(journal, [observe(b"%d" % i)])
         assert journal.flush() == 1000
         assert journal.queue_bytes == 0
     assert commits_of(tmp_path / "a.journal") < 50
@@ -125,7 +127,7 @@ def test_relaxed_writes_gather_into_few_commits_and_flush_makes_them_durable(tmp
 
 def test_relaxed_writes_are_committed_without_anybody_waiting(tmp_path):
     with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=5) as journal:
-        journal.write([observe(b"1")])
+        write_soon(journal, [observe(b"1")])
         deadline = time.monotonic() + 5
         while journal.size == 0 and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -162,7 +164,7 @@ def test_what_nobody_waits_for_is_kept_over_a_full_disk(tmp_path, caplog):
     caplog.set_level(logging.CRITICAL)
     journal, make_room = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
     with journal:
-        journal.write([observe(b"x" * 100_000)])
+        write_soon(journal, [observe(b"x" * 100_000)])
         time.sleep(0.05)
         assert journal.size == 0
         make_room()
@@ -178,18 +180,20 @@ def test_the_queue_is_bounded(tmp_path, caplog):
         tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1, max_queue_bytes=250_000
     )
     with journal:
-        with pytest.raises(JournalBusy, match="at most 250000 may"):  # noqa: PT012
-            for i in range(10):
-                journal.write([observe(b"%d" % i * 100_000)])
-        assert journal.queue_bytes <= 250_000
+        told = []
+        for i in range(3):
+            journal.commit([observe(b"%d" % i * 100_000)], told.append)
+        assert told == [None, None], "the third is told when there is room"
         make_room()
+        journal.flush()
+        assert told == [None, None, None]
 
 
 def test_a_rush_is_committed_in_groups_of_bounded_size(tmp_path):
     message_bytes = MAX_GROUP_BYTES // 10
     with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=2000) as journal:
         for i in range(50):
-            journal.write([observe(b"%02d" % i * (message_bytes // 2))])
+            write_soon(journal, [observe(b"%02d" % i * (message_bytes // 2))])
         assert journal.flush() == 50, "flush waits for all that was queued before it, however many groups it is"
         groups = [commit.body_bytes for commit in journal.reader.commits()]
         assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(50)]
@@ -203,7 +207,7 @@ def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
     journal, make_room = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
     with journal:
         for i in range(30):
-            journal.write([observe(b"%02d" % i * (MAX_GROUP_BYTES // 20))])
+            write_soon(journal, [observe(b"%02d" % i * (MAX_GROUP_BYTES // 20))])
         with pytest.raises(JournalFull, match="bytes wait for it"):
             journal.flush()
         make_room()
@@ -363,13 +367,15 @@ def test_after_a_failure_of_the_disk_everybody_is_refused_and_the_loss_is_told_o
     with journal:
         assert journal.append([observe(b"kept")]) == 1
         disk.fail_at = len(disk.log)
-        journal.write([observe(b"lost")])
+        write_soon(journal, [observe(b"lost")])
         deadline = time.monotonic() + 5
         while writer.broken is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        for append in (journal.write, journal.append):
-            with pytest.raises(JournalError, match=r"a\.journal"):
-                append([observe(b"refused")])
+        told = []
+        journal.commit([observe(b"refused")], told.append)
+        assert told == [writer.broken]
+        with pytest.raises(JournalError, match=r"a\.journal"):
+            journal.append([observe(b"refused")])
     assert len([record for record in caplog.records if "1 appends not written" in record.getMessage()]) == 1
     with open_journal(tmp_path / "a.journal") as journal:
         assert [hop.raw for hop in journal.hops()][:1] == [b"kept"]
@@ -397,9 +403,9 @@ def test_what_was_queued_while_the_disk_failed_is_told_with_the_rest(tmp_path, c
         assert journal.append([observe(b"kept")]) == 1
         monkeypatch.setattr(JournalWriter, "commit", commit_later)
         disk.fail_at = len(disk.log)
-        journal.write([observe(b"lost")])
+        write_soon(journal, [observe(b"lost")])
         assert began.wait(5)
-        journal.write([observe(b"meanwhile")])
+        write_soon(journal, [observe(b"meanwhile")])
         late.start()
         may_fail.set()
         late.join(5)
@@ -412,7 +418,7 @@ def test_what_was_queued_while_the_disk_failed_is_told_with_the_rest(tmp_path, c
 def test_closing_on_a_full_disk_ends_and_says_what_was_not_written(tmp_path, caplog):
     journal, _ = stalled(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=1)
     for i in range(30):
-        journal.write([observe(b"%02d" % i * (MAX_GROUP_BYTES // 20))])
+        write_soon(journal, [observe(b"%02d" % i * (MAX_GROUP_BYTES // 20))])
     journal.close()
     told = [record.args[1] for record in caplog.records if "could not be written at closing" in record.msg]
     assert sum(told) == 30
@@ -466,8 +472,9 @@ def test_a_closed_journal_refuses(tmp_path):
     journal.close()
     with pytest.raises(JournalError, match="closed"):
         journal.append([observe(b"1")])
-    with pytest.raises(JournalError, match="closed"):
-        journal.write([observe(b"1")])
+    told = []
+    journal.commit([observe(b"1")], told.append)
+    assert "closed" in str(told[0])
     with pytest.raises(JournalError, match="closed"):
         journal.flush()
 

@@ -8,21 +8,20 @@ callers there are. A commit is the unit in which a journal is read and proven: t
 The writer hashes what it has committed after it has woken those who waited for it. A second thread has a checkpoint
 signed every few seconds.
 
-    durability  `append` returns           killed process loses   power cut loses
+    durability  `commit` calls back        killed process loses   power cut loses
     full        after the fsync            nothing acknowledged   nothing acknowledged
-    relaxed     after the write            at most what `write` queued in the last `relaxed_flush_ms`
+    relaxed     at once                    at most the last `relaxed_flush_ms`
                                                                   at most the last `relaxed_sync_s`
 
-`commit` is for drivers: it never waits, and calls back. While the disk is full, or another process holds the file, the
-writer tries again until it can write; `stalled` says why it waits. Any other failure of the disk, or the file having
-been removed or replaced, is the end of this journal: from then on everybody is refused until it is opened again, and
-`on_failure` is told, since with relaxed durability nobody may be waiting. The queue is bounded by bytes.
+`commit` is for servers: it never waits, and calls back. `append` is for tools: it waits. While the disk is full, or
+another process holds the file, the writer tries again until it can write; `stalled` says why it waits. Any other
+failure of the disk, or the file having been removed or replaced, is the end of this journal: from then on everybody is
+refused until it is opened again, and `on_failure` is told, since with relaxed durability nobody may be waiting. The
+queue is bounded by bytes.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -39,7 +38,7 @@ from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
 from dovetail.model.address import Address
 from dovetail.model.durations import Durations
-from dovetail.model.errors import DovetailError, JournalBusy, JournalError, JournalFull, JournalLocked
+from dovetail.model.errors import DovetailError, JournalError, JournalFull, JournalLocked
 from dovetail.model.hop import Hop, Observation
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Signer
@@ -63,38 +62,24 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Waiter:
-    """Somebody who is told when hops are durable, or why they are not."""
+    """A thread that waits until hops are durable, and wants to know if there is no room now."""
 
-    __slots__ = ("_error", "_event", "_future", "_size", "loop")
+    __slots__ = ("_done", "_error", "_size")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        self.loop = loop
-        self._future: asyncio.Future[int] | None = loop.create_future() if loop else None
-        self._event = None if loop else threading.Event()
+    def __init__(self) -> None:
+        self._done = threading.Event()
         self._size = 0
         self._error: DovetailError | None = None
 
     def finish(self, size: int, error: DovetailError | None) -> None:
         self._size, self._error = size, error
-        if self._event is not None:
-            self._event.set()
-        elif self._future is not None and not self._future.done():
-            if error is None:
-                self._future.set_result(size)
-            else:
-                self._future.set_exception(error)
+        self._done.set()
 
     def wait(self) -> int:
-        assert self._event is not None
-        self._event.wait()
+        self._done.wait()
         if self._error is not None:
             raise self._error
         return self._size
-
-    async def wait_async(self) -> int:
-        assert self._future is not None
-        # a caller that is cancelled no longer hears of it; its hops are committed all the same
-        return await self._future
 
 
 Done = Callable[[JournalError | None], None]
@@ -103,7 +88,7 @@ _Job = Callable[[JournalWriter], None]
 
 
 class Journal:
-    """A journal open for writing. Safe to use from any thread and any event loop."""
+    """A journal open for writing. Safe to use from any thread."""
 
     def __init__(self, writer: JournalWriter, options: JournalOptions) -> None:
         self.path = writer.path
@@ -170,27 +155,14 @@ class Journal:
 
         Raises JournalFull where there is no room: nothing was appended, and the call can be repeated.
         """
-        waiter = _Waiter(None)
-        self._put(observations, waiter, wait=True)
+        waiter, cost = _Waiter(), _cost_of(observations)
+        with self._lock:
+            self._room.wait_for(lambda: self._is_closing or not self._is_full(cost))
+            refusal = self._refusal()
+            if refusal is not None:
+                raise refusal
+            self._enqueue(observations, waiter, cost)
         return waiter.wait()
-
-    async def append_async(self, observations: Sequence[Observation]) -> int:
-        """Append and wait, without blocking the event loop, until it is durable; returns the journal's size.
-
-        At the queue's bound it raises JournalBusy instead of waiting. Safe to cancel: the hops are appended all the
-        same.
-        """
-        waiter = _Waiter(asyncio.get_running_loop())
-        self._put(observations, waiter, wait=False)
-        return await waiter.wait_async()
-
-    def write(self, observations: Sequence[Observation]) -> None:
-        """Append soon, without waiting; JournalBusy at the queue's bound. A full disk is logged, and tried again.
-
-        Where the disk fails otherwise, what was queued is lost, as far as this durability allows, and the next call
-        raises why.
-        """
-        self._put(observations, None, wait=False)
 
     def flush(self) -> int:
         """Wait until all that was queued before is durable; returns the journal's size.
@@ -208,7 +180,7 @@ class Journal:
 
     def call(self, job: Callable[[JournalWriter], object]) -> None:
         """Run `job` between two commits, with the writer to itself; waits for it. For checkpoints and purging."""
-        waiter = _Waiter(None)
+        waiter = _Waiter()
 
         def run(writer: JournalWriter) -> None:
             try:
@@ -303,19 +275,6 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _put(self, observations: Sequence[Observation], waiter: _Waiter | None, *, wait: bool) -> None:
-        cost = _cost_of(observations)
-        with self._lock:
-            while self._is_full(cost) and not self._is_closing:
-                if not wait:
-                    limit = self._options.max_queue_bytes
-                    raise JournalBusy(f"{self._queue_bytes} bytes wait for {self.path}, at most {limit} may")
-                self._room.wait()
-            refusal = self._refusal()
-            if refusal is not None:
-                raise refusal
-            self._enqueue(observations, waiter, cost)
 
     def _is_full(self, cost: int) -> bool:
         """Whether the queue has no room for so much; a single append larger than the bound still passes, alone."""
@@ -471,22 +430,9 @@ def _cost_of(observations: Sequence[Observation]) -> int:
 
 
 def _finish(items: list[_Item], size: int, error: JournalError | None) -> None:
-    """Tell all who wait; those in an event loop by one call for each loop."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Waiter]] = {}
+    """Tell all who wait."""
     for _, waiter, _ in items:
-        if not isinstance(waiter, _Waiter):
-            if waiter is not None:
-                waiter(error)
-        elif waiter.loop is None:
+        if isinstance(waiter, _Waiter):
             waiter.finish(size, error)
-        else:
-            loops.setdefault(waiter.loop, []).append(waiter)
-    for loop, members in loops.items():
-        # the loop may be gone by now; nobody is left to be told then
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_finish_in_loop, members, size, error)
-
-
-def _finish_in_loop(waiters: list[_Waiter], size: int, error: DovetailError | None) -> None:
-    for waiter in waiters:
-        waiter.finish(size, error)
+        elif waiter is not None:
+            waiter(error)

@@ -5,7 +5,6 @@
       RemoteProtocolError    the peer broke the rules; caught inside the core, surfaces as a `rejected` hop
       JournalError           the journal cannot do what was asked
         JournalFull          no room on the disk, nothing of this append was acknowledged; retriable
-        JournalBusy          the append queue is at its bound; retriable
         JournalLocked        another process writes this journal
         JournalDamaged       bytes on disk cannot be read or believed; names the range
         JournalRolledBack    it is shorter than, or differs from, what it is known to have held
@@ -59,12 +58,6 @@ class JournalError(DovetailError):
 
 class JournalFull(JournalError):
     """No room on the disk: nothing of this append was acknowledged; try again when there is room."""
-
-    retriable = True
-
-
-class JournalBusy(JournalError):
-    """The append queue is at its bound: the disk is slower than the callers; try again."""
 
     retriable = True
 
