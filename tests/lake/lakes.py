@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dovetail.lake.layout import manifest_prefix
 from dovetail.lake.manifest import Manifest
-from dovetail.lake.snapshot import choose, manifest_keys, read_manifest, snapshot
+from dovetail.lake.rollup import read_manifest
+from dovetail.lake.snapshot import choose, manifest_keys, snapshot
 from dovetail.lake.store import LocalStore
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import os
-import shutil
 import tarfile
 import time
-import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,8 +19,9 @@ from dovetail.lake.layout import INDEXES, RETAINED, manifest_prefix
 from dovetail.lake.reader import open_lake
 from dovetail.lake.retain import ORPHAN_AGE_S, announced_keys, sweep
 from dovetail.lake.snapshot import snapshot
-from dovetail.lake.store import SCRATCH, LocalStore
+from dovetail.lake.store import SCRATCH, LocalStore, Store
 from dovetail.model.errors import UsageError
+from lake.dying_store import Killed, die
 from lake.lakes import files_in, manifest_file, manifest_files, manifests_of
 from lake.test_lake_snapshot import VECTOR
 
@@ -38,7 +36,7 @@ def quiet_lake(root: Path, parts: int = 3) -> Path:
     return write_lake(root, *({BROKER: world} for world in worlds))
 
 
-def compact(lake: Path | LocalStore, **options):
+def compact(lake: Path | Store, **options):
     store = LocalStore(lake) if isinstance(lake, Path) else lake
     return Compaction(store=store, **({"before": T0 + 2 * DAY} | options)).run()
 
@@ -249,86 +247,8 @@ def test_a_date_is_the_beginning_of_its_day_in_utc():
 # interrupted
 
 
-class Killed(BaseException):
-    """The process ended here."""
-
-
-class Dying(LocalStore):
-    """Dies at one call: before it, or after its effect. From then on nothing works, not even cleaning up."""
-
-    calls = 0
-    dies_at = -1
-    is_after = False
-
-    def _count(self, act):
-        cls = type(self)
-        cls.calls += 1
-        if cls.calls > cls.dies_at >= 0 or (cls.calls == cls.dies_at and not cls.is_after):
-            raise Killed
-        result = act()
-        if cls.calls == cls.dies_at:
-            raise Killed
-        return result
-
-    @contextlib.contextmanager
-    def scratch(self):
-        directory = self.root / SCRATCH / str(uuid.uuid4())
-        directory.mkdir(parents=True)
-        yield directory
-        shutil.rmtree(directory)
-
-    def put_file(self, key, path):
-        return self._count(lambda: super(Dying, self).put_file(key, path))
-
-    def create(self, key, data):
-        return self._count(lambda: super(Dying, self).create(key, data))
-
-    def get(self, key, start=0, length=None):
-        return self._count(lambda: super(Dying, self).get(key, start, length))
-
-    def list(self, prefix=""):
-        return iter(self._count(lambda: list(super(Dying, self).list(prefix))))
-
-    def delete(self, keys):
-        return self._count(lambda: super(Dying, self).delete(list(keys)))
-
-    def open(self, key):
-        return self._count(lambda: super(Dying, self).open(key))
-
-
-def die(act, call: int, *, is_after: bool) -> bool:
-    """Run until this call to the store; False where it ended before."""
-    Dying.calls, Dying.dies_at, Dying.is_after = 0, call, is_after
-    try:
-        act()
-    except Killed:
-        return True
-    return False
-
-
 def crash(lake: Path, call: int, *, is_after: bool = False, **options) -> bool:
-    return die(lambda: compact(Dying(lake), **options), call, is_after=is_after)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-def test_a_sealing_killed_at_any_call_leaves_the_old_or_the_new(tmp_path, is_after):
-    from dovetail.lake.seal import seal_journal
-
-    for call in range(1, 100):
-        root = tmp_path / str(call)
-        lake = quiet_lake(root, 1)
-        append_and_seal(root, tmp_path / "elsewhere" / str(call), BROKER, quiet_pcp(3, T0_US + 9 * SECOND, 50))
-        (journal,) = root.glob("*.journal")
-        is_killed = die(lambda: seal_journal(journal, Dying(lake)), call, is_after=is_after)  # noqa: B023
-        assert len(manifests_of(lake)) in ((1, 2) if is_killed else (2,))
-        seal_journal(journal, LocalStore(lake))
-        assert len(rows_of(lake)) == 12
-        assert [manifest.number for manifest in manifests_of(lake)] == [0, 1]
-        assert files_in(lake) == announced(lake), "the same hops are sealed under the same names"
-        if not is_killed:
-            break
-    assert call > 5
+    return die(LocalStore(lake), lambda store: compact(store, **options), call, is_after=is_after)
 
 
 @pytest.mark.exhaustive

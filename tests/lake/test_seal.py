@@ -14,9 +14,9 @@ from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.lake.layout import manifest_key, server_slug
+from dovetail.lake.rollup import read_manifest
 from dovetail.lake.rows import LAKE_SCHEMA
 from dovetail.lake.seal import seal_journal
-from dovetail.lake.snapshot import read_manifest
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.errors import JournalDamaged, JournalLocked, JournalRolledBack

@@ -122,7 +122,7 @@ def with_trial(monkeypatch):
 def test_an_empty_file_is_all_defaults(load, tmp_path):
     loaded = load("")
     assert loaded.config.journal.durability == "full"
-    assert loaded.config.lake.directory == tmp_path / "lake"
+    assert loaded.config.lake.directory == str(tmp_path / "lake")
     assert {setting.source for setting in loaded.settings} == {"default"}
 
 
@@ -136,7 +136,7 @@ def test_paths_are_meant_from_the_file_or_in_variables_from_here(load, tmp_path,
     monkeypatch.chdir(tmp_path / "cwd")
     loaded = load('[journal]\ndirectory = "j"\n[keys]\ndirectory = "/etc/keys"', DOVETAIL_LAKE__DIRECTORY="l")
     assert loaded.config.journal.directory == tmp_path / "j"
-    assert loaded.config.lake.directory == tmp_path / "cwd" / "l"
+    assert loaded.config.lake.directory == str(tmp_path / "cwd" / "l")
     assert loaded.config.keys.directory == Path("/etc/keys")
 
 
@@ -147,8 +147,8 @@ def test_paths_are_meant_from_the_file_or_in_variables_from_here(load, tmp_path,
         ("[lake]\ntarget_file_mb = 32", "lake.target_file_mb = 32: must be a whole number from 64 to 256"),
         ("[lake]\ntarget_file_mb = 64.5", "lake.target_file_mb = 64.5: must be a whole number from 64 to 256"),
         ("[lake]\ntarget_file_mb = true", "lake.target_file_mb = true: must be a whole number from 64 to 256"),
-        ("[lake]\ndirectory = 3", "lake.directory = 3: must be a path"),
-        ('[lake]\ndirectory = ""', 'lake.directory = "": must be a path'),
+        ("[lake]\ndirectory = 3", "lake.directory = 3: must be a path, or s3://bucket/prefix"),
+        ('[lake]\ndirectory = ""', 'lake.directory = "": must be a path, or s3://bucket/prefix'),
         ("[journal]\nrelaxed_sync_s = nan", "journal.relaxed_sync_s = nan: must be a number from 0.1 to 60"),
         ("[journal]\nrelaxed_sync_s = inf", "journal.relaxed_sync_s = inf: must be a number from 0.1 to 60"),
         ("lake = 3", "lake = 3: must be a table"),

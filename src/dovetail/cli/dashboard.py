@@ -17,7 +17,8 @@ def dashboard(
         typer.Option("--journals", help="A journal or a folder of them; repeatable.", metavar="DIR|FILE"),
     ] = None,
     lake: Annotated[
-        Path | None, typer.Option("--lake", help="A lake, for servers whose journal is not here.", metavar="DIR")
+        str | None,
+        typer.Option("--lake", help="A lake, for servers whose journal is not here.", metavar="DIR|s3://..."),
     ] = None,
     tables: Annotated[
         Path | None, typer.Option("--tables", help="Where the audit writes its tables.", metavar="DIR")

@@ -183,7 +183,7 @@ def checkpoint(path: OneJournal, key: KeyFile = None) -> None:
 @app.command()
 def seal(
     paths: Journals,
-    lake: Annotated[Path, typer.Option(help="The lake's directory.", metavar="DIR")] = Path("lake"),
+    lake: Annotated[str, typer.Option(help="The lake's directory or URL.", metavar="DIR|s3://...")] = "lake",
     key: KeyFile = None,
     target_mb: Annotated[int, typer.Option(help="Target file size in MiB.", min=1, max=1024)] = 128,
     as_json: AsJson = False,
@@ -191,15 +191,15 @@ def seal(
     """Write signed hops that are not sealed yet to Parquet in the lake. Sealing again adds only new hops."""
     from dovetail.cli.output import print_rows
     from dovetail.cli.progress import Bar
+    from dovetail.lake.location import open_store
     from dovetail.lake.seal import seal_journal
-    from dovetail.lake.store import LocalStore
 
     rows = []
     for path in _find(paths):
         if key is not None:
             _sign(path, key)
         with Bar(f"seal {path.name}", "hops") as bar:
-            manifest = seal_journal(path, LocalStore(lake), target_bytes=target_mb << 20, progress=bar.update)
+            manifest = seal_journal(path, open_store(lake), target_bytes=target_mb << 20, progress=bar.update)
         rows.append(
             {
                 "path": str(path),
@@ -221,8 +221,10 @@ def purge(
         typer.Option(help="Purge messages that expired before this time (not in the future).", metavar="TIME"),
     ] = None,
     lake: Annotated[
-        Path | None,
-        typer.Option(help="Purge only messages that are sealed in this lake.", metavar="DIR", show_default=False),
+        str | None,
+        typer.Option(
+            help="Purge only messages that are sealed in this lake.", metavar="DIR|s3://...", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -230,8 +232,8 @@ def purge(
     from dovetail.cli.output import print_record
     from dovetail.journal.purge import purge_step
     from dovetail.journal.writer import JournalWriter
+    from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import read_head
-    from dovetail.lake.store import LocalStore
     from dovetail.model.errors import UsageError
     from dovetail.runtime.clock import now_us
 
@@ -242,7 +244,7 @@ def purge(
     signer = _load_signer(key)
     sealed = None
     if lake is not None:
-        sealed = read_head(LocalStore(lake), signer.name).end
+        sealed = read_head(open_store(lake), signer.name).end
     purged = 0
     with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
         writer.checkpoint()

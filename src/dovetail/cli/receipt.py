@@ -35,7 +35,7 @@ Trust = Annotated[
 Journals = Annotated[
     list[Path] | None, typer.Option("--journal", help="A journal; repeatable.", metavar="FILE", show_default=False)
 ]
-Lake = Annotated[Path | None, typer.Option("--lake", help="A lake of sealed journals.", metavar="DIR")]
+Lake = Annotated[str | None, typer.Option("--lake", help="A lake of sealed journals.", metavar="DIR|s3://...")]
 Date = Annotated[str | None, typer.Option("--date", help="Search the lake only on this UTC day.", metavar="YYYY-MM-DD")]
 Cosigned = Annotated[
     list[Path] | None,

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @contextlib.contextmanager
-def open_sources(journals: Sequence[Path] | None, lake: Path | None, date: str | None) -> Iterator[list[HopSource]]:
+def open_sources(journals: Sequence[Path] | None, lake: str | None, date: str | None) -> Iterator[list[HopSource]]:
     """The journals and the servers of the lake; a server that is in both counts by its journal."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt import sources

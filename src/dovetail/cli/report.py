@@ -20,8 +20,10 @@ def report(
         int, typer.Option(min=0, max=1_000_000, help="Maximum number of findings on the page, worst first.")
     ] = 100_000,
     lake: Annotated[
-        Path | None,
-        typer.Option("--lake", help="Build receipts from this lake; without it from the audited one.", metavar="DIR"),
+        str | None,
+        typer.Option(
+            "--lake", help="Build receipts from this lake; without it from the audited one.", metavar="DIR|s3://..."
+        ),
     ] = None,
     journal: Annotated[
         list[Path] | None,
@@ -41,10 +43,11 @@ def report(
     source = Tables.open(tables)
     numbers = take_numbers(source)
     if out is not None:
+        from dovetail.lake.location import is_url
         from dovetail.report.page import write_page
         from dovetail.report.receipts import Origins
 
-        audited = Path(numbers.lake) if numbers.lake and Path(numbers.lake).is_dir() else None
+        audited = numbers.lake if is_url(numbers.lake) or Path(numbers.lake or "/dev/null").is_dir() else None
         origins = Origins(journals=journal or (), lake=lake or audited)
         size = write_page(
             source, numbers, out, max_findings=max_findings, origins=origins if with_receipts and origins else None

@@ -131,14 +131,16 @@ def _follow(site: Site) -> None:
     """The audit, as `audit follow` does it; the agreements of the site's swarms lie beside its tables."""
     from dovetail.cli.audit import follow
     from dovetail.lake.layout import MANIFESTS
+    from dovetail.lake.location import local_directory
     from dovetail.site.servers import write_agreements
 
     config = site.config
-    (config.lake.directory / MANIFESTS).mkdir(parents=True, exist_ok=True)
-    _print_ready({"lake": str(config.lake.directory), "tables": str(config.audit.directory)})
+    if (directory := local_directory(config.lake.directory)) is not None:
+        (directory / MANIFESTS).mkdir(parents=True, exist_ok=True)
+    _print_ready({"lake": config.lake.directory, "tables": str(config.audit.directory)})
     _interrupt_on_sigterm()
     follow(
-        lake=config.lake.directory,
+        lake=Path(config.lake.directory),
         out=config.audit.directory,
         every=config.audit.interval_s,
         webhook=config.audit.webhook,
@@ -160,12 +162,14 @@ def _show(site: Site) -> None:
     from dovetail.dashboard.guard import Access, read_token
     from dovetail.dashboard.hub import Sources
     from dovetail.dashboard.server import serve
+    from dovetail.lake.location import local_directory
     from dovetail.model.errors import ConfigError, ResourceBusy, UsageError
     from dovetail.site.config import parse_listen
 
     config = site.config
     section = config.dashboard
-    config.lake.directory.mkdir(parents=True, exist_ok=True)
+    if (directory := local_directory(config.lake.directory)) is not None:
+        directory.mkdir(parents=True, exist_ok=True)
     sources = Sources(
         site_sources.Site(tuple(site.journals()), config.lake.directory),
         config.audit.directory if config.audit.enabled else None,

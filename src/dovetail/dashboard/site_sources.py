@@ -18,8 +18,8 @@ from dovetail.journal.folder import PEER_JOURNAL, find_journals
 from dovetail.journal.hop_source import HopRange, HopSource
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.source import JournalSource
+from dovetail.lake.location import Location, local_directory, open_store
 from dovetail.lake.snapshot import snapshot
-from dovetail.lake.store import LocalStore
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, JournalError
 from dovetail.model.hop import Hop
@@ -90,7 +90,7 @@ class Site:
     """What the dashboard was told to show; directories are listed again for each request."""
 
     journals: tuple[Path, ...] = ()
-    lake: Path | None = None
+    lake: Location | None = None
 
     def files(self) -> list[Path]:
         """The journals there are now."""
@@ -136,22 +136,25 @@ def _open_journal(stack: contextlib.ExitStack, path: Path, sealed: Mapping[str, 
     return JournalWithLake(reader, sealed.get(reader.identity.server))
 
 
-def open_lake(lake: Path | None, damages: list[Damage]) -> list[HopSource]:
+def open_lake(lake: Location | None, damages: list[Damage]) -> list[HopSource]:
     """Each server of a lake by itself: the bad manifest of one hides no other."""
     if lake is None:
         return []
     from dovetail.lake.reader import ServerReader  # loads Arrow
 
-    store = LocalStore(lake)
-    found = snapshot(store)
-    if not found.servers and not found.damages and lake.is_dir() and any(lake.iterdir()):
-        damages.append(Damage(lake.name, "has no manifests: it is not a lake"))
-    damages += [Damage(f"{lake.name}/{directory}", str(damage)) for directory, damage in found.damages.items()]
-    return [ServerReader(store, manifests) for manifests in found.servers.values()]
+    name = str(lake).rpartition("/")[2]
+    store = open_store(lake)
+    for found in attempt(name, damages, partial(snapshot, store)):
+        if not found.servers and not found.damages and any(True for _ in store.list()):
+            damages.append(Damage(name, "has no manifests: it is not a lake"))
+        damages += [Damage(f"{name}/{directory}", str(damage)) for directory, damage in found.damages.items()]
+        return [ServerReader(store, manifests) for manifests in found.servers.values()]
+    return []
 
 
 def check_site(site: Site) -> None:
     """JournalError where a path that was named does not exist."""
-    for path in (*site.journals, *([site.lake] if site.lake else [])):
+    lake = None if site.lake is None else local_directory(site.lake)
+    for path in (*site.journals, *([lake] if lake else [])):
         if not path.exists():
             raise JournalError(f"{path} does not exist")

@@ -3,6 +3,7 @@
     fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.<token>.parquet         sealed hops
     _manifests/<server>/<number>.json                                                  what counts: see `manifest`
     _index/<server>/<first seq>-<last seq>.<token>.index                               where messages are: see `index`
+    _rollups/<server>/<level>/<first number>.jsonl                                     manifests again: see `rollup`
     _kept/fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.<token>.parquet   what is retained of removed bytes
 
 `<server>` is readable text of the server's URI and 8 hex digits of its SHA-256. `<token>` has 8 hex digits: of the
@@ -26,7 +27,11 @@ from dovetail.model.errors import JournalDamaged
 MANIFESTS = "_manifests"
 INDEXES = "_index"
 RETAINED = "_kept"
+ROLLUPS = "_rollups"
 TOKEN_CHARS = 8
+NUMBER_CHARS = 19
+MAX_NUMBER = 10**18
+"""Of manifests: no higher one is ever given, and none with a higher one is believed."""
 _MAX_SLUG_CHARS = 80
 _RANGE = r"(?P<first>[0-9]{19})-(?P<last>[0-9]{19})"
 _MANIFEST_NAME = re.compile(rf"(?P<number>[0-9]{{19}})\.json|{_RANGE}(?:\.g(?P<generation>[0-9]{{6}}))?\.json")
@@ -79,9 +84,14 @@ def manifest_prefix(server: str) -> str:
     return f"{MANIFESTS}/{server_slug(server)}/"
 
 
+def manifest_name(number: int) -> str:
+    """How names of manifests with this number begin; those with lower ones sort before it."""
+    return f"{number:0{NUMBER_CHARS}d}"
+
+
 def manifest_key(server: str, number: int) -> str:
     """The key of a server's manifest."""
-    return f"{manifest_prefix(server)}{number:019d}.json"
+    return f"{manifest_prefix(server)}{manifest_name(number)}.json"
 
 
 def range_manifest_name(first_seq: int, end: int, generation: int = 0) -> str:

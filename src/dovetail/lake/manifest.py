@@ -12,7 +12,14 @@ from __future__ import annotations
 import msgspec
 
 from dovetail.fabrics import check_name
-from dovetail.lake.layout import check_data_key, manifest_key, manifest_prefix, range_manifest_name, retained_key
+from dovetail.lake.layout import (
+    MAX_NUMBER,
+    check_data_key,
+    manifest_key,
+    manifest_prefix,
+    range_manifest_name,
+    retained_key,
+)
 from dovetail.model.errors import CheckpointError, JournalDamaged
 from dovetail.tlog.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.tlog.tree import Frontier
@@ -164,6 +171,8 @@ def _check_identity(key: str, manifest: Manifest) -> None:
     if manifest.number is None:
         own = f"{manifest_prefix(manifest.server)}{manifest.id}.json"
     else:
+        if not 0 <= manifest.number <= MAX_NUMBER:
+            raise JournalDamaged(f"{key} has a number that is not from 0 to {MAX_NUMBER}")
         own = manifest_key(manifest.server, manifest.number)
         if any(isinstance(other, int) and other >= manifest.number for other in manifest.replaces):
             raise JournalDamaged(f"{key} replaces manifests that are not older than it")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from dovetail.lake.layout import INDEXES, MANIFESTS, RETAINED, hops_of_key, index_key
 from dovetail.lake.manifest import Manifest, SealedFile
-from dovetail.lake.snapshot import choose, is_manifest_key, read_manifest
+from dovetail.lake.rollup import is_manifest_key, read_log
+from dovetail.lake.snapshot import choose
 from dovetail.lake.store import Entry, Store
 from dovetail.model.errors import JournalDamaged
 
@@ -113,14 +114,14 @@ def _gather(store: Store) -> Mapping[str, _Server]:
     unreadable: set[str] = set()
     # data before manifests: what a manifest announces meanwhile is not taken for an orphan
     objects = [entry for prefix in ("fabric=", f"{INDEXES}/", f"{RETAINED}/") for entry in store.list(prefix)]
-    for entry in store.list(f"{MANIFESTS}/"):
-        if not is_manifest_key(entry.key):
-            continue
-        slug = entry.key.split("/")[1]
-        server = servers.setdefault(slug, _Server())
-        server.modified_s[entry.key] = entry.modified_s
+    for slug in store.directories(f"{MANIFESTS}/"):
+        server = servers[slug] = _Server()
         try:
-            server.manifests[entry.key] = read_manifest(store, entry.key)
+            log = read_log(store, slug)
+            for entry in store.list(f"{MANIFESTS}/{slug}/"):
+                if is_manifest_key(entry.key):
+                    server.modified_s[entry.key] = entry.modified_s
+                    server.manifests[entry.key] = log.read(store, entry.key)
         except (JournalDamaged, OSError):
             unreadable.add(slug)
     for entry in objects:

@@ -25,6 +25,7 @@ from dovetail.journal.verify import no_progress
 from dovetail.lake.known import known_by
 from dovetail.lake.layout import INDEXES, index_key, server_slug
 from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile
+from dovetail.lake.rollup import roll_up
 from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA
 from dovetail.lake.segments import Segment, plan_segments
 from dovetail.lake.snapshot import Head, commit, read_head, snapshot
@@ -87,6 +88,8 @@ def seal_journal(
             raise JournalLocked(
                 f"hops {head.end} to {manifest.end - 1} of {server}: another process sealed them meanwhile"
             )
+        assert sealed.number is not None
+        roll_up(store, head.log, sealed.number + 1)
         return sealed
 
 

@@ -17,7 +17,8 @@ from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import Store
 from dovetail.model.errors import DovetailError
 
-SWEEP_INTERVAL_S = 3600.0
+SWEEP_INTERVAL_S = 86_400.0
+"""A sweep lists the whole lake, and what it deletes is a day old at least."""
 
 log = logging.getLogger("dovetail.seal")
 

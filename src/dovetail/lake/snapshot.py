@@ -12,12 +12,22 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from dovetail.lake.layout import MANIFESTS, ManifestName, manifest_key, manifest_prefix, parse_manifest_key
-from dovetail.lake.manifest import MAX_MANIFEST_BYTES, Manifest, encode_manifest, parse_manifest
+from dovetail.lake.layout import (
+    MANIFESTS,
+    MAX_NUMBER,
+    ManifestName,
+    manifest_key,
+    manifest_prefix,
+    parse_manifest_key,
+    server_slug,
+)
+from dovetail.lake.manifest import Manifest, encode_manifest
+from dovetail.lake.rollup import ManifestLog, is_manifest_key, read_log, read_manifest
 from dovetail.lake.store import Store
 from dovetail.model.errors import JournalDamaged, PipelineError
 
@@ -61,10 +71,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How far a server is sealed: the manifest that goes furthest, and the number that the next one gets."""
+    """How far a server is sealed: the manifest that goes furthest, and the number that the next one gets.
+
+    `log` is what was read for it.
+    """
 
     manifest: Manifest | None
     next_number: int
+    log: ManifestLog
 
     @property
     def end(self) -> int:
@@ -74,20 +88,18 @@ class Head:
 
 def snapshot(store: Store, server: str | None = None) -> Snapshot:
     """The manifests of one server, or of all, that count now."""
-    by_directory: dict[str, list[str]] = {}
-    for key in manifest_keys(store, server):
-        by_directory.setdefault(key.split("/")[1], []).append(key)
     servers: dict[str, tuple[Manifest, ...]] = {}
     damages: dict[str, JournalDamaged] = {}
     numbers: dict[str, int] = {}
-    for directory, keys in by_directory.items():
+    for directory in store.directories(f"{MANIFESTS}/") if server is None else [server_slug(server)]:
         try:
-            manifests = _follow_each_other(choose(keys, lambda key: read_manifest(store, key)))
+            log = read_log(store, directory)
+            chosen = choose(log.keys, partial(log.read, store))
+            for name in {manifest.server for manifest in chosen.values() if manifest is not None}:
+                servers[name] = _follow_each_other(chosen, name)
+                numbers[name] = _next_number(log.keys)
         except JournalDamaged as damage:
             damages[directory] = damage
-        else:
-            servers[manifests[0].server] = manifests
-            numbers[manifests[0].server] = _next_number(keys)
     return Snapshot(dict(sorted(servers.items())), damages, numbers)
 
 
@@ -96,31 +108,41 @@ def read_head(store: Store, server: str) -> Head:
 
     Sealings follow each other, so nothing older than the newest of them goes further; compactions add no hops.
     """
-    return _head_of(store, manifest_keys(store, server))
+    return _head_of(store, server_slug(server), server)
 
 
 def read_heads(store: Store) -> list[Head]:
     """How far each server is sealed."""
-    by_directory: dict[str, list[str]] = {}
-    for key in manifest_keys(store):
-        by_directory.setdefault(key.split("/")[1], []).append(key)
-    return [_head_of(store, keys) for keys in by_directory.values()]
+    return [_head_of(store, directory) for directory in store.directories(f"{MANIFESTS}/")]
 
 
-def _head_of(store: Store, keys: Iterable[str]) -> Head:
-    names = {key: name for key in keys if (name := parse_manifest_key(key)) is not None}
+def _head_of(store: Store, directory: str, server: str | None = None) -> Head:
+    log = read_log(store, directory, MAX_NUMBER)
+    head, read = _furthest(store, log, server), log
+    while head is None and read.left_out is not None:
+        # no sealing is newer than the newest roll-up: that one is read, and if there is none in it, all are
+        read = read_log(store, directory, read.left_out if read is log else 0)
+        head = _furthest(store, read, server)
+    return Head(head, max(log.gaps()[-1][0], _next_number(log.keys)), log)
+
+
+def _furthest(store: Store, log: ManifestLog, server: str | None) -> Manifest | None:
+    """The manifest that goes furthest, if a sealing is among those that were read; a compaction may go as far."""
+    names = {key: name for key in log.keys if (name := parse_manifest_key(key)) is not None}
     furthest: Manifest | None = None
     replaced: set[int | str] = set()
     for key in sorted(names, key=lambda key: _precedence(names[key]), reverse=True):
         if names[key].id in replaced:
             continue
-        manifest = read_manifest(store, key)
+        manifest = log.read(store, key)
+        if server not in (None, manifest.server):
+            continue  # another server whose name has the same hash
         replaced.update(manifest.replaces)
         if furthest is None or manifest.end > furthest.end:
             furthest = manifest
         if not manifest.is_compaction:
-            break
-    return Head(furthest, _next_number(names))
+            return furthest
+    return furthest if log.left_out is None else None
 
 
 def commit(store: Store, manifest: Manifest, number: int, conflicts: Callable[[Manifest], bool]) -> Manifest | None:
@@ -129,32 +151,26 @@ def commit(store: Store, manifest: Manifest, number: int, conflicts: Callable[[M
     None where one that somebody else created since then conflicts with it.
     """
     while True:
+        if number > MAX_NUMBER:
+            raise JournalDamaged(f"{manifest_prefix(manifest.server)} has a manifest with the number {number - 1}")
         numbered = msgspec.structs.replace(manifest, number=number)
         if store.create(manifest_key(manifest.server, number), encode_manifest(numbered)):
             return numbered
-        newer = [key for key in manifest_keys(store, manifest.server) if _number_of(key) >= number]
+        before = manifest_key(manifest.server, number - 1) if number else ""
+        listed = store.list(manifest_prefix(manifest.server), before)
+        newer = [entry.key for entry in listed if is_manifest_key(entry.key) and _number_of(entry.key) >= number]
         if not newer:
             raise JournalDamaged(f"{manifest_key(manifest.server, number)} is taken by something that is no manifest")
-        if any(conflicts(read_manifest(store, key)) for key in newer):
+        others = [read_manifest(store, key) for key in newer]
+        if any(other.server == manifest.server and conflicts(other) for other in others):
             return None
         number = _next_number(newer)
-
-
-def read_manifest(store: Store, key: str) -> Manifest:
-    """One manifest; JournalDamaged where it is not whole or contradicts itself."""
-    return parse_manifest(key, store.get(key, 0, MAX_MANIFEST_BYTES + 1))
 
 
 def manifest_keys(store: Store, server: str | None = None) -> list[str]:
     """All manifests there are, of one server or of all, also those that do not count."""
     prefix = f"{MANIFESTS}/" if server is None else manifest_prefix(server)
     return [entry.key for entry in store.list(prefix) if is_manifest_key(entry.key)]
-
-
-def is_manifest_key(key: str) -> bool:
-    """Whether an object is taken for a manifest; what is wrong with its name is found when it is read."""
-    parts = key.split("/")
-    return len(parts) == 3 and parts[0] == MANIFESTS and parts[2][0].isdigit() and parts[2].endswith(".json")
 
 
 def _next_number(keys: Iterable[str]) -> int:
@@ -209,8 +225,9 @@ def _not_covered(items: Iterable[tuple[ManifestName, str]]) -> list[str]:
     return [key for *_, key in reversed(ordered) if key not in covered]
 
 
-def _follow_each_other(chosen: Mapping[str, Manifest | None]) -> tuple[Manifest, ...]:
-    manifests = sorted((item for item in chosen.values() if item is not None), key=lambda item: item.first_seq)
+def _follow_each_other(chosen: Mapping[str, Manifest | None], server: str) -> tuple[Manifest, ...]:
+    own = (item for item in chosen.values() if item is not None and item.server == server)
+    manifests = sorted(own, key=lambda item: item.first_seq)
     position = 0
     for manifest in manifests:
         if manifest.first_seq > position:

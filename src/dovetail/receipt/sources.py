@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import MAX_MATCHES, HopSource
+from dovetail.lake.location import Location, open_store
 from dovetail.model.address import MAX_CANDIDATES, Address, parse_id_prefix, parse_prefix
 from dovetail.model.errors import ReceiptError, UsageError
 from dovetail.model.fabric import MessageInfo
@@ -16,7 +17,7 @@ from dovetail.tlog.checkpoint import SignedCheckpoint
 
 @contextlib.contextmanager
 def open_sources(
-    journals: Sequence[Path], lake: Path | None, searched: tuple[int, int] | None = None
+    journals: Sequence[Path], lake: Location | None, searched: tuple[int, int] | None = None
 ) -> Iterator[list[HopSource]]:
     """All sources, open as long as the block; a server that is in both counts by its journal.
 
@@ -32,9 +33,8 @@ def open_sources(
             raise ReceiptError("two of the journals are of the same server")
         if lake is not None:
             from dovetail.lake.reader import open_lake
-            from dovetail.lake.store import LocalStore
 
-            for source in open_lake(LocalStore(lake), searched):
+            for source in open_lake(open_store(lake), searched):
                 sources.setdefault(source.server, source)
         yield list(sources.values())
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from dovetail.journal.hop_source import HopSource
 from dovetail.journal.reader import JournalReader
+from dovetail.lake.location import Location
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, ReceiptError
 from dovetail.receipt.build import BuildOptions, build_receipt
@@ -37,7 +38,7 @@ class Origins:
     """Where receipts are built from; a server that is in both counts by its journal."""
 
     journals: Sequence[Path] = ()
-    lake: Path | None = None
+    lake: Location | None = None
 
     def __bool__(self) -> bool:
         return bool(self.journals) or self.lake is not None

@@ -9,15 +9,15 @@ from pathlib import Path
 from dovetail.audit.java import Java, Rejected, find_java
 from dovetail.journal.reader import JournalReader
 from dovetail.keys.signing import load_signing_key
+from dovetail.lake.location import local_directory, open_store
 from dovetail.lake.snapshot import read_head
-from dovetail.lake.store import LocalStore
-from dovetail.model.errors import JournalError, KeyFileError
+from dovetail.model.errors import DovetailError, KeyFileError
 from dovetail.site.config import parse_listen
 from dovetail.site.config.sections import DashboardSection
 from dovetail.site.config.servers import ServerSection, SwarmServerSection
 from dovetail.site.doctor.finding import Finding, Status, fail, ok
 from dovetail.site.doctor.machine import check_java, check_spark
-from dovetail.site.doctor.site import check_directory, check_file_system, check_port, check_room
+from dovetail.site.doctor.site import check_directory, check_file_system, check_object_store, check_port, check_room
 from dovetail.site.servers import Site, server_uri
 
 CONTROL_FILE = "control.sock"
@@ -56,7 +56,8 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
 
 def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
     config = site.config
-    directories = {"lake": config.lake.directory}
+    lake = local_directory(config.lake.directory)
+    directories = {} if lake is None else {"lake": lake}
     for journal in site.journals():
         directories[f"journals in {journal.parent}"] = journal.parent
     if site.runs_audit:
@@ -66,6 +67,8 @@ def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
         yield check_spark()
     for name, directory in directories.items():
         yield check_directory(name, directory)
+    if lake is None:
+        yield check_object_store(config.lake.directory)
     for journal in site.journals():
         yield check_file_system(f"journal {journal.name}", journal.parent)
     yield from check_room(directories)
@@ -101,9 +104,9 @@ def _find_old_copy(site: Site, table: ServerSection) -> Iterator[str]:
             return  # its name comes from its key, which it makes with its journal
         else:
             server, size = server_uri(table), 0
-        sealed = read_head(LocalStore(site.config.lake.directory), server).end
-    except (JournalError, OSError):
-        return  # the server itself says what is wrong with its journal
+        sealed = read_head(open_store(site.config.lake.directory), server).end
+    except (DovetailError, OSError):
+        return  # the server itself says what is wrong with its journal, and the doctor with its lake
     if sealed > size:
         yield (
             f"{table.label}: {journal} has {size} hops, and the lake has {sealed} of {server}: bring back the "

@@ -78,22 +78,22 @@ def end_with_parent() -> None:
 
 
 def _run_sealer(site: Site, on_ready: Ready) -> None:
+    from dovetail.lake.location import open_store
     from dovetail.lake.sealer import Sealer
-    from dovetail.lake.store import LocalStore
 
     lake = site.config.lake
     journals = site.journals()
     target_bytes = lake.target_file_mb * MIB
     sealer = Sealer(
         journals,
-        LocalStore(lake.directory),
+        open_store(lake.directory),
         interval_s=lake.seal_interval_s,
         target_bytes=target_bytes,
         grace_s=lake.grace_s,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sealer.stop())
-    on_ready({"lake": str(lake.directory), "journals": len(journals)})
+    on_ready({"lake": lake.directory, "journals": len(journals)})
     sealer.run()
 
 
@@ -160,13 +160,13 @@ def _stop_event() -> asyncio.Event:
 
 def _tend(site: Site, journal: Journal) -> None:
     from dovetail.journal.purger import start_purging
+    from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import read_head
-    from dovetail.lake.store import LocalStore
     from dovetail.runtime.clock import now_us
 
     interval_s = site.config.journal.purge_interval_s
     if interval_s:
-        lake, server = LocalStore(site.config.lake.directory), journal.identity.server
+        lake, server = open_store(site.config.lake.directory), journal.identity.server
         start_purging(journal, lambda: read_head(lake, server).end, interval_s=interval_s, now_us=now_us)
 
 

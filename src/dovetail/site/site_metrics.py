@@ -11,15 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from dovetail.journal.reader import JournalReader
+from dovetail.lake.location import local_directory, open_store
 from dovetail.lake.snapshot import read_head, read_heads
-from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError
 from dovetail.runtime.journal_metrics import disk_free
 from dovetail.site.servers import Site
@@ -53,7 +52,9 @@ class SiteCollector(Collector):
     def read(self) -> None:
         """Read everything once."""
         config = self._site.config
-        directories = {"journal": str(config.journal.directory), "lake": str(config.lake.directory)}
+        directories = {"journal": str(config.journal.directory)}
+        if local_directory(config.lake.directory) is not None:
+            directories["lake"] = config.lake.directory
         readings: list[Callable[[], list[Metric]]] = [lambda: [disk_free(directories)], self._seal_lag]
         if self._site.runs_audit:
             readings.append(self._audit)
@@ -111,12 +112,12 @@ class SiteCollector(Collector):
         return [findings, lag, made]
 
 
-def _unsealed_s(reader: JournalReader, lake: Path, server: str) -> float:
-    oldest = next(reader.commits(read_head(LocalStore(lake), server).end), None)
+def _unsealed_s(reader: JournalReader, lake: str, server: str) -> float:
+    oldest = next(reader.commits(read_head(open_store(lake), server).end), None)
     return 0.0 if oldest is None else max(0.0, time.time() - oldest.first_at_us / 1_000_000)
 
 
-def _newest_sealed_us(lake: Path) -> int:
+def _newest_sealed_us(lake: str) -> int:
     """The time of the newest hop in the lake, from the last manifest of each server."""
-    heads = [head.manifest for head in read_heads(LocalStore(lake)) if head.manifest is not None]
+    heads = [head.manifest for head in read_heads(open_store(lake)) if head.manifest is not None]
     return max((manifest.files[-1].last_at_us for manifest in heads), default=0)

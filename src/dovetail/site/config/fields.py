@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 LISTEN_TCP = "listen_tcp"
 LISTEN_UDP = "listen_udp"
 PATH_TEXT = "path_text"
+LOCATION = "location"
 PRIVATE = "private"
 _PORT_PATTERN = "(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 LISTEN_PATTERN = rf"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):({_PORT_PATTERN})\Z"
@@ -22,6 +23,10 @@ Endpoint = Annotated[str, Meta(pattern=LISTEN_PATTERN, extra={"allowed": "HOST:P
 
 path_text: Final = Meta(extra={"role": PATH_TEXT, "allowed": "a path"})
 """Marks text that is a path: a relative one is meant from the directory of the file, as for `Path`."""
+location_text: Final = Meta(
+    min_length=1, pattern=r"^[^\0]*\Z", extra={"role": LOCATION, "allowed": "a path, or s3://bucket/prefix"}
+)
+"""Marks text that is a path or a place in an object store."""
 is_private: Final = Meta(extra={"role": PRIVATE, "allowed": "40 hex digits"})
 """Marks a value that is never shown."""
 

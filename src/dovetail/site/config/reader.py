@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from dovetail.lake.location import is_url
 from dovetail.model.errors import ConfigError
-from dovetail.site.config.fields import PATH_TEXT, PRIVATE
+from dovetail.site.config.fields import LOCATION, PATH_TEXT, PRIVATE
 from dovetail.site.config.schema import (
     ENV_PREFIX,
     ENV_SEPARATOR,
@@ -132,7 +133,7 @@ class _Reader:
             elif each.required:
                 self.problems.append(f"{self._where(dotted)}: {dotted} is missing, must be {allowed_text(each.type)}")
             else:
-                values[each.name] = self._read_default(default_of(each), dotted)
+                values[each.name] = self._read_default(each.type, default_of(each), dotted)
         if len(self.problems) > before:
             return None
         try:
@@ -176,6 +177,8 @@ class _Reader:
         match value:
             case str() if extra_of(kind).get("role") == PATH_TEXT:
                 return str(base / Path(value).expanduser())
+            case str() if extra_of(kind).get("role") == LOCATION and not is_url(value):
+                return str(base / Path(value).expanduser())
             case Path():
                 return base / value
             case tuple():
@@ -183,11 +186,10 @@ class _Reader:
             case _:
                 return value
 
-    def _read_default(self, value: object, key: str) -> object:
+    def _read_default(self, kind: object, value: object, key: str) -> object:
         if isinstance(value, Struct):
             return self.read_section(type(value), {}, key)
-        if isinstance(value, Path) and not value.is_absolute():
-            value = self._base() / value
+        value = self._resolve(kind, value, self._base())
         self.settings.append(Setting(key=key, value=value, source="default"))
         return value
 

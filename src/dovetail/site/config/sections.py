@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from dovetail.site.config.fields import ListenTcp, Section
+from dovetail.site.config.fields import ListenTcp, Section, location_text
 from dovetail.site.config.servers import PcpServerSection, Role, SwarmServerSection, WonServerSection
 
 KIB = 1024
@@ -67,7 +67,9 @@ class JournalSection(Section, frozen=True, kw_only=True):
 class LakeSection(Section, frozen=True, kw_only=True):
     """Where journals are sealed to, as Parquet."""
 
-    directory: Annotated[Path, Meta(description="Directory of the lake.")] = Path("lake")
+    directory: Annotated[
+        str, location_text, Meta(description="Directory of the lake, or its place in an object store.")
+    ] = "lake"
     seal_interval_s: Annotated[
         int, Meta(ge=1, le=86_400, description="How often closed ranges of the journals are sealed.")
     ] = 60

@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
-from dovetail.model.errors import KeyFileError
+from dovetail.lake.layout import MANIFESTS
+from dovetail.lake.location import local_directory, open_store
+from dovetail.model.errors import DovetailError, KeyFileError
 from dovetail.site.config import Config, Section, find_warnings, parse_listen
 from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.site.config.schema import extra_of
@@ -36,8 +38,9 @@ def check_site(config: Config) -> Iterator[Finding]:
     """Every check of what a configuration names."""
     yield check_directory("journals", config.journal.directory)
     yield check_file_system("journals", config.journal.directory)
-    yield check_directory("lake", config.lake.directory)
-    yield from check_room({"journals": config.journal.directory, "lake": config.lake.directory})
+    lake = local_directory(config.lake.directory)
+    yield check_object_store(config.lake.directory) if lake is None else check_directory("lake", lake)
+    yield from check_room({"journals": config.journal.directory} | ({} if lake is None else {"lake": lake}))
     yield from check_keys(config.keys.directory)
     yield from check_swarms(config.swarm)
     yield from (warn("rules", found, "see how-to/pcp-broker.md") for found in find_warnings(config))
@@ -61,6 +64,16 @@ def check_directory(check: str, path: Path) -> Finding:
     if not os.access(parent, os.W_OK | os.X_OK):
         return fail(check, f"{path} is not there and cannot be made in {parent}", "make it, writable for this user")
     return ok(check, f"{path} will be made")
+
+
+def check_object_store(location: str) -> Finding:
+    """Whether the lake's object store answers and lets us in."""
+    try:
+        open_store(location).directories(f"{MANIFESTS}/")
+    except (DovetailError, OSError) as error:
+        text = str(error).partition("\n")[0]
+        return fail("lake", text, "look at AWS_ENDPOINT_URL, AWS_REGION and the credentials, and whether it is there")
+    return ok("lake", f"{location} answers")
 
 
 def check_file_system(check: str, path: Path, mounts: str | None = None) -> Finding:
