@@ -135,7 +135,13 @@ def test_a_roll_up_that_cannot_be_read_is_passed_over(store, bad):
 
 def test_roll_ups_under_odd_names_are_passed_over(store):
     Sealing(store).seal(FAN + 1)
-    for name in ("x", "1/x.jsonl", "1/0000000000000000001.jsonl", "1/" + "9" * 19 + ".jsonl", "2/" + "9" * 19 + ".jsonl"):
+    for name in (
+        "x",
+        "1/x.jsonl",
+        "1/0000000000000000001.jsonl",
+        "1/" + "9" * 19 + ".jsonl",
+        "2/" + "9" * 19 + ".jsonl",
+    ):
         store.create(f"_rollups/{SLUG}/{name}", b"x")
     assert len(snapshot(store, BROKER).check().manifests()) == FAN + 1
     assert read_head(store, BROKER).next_number == FAN + 1

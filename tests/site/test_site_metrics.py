@@ -7,8 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.writer import JournalWriter
+from dovetail.lake.location import open_store
 from dovetail.lake.seal import seal_journal
-from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.site.config import load_config
@@ -57,7 +57,7 @@ def test_nothing_is_read_where_nothing_is(site):
 def test_a_hop_that_is_not_sealed_lags_until_it_is(site):
     journal = write_hop(site, 1_000_000)
     assert samples(site)["dovetail_seal_lag_seconds", SERVER] > 1e9
-    seal_journal(journal, LocalStore(site.config.lake.directory), target_bytes=TARGET)
+    seal_journal(journal, open_store(site.config.lake.directory), target_bytes=TARGET)
     found = samples(site)
     assert found["dovetail_seal_lag_seconds", SERVER] == 0
     assert found["dovetail_disk_free_bytes", "lake"] > 0
@@ -71,7 +71,7 @@ def test_findings_are_counted_and_the_audit_lags_behind_the_lake(site):
     expected = Counter((row["check"], row["severity"]) for row in world.rows["findings"])
     assert {name[1:]: value for name, value in found.items() if name[0] == "dovetail_findings"} == expected
     journal = write_hop(site, 4_000_000_000_000_000)
-    seal_journal(journal, LocalStore(site.config.lake.directory), target_bytes=TARGET)
+    seal_journal(journal, open_store(site.config.lake.directory), target_bytes=TARGET)
     assert samples(site)["dovetail_audit_lag_seconds",] > 1e9
 
 
