@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 from dovetail.audit import schemas
 from dovetail.audit.tablefiles import local_rows
 from dovetail.fabrics import every_fabric
-from dovetail.model.hop import Stage
+from dovetail.model.hop import Reason, Stage
 
 Severity = Literal["error", "warning", "note"]
 
@@ -80,6 +80,22 @@ _COMMON = (
     ),
     _integrity("file_rewritten", "warning", "A file has other bytes than announced, but the very same hops."),
     _integrity("time_backwards", "warning", "A server's clock went backwards from one hop to the next."),
+    Check(
+        "server.hops_lost",
+        "error",
+        "A journal lost hops, and its operator let the server go on without them.",
+        "hops",
+        f"stage = '{Stage.NOTED.value}' AND reason = '{Reason.HOPS_LOST.value}'",
+        "counterpart",
+    ),
+    Check(
+        "server.clock_stepped",
+        "warning",
+        "The clock of a server was set, or went wrong.",
+        "hops",
+        f"stage = '{Stage.NOTED.value}' AND reason = '{Reason.CLOCK_STEPPED.value}'",
+        "counterpart",
+    ),
     Check(
         "quarantine.unreadable",
         "error",
@@ -272,6 +288,7 @@ def every_check() -> dict[str, Check]:
 _PLACES = {
     # table: fabric, server, message, seq, at
     "integrity": ("fabric", "server", "CAST(NULL AS binary)", "seq", "CAST(NULL AS timestamp)"),
+    "hops": ("fabric", "server", "CAST(NULL AS binary)", "seq", "at"),
     "quarantine": ("fabric", "server", "message", "seq", "at"),
     "messages": ("fabric", "CAST(NULL AS string)", "message", "CAST(NULL AS bigint)", "created"),
     "deliveries": ("fabric", "failed_at", "message", "CAST(NULL AS bigint)", "coalesce(finished, accepted)"),

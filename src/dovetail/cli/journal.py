@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from dovetail.journal.continuity import Known
     from dovetail.journal.reader import JournalReader
     from dovetail.model.hop import Hop
     from dovetail.tlog.checkpoint import SignedCheckpoint
@@ -25,6 +26,12 @@ Journals = Annotated[
 OneJournal = Annotated[Path, typer.Argument(help="A journal.", metavar="PATH", show_default=False)]
 KeyFile = Annotated[
     Path | None, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE", show_default=False)
+]
+SeenByWitness = Annotated[
+    Path | None,
+    typer.Option(
+        "--seen", help="Checkpoints that a witness stores (`receipt cosign --seen`).", metavar="DIR", show_default=False
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
@@ -122,6 +129,13 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            help="A lake: the journal must have all that is sealed in it.", metavar="DIR|URL", show_default=False
+        ),
+    ] = None,
+    seen: SeenByWitness = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute every hash and signature; exit 1 and name the first bad row if anything is wrong."""
@@ -134,7 +148,8 @@ def verify(
     is_intact = True
     for path in _find(paths):
         with Bar(f"verify {path.name}", "hops") as bar:
-            verdict = verify_journal(path, trusted=trusted, since=kept, progress=bar.update)
+            known = _known_elsewhere(path, lake, seen)
+            verdict = verify_journal(path, trusted=trusted, since=kept, known=known, progress=bar.update)
         is_intact &= verdict.is_intact
         unsigned = verdict.hops - verdict.committed
         if as_json:
@@ -162,6 +177,62 @@ def verify(
                 say(f"  {finding}")
     if not is_intact:
         raise typer.Exit(1)
+
+
+@app.command()
+def recover(
+    path: OneJournal,
+    key: Annotated[Path, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE")],
+    lake: Annotated[
+        str | None,
+        typer.Option(help="A lake that holds sealed hops of this journal.", metavar="DIR|URL", show_default=False),
+    ] = None,
+    seen: SeenByWitness = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on without hops that are lost for good; the journal records that."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild a journal that was cut, rolled back or damaged, and say what is lost. Its server must not be running.
+
+    Takes hops from the lake and from what is left of the journal, checks them against all that was signed, and keeps
+    the old file. Where hops are lost for good it changes nothing and exits with 1, unless --accept-loss is given.
+    """
+    from dovetail.cli.output import print_record
+    from dovetail.journal.recovery import recover_journal
+    from dovetail.lake.location import open_store
+    from dovetail.lake.reader import open_server
+    from dovetail.model.errors import JournalRolledBack
+    from dovetail.runtime.clock import now_us
+
+    signer = _load_signer(key)
+    recovery = recover_journal(
+        path,
+        signer=signer,
+        now_us=now_us(),
+        elsewhere=None if lake is None else open_server(open_store(lake), signer.verifier),
+        known=_known_to_witness(seen, signer.verifier),
+        accepts_loss=accept_loss,
+    )
+    print_record(
+        {
+            "path": str(path),
+            "hops": recovery.hops,
+            "restored": recovery.restored,
+            "lost": recovery.lost,
+            "lost_signed": max(0, recovery.signed_end - recovery.hops),
+            "old_file": None if recovery.kept_as is None else str(recovery.kept_as),
+        },
+        as_json=as_json,
+    )
+    if not recovery.is_done:
+        signed = max(0, recovery.signed_end - recovery.hops)
+        forks = f"; {signed} of them were signed: whoever has that checkpoint can show two histories" if signed else ""
+        raise JournalRolledBack(
+            f"nothing was changed: {recovery.lost_text} of {path} are lost for good{forks}; find a newer copy or lake, "
+            "or go on without them by --accept-loss, or start under a new name"
+        )
 
 
 @app.command()
@@ -338,6 +409,25 @@ def _sign(path: Path, key: Path) -> None:
     signer = _load_signer(key)
     with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
         writer.checkpoint()
+
+
+def _known_elsewhere(path: Path, lake: str | None, seen: Path | None) -> list[Known]:
+    """What a lake and a witness know of a journal."""
+    from dovetail.journal.reader import read_identity
+    from dovetail.lake.known import known_to_lake
+    from dovetail.lake.location import open_store
+
+    if lake is None and seen is None:
+        return []
+    identity = read_identity(path)
+    sealed = [] if lake is None else known_to_lake(open_store(lake), identity)
+    return [*sealed, *_known_to_witness(seen, identity.verifier)]
+
+
+def _known_to_witness(seen: Path | None, verifier: Verifier) -> list[Known]:
+    from dovetail.receipt.witness_memory import known_to_witness
+
+    return [] if seen is None else known_to_witness(seen, verifier)
 
 
 def _load_trust(path: Path | None) -> list[Verifier]:

@@ -183,7 +183,8 @@ class Catalogue:
         if not has_body:
             stored: MessageTuple = (address, None, None, None, None, None)
         elif raw is None:
-            stored = (address, batch.end, size, None, None, None)
+            digest = b"" if observation.digest == address else observation.digest
+            stored = (address, batch.end, size, digest, None, None)
         else:
             size = len(raw) if size is None else size
             digest = hashlib.sha256(raw).digest()

@@ -119,7 +119,7 @@ class JournalWriter:
             raise JournalError(f"the signing key is named {signer.name}, expected {server}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as opened:
-            lock = _take_lock(path)
+            lock = take_lock(path)
             opened.callback(os.close, lock)
             # through a connection that changes nothing: what was cut off may still be of use
             check_writable(path, signer.verifier, known)
@@ -459,7 +459,7 @@ def _without_bytes(row: MessageRow) -> StoredMessage:
     return StoredMessage(row.address, row.body_seq, row.size, row.digest, None, None)
 
 
-def _take_lock(path: Path) -> int:
+def take_lock(path: Path) -> int:
     """A lock that the system gives back when the process ends, however it ends."""
     lock_path = path.with_name(path.name + ".lock")
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

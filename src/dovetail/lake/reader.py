@@ -26,7 +26,7 @@ from dovetail.lake.store import Store
 from dovetail.model.address import Address
 from dovetail.model.errors import CheckpointError, JournalDamaged
 from dovetail.model.hop import Hop
-from dovetail.tlog.checkpoint import SignedCheckpoint
+from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
 from dovetail.tlog.leaf import NO_DIGEST
 from dovetail.tlog.tree import Frontier, fold_perfect
@@ -287,6 +287,21 @@ def open_lake(store: Store, searched: TimeRange | None = None) -> list[ServerRea
     if not servers:
         raise JournalDamaged(f"{store} has no manifests: it is not a lake")
     return [ServerReader(store, manifests, searched) for manifests in servers.values()]
+
+
+def open_server(store: Store, verifier: Verifier) -> ServerReader | None:
+    """A reader of what is sealed of the journal with this key; None where nothing is.
+
+    JournalDamaged where the last sealing is not signed with it.
+    """
+    manifests = snapshot(store, verifier.name).check().servers.get(verifier.name)
+    if not manifests:
+        return None
+    try:
+        verify_checkpoint(manifests[-1].checkpoint, [verifier])
+    except CheckpointError as error:
+        raise JournalDamaged(f"{store}: the last sealing of {verifier.name}: {error}") from None
+    return ServerReader(store, manifests)
 
 
 def _overlaps(file: SealedFile, searched: TimeRange) -> bool:

@@ -16,6 +16,8 @@ Address = NewType("Address", bytes)
 """32 bytes, SHA-256. pcp and swarm: of the wire bytes. won: of the canonical dataset."""
 
 ADDRESS_BYTES = 32
+NO_MESSAGE = Address(bytes(ADDRESS_BYTES))
+"""Of hops that concern the server itself and no message."""
 WON_URI_PREFIX = "wm:/"
 _MULTIHASH_SHA256 = b"\x12\x20"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"

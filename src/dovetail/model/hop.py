@@ -39,6 +39,7 @@ class Stage(enum.StrEnum):
     SERVED = "served", 11, "sent because somebody asked for it"
     PURGED = "purged", 12, "bytes deleted after expiry; the address stays"
     ROUTED = "routed", 13, "found to be for this recipient, by a wildcard or where its bytes are not kept"
+    NOTED = "noted", 14, "something about the server itself, of no message; the reason says what"
 
 
 class Reason(enum.StrEnum):
@@ -69,6 +70,8 @@ class Reason(enum.StrEnum):
     NO_RECIPIENT = "no_recipient", 9, "nobody it is addressed to is known or connected"
     QUEUE_FULL = "queue_full", 10, "a bounded queue on the way was full"
     SHUTTING_DOWN = "shutting_down", 11, "the server was stopping"
+    CLOCK_STEPPED = "clock_stepped", 12, "the server's clock was set, or went wrong, by as much as the hop says"
+    HOPS_LOST = "hops_lost", 13, "hops of this journal were lost, and the operator let it go on without them"
 
     # pcp
     NOT_ASSOCIATED = "not_associated", 32, "the client sent it before its session was associated"
@@ -141,7 +144,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     One hop comes of each counterpart, or a single one without counterpart where there is none. `raw` are the bytes to
     keep; give them whenever they are at hand, the journal keeps them once. `size` is the size on the wire where `raw`
-    is cut or left out. `expires_us` is when the bytes may be purged; None is never.
+    is cut or left out. `expires_us` is when the bytes may be purged; None is never. `digest` is that of bytes that are
+    no longer to be had, where a journal is rebuilt.
     """
 
     at_us: int
@@ -152,6 +156,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     raw: bytes | None = None
     size: int | None = None
     expires_us: int | None = None
+    digest: bytes | None = None
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True, gc=False):

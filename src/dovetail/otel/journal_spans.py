@@ -67,7 +67,7 @@ class JournalSpans:
         before = self.position
         for hop in self._reader.hops(before, before + SLICE_HOPS):
             self.position = hop.seq + 1
-            if hop.stage is not Stage.PURGED:
+            if hop.stage not in (Stage.PURGED, Stage.NOTED):
                 self._take(hop, now_s)
         self._close_due(now_s)
         closed, self._closed = self._closed, []

@@ -113,7 +113,7 @@ def split(hops: Sequence[Hop], settle_us: int) -> list[OpenSpan]:
     """All hops of one message at one server as spans."""
     spans: list[OpenSpan] = []
     for hop in hops:
-        if hop.stage is Stage.PURGED:
+        if hop.stage in (Stage.PURGED, Stage.NOTED):
             continue
         if not spans or hop.at_us - spans[-1].start_us > settle_us:
             spans.append(OpenSpan(is_later=bool(spans)))

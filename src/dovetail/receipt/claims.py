@@ -32,6 +32,7 @@ _DEEDS: Mapping[Stage, tuple[str, str]] = {
     Stage.SERVED: ("served {}", "to"),
     Stage.PURGED: ("purged the bytes of {}", "of"),
     Stage.ROUTED: ("found {} to be", "for"),
+    Stage.NOTED: ("noted {}", "with"),
 }
 
 _OLDER_DEEDS: Mapping[Stage, tuple[str, str]] = {

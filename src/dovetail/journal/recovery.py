@@ -1,0 +1,257 @@
+"""Rebuilding a journal that was cut, rolled back or damaged: from what others hold of it, and from what is left of it.
+
+The new file takes the place of the old one only when it is whole and agrees with everything that was signed; the old
+one is kept beside it. Hops that nobody has any more are lost for good. Going on without them needs the operator's word,
+and a `noted` hop with the reason `hops_lost` then says so for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dovetail.journal.continuity import Known, root_at
+from dovetail.journal.durable_file import sync_directory
+from dovetail.journal.high_water import Mark, mark_path, read_mark
+from dovetail.journal.hop_source import CommittedHop, HopSource
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.source import JournalSource
+from dovetail.journal.verify import verify_journal
+from dovetail.journal.writer import JournalWriter, take_lock
+from dovetail.model.address import NO_MESSAGE, Address
+from dovetail.model.errors import JournalError, JournalRolledBack
+from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.tlog.keys import Signer
+from dovetail.tlog.leaf import NO_DIGEST
+
+HOPS_A_STEP = 2_048
+_DRAFT = ".recovering"
+_OLD = ".before-recovery"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was done, or would be: the journal has `hops` now, `restored` of them from elsewhere.
+
+    Hops from `hops` up to and without `known_end` are lost for good, of which those before `signed_end` were signed.
+    `is_uncertain` where there is no mark that says how many there were. The old file is `kept_as`, if one was replaced.
+    """
+
+    hops: int
+    restored: int = 0
+    known_end: int = 0
+    signed_end: int = 0
+    is_uncertain: bool = False
+    is_done: bool = True
+    kept_as: Path | None = None
+
+    @property
+    def lost(self) -> int:
+        """How many hops are known to be lost."""
+        return max(0, self.known_end - self.hops)
+
+    @property
+    def lost_text(self) -> str:
+        """Which hops are lost, for people and for the journal."""
+        if self.lost:
+            return f"hops {self.hops} to {self.known_end - 1}"
+        return f"perhaps hops from {self.hops} on"
+
+
+def recover_journal(
+    path: Path,
+    *,
+    signer: Signer,
+    now_us: int,
+    elsewhere: HopSource | None = None,
+    known: Iterable[Known] = (),
+    accepts_loss: bool = False,
+) -> Recovery:
+    """Rebuild the journal at `path` from `elsewhere`, usually the lake, and from what can still be read of it.
+
+    Where hops are lost for good nothing is changed, unless the caller `accepts_loss`. JournalRolledBack where what can
+    be had contradicts what was signed, by `known` or by the journal's mark: then only a new name is left.
+    """
+    lock = take_lock(path)
+    try:
+        return _Rebuilding(path, signer, now_us, elsewhere, [*known]).run(accepts_loss=accepts_loss)
+    finally:
+        os.close(lock)
+
+
+class _Rebuilding:
+    """One recovery."""
+
+    def __init__(
+        self, path: Path, signer: Signer, now_us: int, elsewhere: HopSource | None, known: list[Known]
+    ) -> None:
+        self._path = path
+        self._signer = signer
+        self._now_us = now_us
+        self._elsewhere = elsewhere
+        self._draft = path.with_name(path.name + _DRAFT)
+        self._mark = read_mark(path, signer.verifier)
+        self._known = [*known, *_known_to_mark(self._mark)]
+        if elsewhere is not None and (signed := elsewhere.latest_checkpoint()) is not None:
+            self._known.append(Known.of(f"what was sealed of {elsewhere.server}", signed.checkpoint))
+        self._own = self._open_own()
+        self._without_bytes: dict[Address, None] = {}
+
+    def _open_own(self) -> JournalReader | None:
+        try:
+            reader = JournalReader.open(self._path)
+        except JournalError:
+            return None
+        if reader.identity.verifier != self._signer.verifier:
+            raise JournalError(f"{self._path} is the journal of {reader.identity.verifier.text()}, not of this key")
+        return reader
+
+    def run(self, *, accepts_loss: bool) -> Recovery:
+        if self._own is not None and not self._is_uncertain and verify_journal(self._path, known=self._known).is_intact:
+            return Recovery(self._own.size)
+        self._remove_draft()
+        try:
+            with JournalWriter.open(self._draft, server=self._signer.name, signer=self._signer) as writer:
+                recovery = self._fill(writer)
+                is_complete = not recovery.lost and not recovery.is_uncertain
+                if not is_complete and not accepts_loss:
+                    return replace(recovery, is_done=False)
+                self._finish(writer, recovery, is_complete=is_complete)
+            return replace(recovery, kept_as=self._replace())
+        finally:
+            self._remove_draft()
+            if self._own is not None:
+                self._own.close()
+
+    @property
+    def _is_uncertain(self) -> bool:
+        return self._mark is None and (self._own is None or self._own.identity.has_mark)
+
+    def _fill(self, writer: JournalWriter) -> Recovery:
+        """Take all that can be had, and compare it with all that is known."""
+        restored = 0
+        if self._elsewhere is not None:
+            for step in _steps(self._elsewhere, 0, self._elsewhere.size):
+                self._append(writer, step)
+            restored = max(0, writer.size - (0 if self._own is None else self._own.size))
+        if self._own is not None and self._continues(writer):
+            try:
+                for step in _steps(JournalSource(self._own), writer.size, self._own.size):
+                    self._append(writer, step)
+            except JournalError:
+                pass  # as far as it can be read
+        for known in self._known:
+            if (
+                known.root is not None
+                and known.size <= writer.size
+                and root_at(writer.reader, known.size) != known.root
+            ):
+                raise JournalRolledBack(
+                    f"{self._path} cannot be recovered: what is left has other hops among its first {known.size} than "
+                    f"{known.where} knows; start under a new name, and keep it to read"
+                )
+        return Recovery(
+            writer.size,
+            restored,
+            max((known.size for known in self._known), default=0),
+            max((known.size for known in self._known if known.root is not None), default=0),
+            self._is_uncertain,
+        )
+
+    def _continues(self, writer: JournalWriter) -> bool:
+        """Whether what is left of the journal is the same history as what was taken so far."""
+        assert self._own is not None
+        try:
+            return self._own.size > writer.size and root_at(self._own, writer.size) == root_at(
+                writer.reader, writer.size
+            )
+        except JournalError:
+            return False
+
+    def _append(self, writer: JournalWriter, step: tuple[list[CommittedHop], dict[Address, bytes]]) -> None:
+        hops, bodies = step
+        observations = []
+        for committed in hops:
+            hop, raw = committed.hop, bodies.get(committed.hop.message)
+            has_bytes = committed.digest != NO_DIGEST
+            if has_bytes and raw is None:
+                self._without_bytes[hop.message] = None
+            if hop.stage is Stage.PURGED:
+                self._without_bytes.pop(hop.message, None)
+            observations.append(_observation(committed, raw if has_bytes else None))
+        writer.append(observations)
+
+    def _finish(self, writer: JournalWriter, recovery: Recovery, *, is_complete: bool) -> None:
+        notes = [
+            Observation(at_us=self._now_us, stage=Stage.PURGED, message=address) for address in self._without_bytes
+        ]
+        if not is_complete:
+            notes.append(
+                Observation(
+                    at_us=self._now_us,
+                    stage=Stage.NOTED,
+                    message=NO_MESSAGE,
+                    counterparts=(recovery.lost_text,),
+                    reason=Reason.HOPS_LOST,
+                )
+            )
+        writer.append(notes)
+        writer.index()
+        writer.checkpoint()
+
+    def _replace(self) -> Path | None:
+        """Put the new file in the old one's place. After a crash on the way servers refuse, and this is done again."""
+        kept = None
+        if self._path.exists():
+            kept = _free_name(self._path.with_name(self._path.name + _OLD))
+            for suffix in ("-wal", ""):
+                old = self._path.with_name(self._path.name + suffix)
+                if old.exists():
+                    old.rename(kept.with_name(kept.name + suffix))
+        self._path.with_name(f"{self._path.name}-shm").unlink(missing_ok=True)
+        self._draft.rename(self._path)
+        mark_path(self._draft).replace(mark_path(self._path))
+        sync_directory(self._path.parent)
+        return kept
+
+    def _remove_draft(self) -> None:
+        for suffix in ("", "-wal", "-shm", "-journal", ".mark", ".lock"):
+            self._draft.with_name(self._draft.name + suffix).unlink(missing_ok=True)
+
+
+def _known_to_mark(mark: Mark | None) -> Iterator[Known]:
+    if mark is not None:
+        yield Known("its high-water mark", mark.size if mark.is_of_this_boot else mark.synced)
+        if mark.signed:
+            yield Known("its high-water mark", mark.signed, mark.root)
+
+
+def _steps(source: HopSource, first: int, end: int) -> Iterator[tuple[list[CommittedHop], dict[Address, bytes]]]:
+    """Hops with the bytes they carry, a few at a time."""
+    for start in range(first, end, HOPS_A_STEP):
+        stop = min(end, start + HOPS_A_STEP)
+        yield list(source.hops_between(start, stop)), dict(source.bodies_between(start, stop))
+
+
+def _observation(committed: CommittedHop, raw: bytes | None) -> Observation:
+    """The observation that gives this very hop again."""
+    hop = committed.hop
+    return Observation(
+        at_us=hop.at_us,
+        stage=hop.stage,
+        message=hop.message,
+        counterparts=() if hop.counterpart is None else (hop.counterpart,),
+        reason=hop.reason,
+        raw=raw,
+        size=None if raw is not None and hop.size == len(raw) else hop.size,
+        digest=None if raw is not None or committed.digest == NO_DIGEST else committed.digest,
+    )
+
+
+def _free_name(path: Path) -> Path:
+    number, free = 1, path
+    while free.exists():
+        number, free = number + 1, path.with_name(f"{path.name}-{number}")
+    return free
