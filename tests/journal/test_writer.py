@@ -1,4 +1,5 @@
 import hashlib
+import os
 import random
 
 import pytest
@@ -352,3 +353,18 @@ def test_the_log_is_bounded_whatever_the_pages_of_the_file(tmp_path, page_bytes)
         size = path.with_name("a.journal-wal").stat().st_size
         assert journal.reader.one("PRAGMA page_size") == (page_bytes,)
     assert 8 << 20 < size < 20 << 20
+
+
+def test_only_the_owner_may_read_a_journal_and_what_lies_beside_it(tmp_path):
+    before = os.umask(0)
+    try:
+        path = tmp_path / "new" / "folder" / "a.journal"
+        with open_writer(path) as journal:
+            journal.append([observe(b"1")])
+            files = list(path.parent.iterdir())
+            assert {file.name for file in files} >= {"a.journal", "a.journal-wal", "a.journal-shm", "a.journal.mark"}
+            assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
+        for folder in (path.parent, path.parent.parent):
+            assert folder.stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.audit.java import Java
+from dovetail.journal.high_water import mark_path
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.lake.seal import seal_journal
@@ -133,7 +134,26 @@ def test_a_journal_from_an_old_backup_is_not_started_on(problems, directory):
     assert problems() == []
     shutil.copy(copy, journal)
     (problem,) = problems()
-    assert "pcp_broker_server.journal has 1 hops, and the lake has 2 of pcp://broker/server: bring back" in problem
+    assert "pcp_broker_server.journal has 1 hops, and its high-water mark" in problem
+    assert "knows of 2: its end was cut off or it is an old copy; bring back" in problem
+    mark_path(journal).unlink()
+    (problem,) = problems()
+    assert "comes without its high-water mark" in problem
     journal.unlink()
     (problem,) = problems()
-    assert "has 0 hops, and the lake has 2" in problem
+    assert "is gone, and the lake has 2 hops of pcp://broker/server: bring it back" in problem
+
+
+def test_a_journal_put_back_together_with_its_mark_is_known_from_the_lake(problems, directory):
+    journal = directory / "journals" / "pcp_broker_server.journal"
+    key = load_signing_key(directory / "keys" / "broker.skey", "pcp://broker/server")
+    for text in (b"one", b"two"):
+        with JournalWriter.open(journal, server=key.name, signer=Signer(key.name, key.private_key)) as writer:
+            writer.append([Observation(at_us=0, stage=Stage.ACCEPTED, message=address_of(text), raw=text)])
+            writer.checkpoint()
+        if text == b"one":
+            shutil.copytree(directory / "journals", directory / "backup")
+    seal_journal(journal, LocalStore(directory / "lake"))
+    shutil.copytree(directory / "backup", directory / "journals", dirs_exist_ok=True)
+    (problem,) = problems()
+    assert "has 1 hops, and the lake" in problem

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from dovetail.keys.files import PRIVATE_MODE
 from dovetail.tlog.keys import Verifier
 
 SUFFIX = ".mark"
@@ -92,7 +93,7 @@ class MarkFile:
     def open(cls, journal: Path, verifier: Verifier) -> Self:
         """Open the mark of a journal, or make it; the caller has compared the two."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(mark_path(journal), flags, 0o600)
+        descriptor = os.open(mark_path(journal), flags, PRIVATE_MODE)
         key = _key_of(verifier)
         return cls(descriptor, key, [mark or Mark() for mark in _read_slots(journal, key)])
 

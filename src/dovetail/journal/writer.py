@@ -41,6 +41,7 @@ from dovetail.journal.leaves import Tails, hash_batch
 from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages, encode_messages_into
 from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
+from dovetail.keys.files import PRIVATE_MODE, make_private_directory
 from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
@@ -117,13 +118,15 @@ class JournalWriter:
         """
         if signer.name != server:
             raise JournalError(f"the signing key is named {signer.name}, expected {server}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         with contextlib.ExitStack() as opened:
             lock = take_lock(path)
             opened.callback(os.close, lock)
             # through a connection that changes nothing: what was cut off may still be of use
             check_writable(path, signer.verifier, known)
             try:
+                # SQLite would let others read it; its log gets the mode of the file
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE))
                 connection = connect(path)
                 opened.callback(connection.close)
                 prepare_writer(connection)
@@ -462,7 +465,7 @@ def _without_bytes(row: MessageRow) -> StoredMessage:
 def take_lock(path: Path) -> int:
     """A lock that the system gives back when the process ends, however it ends."""
     lock_path = path.with_name(path.name + ".lock")
-    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

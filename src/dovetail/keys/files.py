@@ -16,6 +16,15 @@ DIRECTORY_MODE = 0o700
 MAX_FILE_BYTES = 1024 * 1024
 
 
+def make_private_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing, each only for its owner."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_private_directory(path.parent)
+    path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+
+
 def write_private(path: Path, data: bytes, *, force: bool = False) -> None:
     """A file that only its owner may read."""
     _write(path, data, PRIVATE_MODE, force=force)
@@ -57,7 +66,7 @@ def read_file(path: Path) -> bytes:
 def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
-        path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private_directory(path.parent)
         # The mode is given when the file is made: there is no moment in which others could open it.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:

@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.purger import start_purging
 from dovetail.keys import load_signing_key
-from dovetail.keys.files import write_private
+from dovetail.keys.files import make_private_directory, write_private
 from dovetail.model.address import Address, address_of
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.driver import Health
@@ -128,7 +128,7 @@ class SwarmNode:
         threads: int | None = None,
         purge_interval_s: float = PURGE_S,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         for text in swarm.warnings:
             log.warning("swarm %s: %s", swarm.name, text)
         options = journal_options or JournalOptions()

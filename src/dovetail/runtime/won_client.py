@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.journal import Journal
+from dovetail.keys.files import make_private_directory, write_private
 from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
 from dovetail.runtime.clock import now_us
@@ -37,8 +37,6 @@ from dovetail.won.message import Message
 from dovetail.won.owner import Owner
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import PublicKey, SigningKey
-
-_PRIVATE = 0o600
 
 
 class AtomFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,15 +66,13 @@ class OwnerHome:
     @classmethod
     def create(cls, directory: Path, file: AtomFile, key: Ed25519PrivateKey | None = None) -> OwnerHome:
         """Make a directory for an atom, with a new key or, for a further client of the same atom, its key."""
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(directory)
         if (directory / "atom.json").exists():
             raise ConfigError(f"{directory} has an atom already")
         pem = (key or Ed25519PrivateKey.generate()).private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        handle = os.open(directory / "atom.skey", os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(pem)
+        write_private(directory / "atom.skey", pem)
         (directory / "atom.json").write_bytes(msgspec.json.format(msgspec.json.encode(file)))
         return cls(directory)
 

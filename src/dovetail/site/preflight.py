@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dovetail.audit.java import Java, Rejected, find_java
-from dovetail.journal.reader import JournalReader
+from dovetail.journal.continuity import check_writable
+from dovetail.journal.high_water import mark_path
+from dovetail.journal.reader import read_identity
 from dovetail.keys.signing import load_signing_key
+from dovetail.lake.known import known_to_lake
 from dovetail.lake.location import local_directory, open_store
 from dovetail.lake.snapshot import read_head
-from dovetail.model.errors import DovetailError, KeyFileError
+from dovetail.model.errors import DovetailError, JournalRolledBack, KeyFileError
 from dovetail.site.config import parse_listen
 from dovetail.site.config.sections import DashboardSection
 from dovetail.site.config.servers import ServerSection, SwarmServerSection
@@ -42,7 +45,7 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
                     f"{table.label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} "
                     "are possible: name a shorter `directory`"
                 )
-        yield from _find_old_copy(site, table)
+        yield from _find_rolled_back(site, table)
     token_file = site.config.dashboard.token_file
     if site.runs_dashboard and token_file is not None:
         problem = _why_unreadable(token_file)
@@ -93,25 +96,37 @@ def check_exposure(dashboard: DashboardSection) -> Finding:
     return ok("dashboard", f"{dashboard.listen} is safe to listen on")
 
 
-def _find_old_copy(site: Site, table: ServerSection) -> Iterator[str]:
-    """A journal that ends before what was sealed of it: the server would give the same numbers to other hops."""
-    journal = site.journal_of(table)
+def check_journal(site: Site, table: ServerSection) -> None:
+    """JournalRolledBack where a server's journal lacks hops that its mark or the lake knows of.
+
+    The server would give the same numbers to other hops. What else may be wrong with it, the server says itself.
+    """
+    journal, lake = site.journal_of(table), open_store(site.config.lake.directory)
     try:
         if journal.exists():
-            with JournalReader.open(journal) as reader:
-                server, size = reader.identity.server, reader.size
-        elif isinstance(table, SwarmServerSection):
-            return  # its name comes from its key, which it makes with its journal
-        else:
-            server, size = server_uri(table), 0
-        sealed = read_head(open_store(site.config.lake.directory), server).end
+            identity = read_identity(journal)
+            check_writable(journal, identity.verifier, known_to_lake(lake, identity))
+            return
+        # the name of a peer comes from its key, which it makes with its journal
+        server = None if isinstance(table, SwarmServerSection) else server_uri(table)
+        sealed = 0 if server is None else read_head(lake, server).end
+    except JournalRolledBack:
+        raise
     except (DovetailError, OSError):
-        return  # the server itself says what is wrong with its journal, and the doctor with its lake
-    if sealed > size:
-        yield (
-            f"{table.label}: {journal} has {size} hops, and the lake has {sealed} of {server}: bring back the "
-            "newest journal, or start under a new name; an old copy would contradict what was sealed"
+        return
+    if sealed or mark_path(journal).exists():
+        held = f"the lake has {sealed} hops of {server}" if sealed else f"{mark_path(journal).name} is there"
+        raise JournalRolledBack(
+            f"{journal} is gone, and {held}: bring it back, or see what `dovetail journal recover {journal}` can do, or "
+            "start under a new name"
         )
+
+
+def _find_rolled_back(site: Site, table: ServerSection) -> Iterator[str]:
+    try:
+        check_journal(site, table)
+    except JournalRolledBack as error:
+        yield f"{table.label}: {error}"
 
 
 def _find_bad_key(label: str, path: Path) -> Iterator[str]:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from dovetail.model.errors import ConfigError, JournalLocked, KeyFileError, ResourceBusy, UsageError
 from dovetail.site.config import parse_listen
-from dovetail.site.config.servers import PcpServerSection, SwarmServerSection, WonServerSection
+from dovetail.site.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection
+from dovetail.site.preflight import check_journal
 from dovetail.site.servers import SEAL, Member, Site
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def run_member(site: Site, member: Member, on_ready: Ready, read_site: Callable[
         assert isinstance(table, PcpServerSection)
         return again.broker_settings(table)
 
+    if isinstance(member.section, ServerSection):
+        check_journal(site, member.section)  # also when it is started again
     match member.section:
         case PcpServerSection() as table:
             with _explained():

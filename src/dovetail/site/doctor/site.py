@@ -23,6 +23,7 @@ from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.site.config.schema import extra_of
 from dovetail.site.config.servers import ServerSection, SwarmServerSection
 from dovetail.site.doctor.finding import Finding, Status, fail, ok, warn
+from dovetail.site.doctor.journals import check_journals
 
 MIN_FREE_BYTES = 256 * 1024 * 1024
 GOOD_FREE_BYTES = 5 * 1024 * 1024 * 1024
@@ -41,6 +42,7 @@ def check_site(config: Config) -> Iterator[Finding]:
     lake = local_directory(config.lake.directory)
     yield check_object_store(config.lake.directory) if lake is None else check_directory("lake", lake)
     yield from check_room({"journals": config.journal.directory} | ({} if lake is None else {"lake": lake}))
+    yield from check_journals(config.journal.directory, open_store(config.lake.directory))
     yield from check_keys(config.keys.directory)
     yield from check_swarms(config.swarm)
     yield from (warn("rules", found, "see how-to/pcp-broker.md") for found in find_warnings(config))
