@@ -47,7 +47,7 @@ def test_an_old_copy_is_told_by_the_mark_and_by_the_lake(site):
 
 def test_a_file_that_is_no_journal_fails_the_check(site):
     (site / "journals" / "b.journal").write_bytes(b"x" * 5000)
-    assert [finding.status for finding in look(site)][0] is Status.FAIL
+    assert next(finding.status for finding in look(site)) is Status.FAIL
 
 
 def test_journals_that_others_may_read_are_warned_of(site):

@@ -145,6 +145,7 @@ def test_a_journal_from_an_old_backup_is_not_started_on(problems, directory):
 
 
 def test_a_journal_put_back_together_with_its_mark_is_known_from_the_lake(problems, directory):
+    assert problems() == []
     journal = directory / "journals" / "pcp_broker_server.journal"
     key = load_signing_key(directory / "keys" / "broker.skey", "pcp://broker/server")
     for text in (b"one", b"two"):

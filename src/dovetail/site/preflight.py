@@ -117,7 +117,7 @@ def check_journal(site: Site, table: ServerSection) -> None:
     if sealed or mark_path(journal).exists():
         held = f"the lake has {sealed} hops of {server}" if sealed else f"{mark_path(journal).name} is there"
         raise JournalRolledBack(
-            f"{journal} is gone, and {held}: bring it back, or see what `dovetail journal recover {journal}` can do, or "
+            f"{journal} is gone, and {held}: bring it back, see what `dovetail journal recover {journal}` can do, or "
             "start under a new name"
         )
 
