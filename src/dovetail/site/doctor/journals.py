@@ -6,13 +6,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from dovetail.journal.continuity import find_breaks
+from dovetail.journal.continuity import Known, find_breaks
 from dovetail.journal.folder import find_journals
 from dovetail.journal.high_water import mark_path
 from dovetail.journal.reader import JournalReader
 from dovetail.lake.known import known_to_lake
 from dovetail.lake.store import Store
-from dovetail.model.errors import JournalError
+from dovetail.model.errors import ConnectFailed, JournalError
 from dovetail.site.doctor.finding import Finding, fail, ok, warn
 
 
@@ -37,7 +37,7 @@ def check_journal(path: Path, lake: Store) -> Iterator[Finding]:
     )
     try:
         with JournalReader.open(path) as reader:
-            for detail in find_breaks(reader, known_to_lake(lake, reader.identity)):
+            for detail in find_breaks(reader, _known(reader, lake)):
                 yield fail(check, f"it {detail}", advice)
             if reader.identity.has_mark and reader.size and not mark_path(path).exists():
                 yield fail(check, f"it comes without its high-water mark ({mark_path(path).name})", advice)
@@ -45,6 +45,13 @@ def check_journal(path: Path, lake: Store) -> Iterator[Finding]:
         yield fail(check, str(error), advice)
     except OSError as error:
         yield fail(check, f"{path}: {error.strerror or error}", "let this user read it")
+
+
+def _known(reader: JournalReader, lake: Store) -> list[Known]:
+    try:
+        return known_to_lake(lake, reader.identity)
+    except ConnectFailed:
+        return []  # that the lake does not answer is a finding of its own
 
 
 def check_mode(path: Path) -> Iterator[Finding]:
