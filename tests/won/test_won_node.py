@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 
 import pytest
@@ -14,9 +15,11 @@ from dovetail.won.chain import ChainState, role_of
 from dovetail.won.connection import TRANSITIONS, ConnectionState, Input
 from dovetail.won.events import ChainAdvanced, DestinationChanged
 from dovetail.won.message import decode_bundle, decode_message
+from dovetail.won.node import Node
 from dovetail.won.settings import WonSettings
+from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import MessageType as T
-from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B, build
 from won.won_world import Pair
 
 
@@ -42,6 +45,51 @@ def test_atom_specific_delivery_m_to_m_s():
     assert bundles(pair.a, message) == [("m",)]
     assert bundles(pair.alice, message) == [("m", "s")]
     assert pair.state(pair.alice, message) is ChainState.ATOM
+
+
+@pytest.mark.parametrize("kind", sorted(v.ATOM_TYPES))
+def test_every_atom_specific_message_gets_m_s_and_is_kept_in_the_atoms_container(kind):
+    """One dataset, a response that names the atom and references the one before; a rebuilt node has the same."""
+    pair = Pair()
+    if kind is T.CREATE:
+        message = decode_bundle(pair.alice.frames_in[0]).messages[0]
+    else:
+        act = pair.alice.core.replace if kind is T.REPLACE else None
+        sockets = [ALICE_CHAT, f"{ALICE}#more"]
+        message = act(sockets, pair.world.now) if act else pair.alice.core.change(kind, pair.world.now)
+        pair.run()
+    assert bundles(pair.alice, message) == [("m", "s")]
+    atom = pair.a.core.ledger.atoms[ALICE]
+    stored = [decode_message(pair.a.core.ledger.archive.raw(address)) for address in atom.messages]
+    assert [each.type for each in stored] == [T.CREATE, T.SUCCESS] + [kind, T.SUCCESS] * (kind is not T.CREATE)
+    response = stored[-1]
+    assert (response.responding_to, response.atom, response.sender_socket) == (message.uri, ALICE, None)
+    assert response.previous == (() if kind is T.CREATE else (stored[1].uri,))
+    assert pair.a.stages(message) == [("accepted", ALICE), ("echoed", ALICE)]
+    states = {T.DEACTIVATE: AtomState.INACTIVE, T.DELETE: AtomState.DELETED}
+    assert atom.state is states.get(kind, AtomState.ACTIVE)
+    assert atom.sockets == ({ALICE_CHAT, f"{ALICE}#more"} if kind is T.REPLACE else {ALICE_CHAT})
+    rebuilt = Node(NODE_A, KEYS[NODE_A], random.Random(1))
+    rebuilt.restore(pair.a.hops(), pair.world.now)
+    again = rebuilt.ledger.atoms[ALICE]
+    for name in ("messages", "state", "sockets", "document", "log"):
+        assert getattr(again, name) == getattr(atom, name), name
+    assert again.confirmations.unconfirmed == atom.confirmations.unconfirmed == (response.uri,)
+
+
+@pytest.mark.parametrize("kind", sorted(v.ATOM_TYPES))
+def test_a_node_may_not_send_atom_specific_messages(kind):
+    """They are between an owner and its own node; another node that sends one is refused, and nothing changes."""
+    pair = Pair().connect()
+    before = pair.a.core.ledger.atoms[ALICE].state
+    message = build(kind, timestamp_ms=pair.world.now // 1000 + 1)
+    (link,) = [name for name in pair.b.peers if name.startswith("to ")]
+    _, there = pair.b.peers[link]
+    pair.a.core.receive_frame(encode_bundle((message,)), there, pair.world.now)
+    pair.run()
+    assert pair.a.rejections() == [Reason.INVALID_SCHEMA]
+    assert pair.a.core.ledger.atoms[ALICE].state is before
+    assert message.address not in pair.a.core.ledger.first
 
 
 def test_connection_specific_delivery_steps_1_to_6_each_bundle_in_one_dataset(pair):

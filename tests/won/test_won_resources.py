@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dovetail.model.address import won_uri
+from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import read_quads
+from dovetail.won.chain import ChainState
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.message import decode_message
-from dovetail.won.resources import choose_media_type, encode_resource, find_document
+from dovetail.won.resources import choose_media_type, encode_resource, find_document, find_log_of_deleted
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import key_quads
 from dovetail.won.trig import encode_document
@@ -47,6 +49,54 @@ def test_a_replaced_atom_still_publishes_its_key():
     assert read_key_document(ALICE, replaced) == KEYS[ALICE].public
     forged = encode_document(list(build(T.REPLACE, key=KEYS["mallory"]).quads), "application/trig")
     assert read_key_document(ALICE, forged) is None
+
+
+def objects(quads, name):
+    return [o for s, p, o, _ in quads if s == f"<{ALICE}>" and p.endswith(f"{name}>")]
+
+
+def test_replace_changes_the_document_that_is_served():
+    pair = Pair()
+    path = f"{BASE}/atom/alice"
+    description = [(f"<{ALICE}>", f"<{v.CON}text>", f'"{text}"', "") for text in ("old", "new")]
+    for quad in description:
+        pair.alice.core.replace([ALICE_CHAT], pair.world.now, [quad])
+        pair.run()
+    document = find_document(pair.a.core, path)
+    assert objects(document, "#text") == ['"new"']
+    assert find_log_of_deleted(pair.a.core, path) is None
+    assert read_key_document(ALICE, encode_document(document, "application/trig")) == KEYS[ALICE].public
+
+
+@pytest.mark.parametrize("brings_key", [True, False])
+def test_delete_ends_the_document_and_leaves_the_key_and_the_log(brings_key):
+    """Old messages of the atom can still be verified, also after a Delete of a client that does not know of this."""
+    pair = Pair()
+    path = f"{BASE}/atom/alice"
+    text = (f"<{ALICE}>", f"<{v.CON}text>", '"to be forgotten"', "")
+    pair.alice.core.replace([ALICE_CHAT], pair.world.now, [text])
+    pair.run()
+    if brings_key:
+        pair.alice.core.change(T.DELETE, pair.world.now)
+    else:
+        pair.alice.core._submit(T.DELETE, [(v.P_ATOM, f"<{ALICE}>")], (), pair.world.now)
+    pair.run()
+    document = find_document(pair.a.core, path)
+    assert objects(document, "#text") == []
+    assert objects(document, "#atomState") == [f"<{v.WON}Deleted>"]
+    assert objects(document, "#messageContainer") == [f"<{ALICE}/msg>"]
+    assert find_log_of_deleted(pair.a.core, path) == f"{ALICE}/msg"
+    assert read_key_document(ALICE, encode_document(document, "application/trig")) == KEYS[ALICE].public
+    assert len(members(find_document(pair.a.core, f"{path}/msg"))) == 6
+
+
+def test_a_delete_cannot_bring_another_key():
+    pair = Pair()
+    content = c.atom_content(ALICE, (), KEYS["mallory"].public)
+    message = pair.alice.core._submit(T.DELETE, [(v.P_ATOM, f"<{ALICE}>")], content, pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+    assert find_log_of_deleted(pair.a.core, f"{BASE}/atom/alice") is None
 
 
 def test_nodes_own_word_about_an_atoms_key_is_not_enough(node):

@@ -38,7 +38,10 @@ class Reply(NamedTuple):
 
 
 async def fetch(uri: str, context: ssl.SSLContext | None, accept: str = "application/trig") -> bytes | None:
-    """GET a document; None if it is not there, too large, or nobody answers in time."""
+    """GET a document, also what is left of one that is gone (410).
+
+    None if there is none, if it is too large, or nobody answers in time.
+    """
     try:
         async with asyncio.timeout(FETCH_S):
             return await _fetch(uri, context, accept)
@@ -75,7 +78,7 @@ async def _fetch(uri: str, context: ssl.SSLContext | None, accept: str) -> bytes
         request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
         writer.write(request.encode("ascii"))
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        if head[0].split(" ")[1:2] != ["200"]:
+        if head[0].split(" ")[1:2] not in (["200"], ["410"]):
             return None
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
         size = int(headers.get("content-length", "-1"))

@@ -31,7 +31,7 @@ from dovetail.won.archive import RecentArchive
 from dovetail.won.events import Event
 from dovetail.won.links import LinkKind
 from dovetail.won.node import Node
-from dovetail.won.resources import choose_media_type, encode_resource
+from dovetail.won.resources import choose_media_type, encode_resource, find_log_of_deleted
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import NODE_PATH
@@ -161,4 +161,7 @@ class NodeServer:
         body = encode_resource(self.node, path, query, media_type, self.journal.raw)
         if body is None:
             return Reply(404, b"not found\n", headers=varies)
+        log_of_deleted = find_log_of_deleted(self.node, path)
+        if log_of_deleted is not None:
+            return Reply(410, body, media_type, (*varies, ("Link", f'<{log_of_deleted}>; rel="archives"')))
         return Reply(200, body, media_type, varies)

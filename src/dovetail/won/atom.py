@@ -57,8 +57,8 @@ class Delivered:
 class Atom:
     """One atom of this node.
 
-    `document` is the message that describes it now: its Create, or the last Replace. `links` are the clients that
-    registered, with how many entries each has; `followers` those that only sent something.
+    `document` is the message that describes it now: its Create, the last Replace, or its Delete. `links` are the
+    clients that registered, with how many entries each has; `followers` those that only sent something.
     """
 
     __slots__ = (
@@ -80,6 +80,11 @@ class Atom:
         self.links: dict[str, int] = {}
         self.followers: set[str] = set()
 
+    @property
+    def is_deleted(self) -> bool:
+        """True once its owner ended it; its log stays."""
+        return self.state is AtomState.DELETED
+
     def has_client(self, link: str) -> bool:
         """True if new entries of the log go to this link."""
         return link in self.links or link in self.followers
@@ -93,7 +98,7 @@ class Atom:
 
     def check_open(self) -> None:
         """New connections need an Active atom; raises RemoteProtocolError."""
-        if self.state is AtomState.DELETED:
+        if self.is_deleted:
             raise RemoteProtocolError(Reason.ATOM_DELETED, f"{self.uri} was deleted")
         if self.state is not AtomState.ACTIVE:
             raise RemoteProtocolError(Reason.ATOM_INACTIVE, f"{self.uri} is not active")

@@ -101,7 +101,7 @@ def check_claims(message: Message) -> None:
         )
 
 
-_DECLARING_TYPES = (MessageType.CREATE, MessageType.REPLACE)
+_DECLARING_TYPES = (MessageType.CREATE, MessageType.REPLACE, MessageType.DELETE)
 
 
 def read_key_document(uri: str, data: bytes) -> PublicKey | None:

@@ -72,8 +72,9 @@ class Ledger:
         else:
             atom = self.atoms[message.atom]
             atom.state = atom.next_state(message.type)
-            if message.type is MessageType.REPLACE:
+            if message.type in (MessageType.REPLACE, MessageType.DELETE):
                 atom.document = message.address
+            if message.type is MessageType.REPLACE:
                 atom.sockets = sockets_of(message) or atom.sockets
         atom.confirmations.append(response.uri, response.previous)
         atom.messages += (message.address, response.address)

@@ -90,7 +90,9 @@ class Owner:
         """Activate, deactivate or delete the atom."""
         if kind not in (MessageType.ACTIVATE, MessageType.DEACTIVATE, MessageType.DELETE):
             raise LocalProtocolError(f"{kind} does not change the state of an atom")
-        return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], (), now)
+        # what others verify the atom's old messages by outlives its description
+        content = c.atom_content(self.atom, (), self._key.public) if kind is MessageType.DELETE else ()
+        return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
 
     def send_message(
         self,

@@ -1,7 +1,8 @@
 """Linked data: the documents a node serves over HTTP GET.
 
     NODE                      the node and its key
-    NODE/atom/ID              an atom: its Create message, which carries its key and certifies itself, and its state
+    NODE/atom/ID              an atom: its Create message or last Replace, which carries its key and certifies itself,
+                              and its state; once it is deleted, its Delete message and where its log is (410)
     NODE/atom/ID/msg          its message container, in pages (`?page=N`)
     NODE/atom/ID/c            its connections, in pages
     NODE/atom/ID/c/ID         a connection: its state and sockets
@@ -21,7 +22,7 @@ from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, read_quads
 from dovetail.won.message import uri_address
 from dovetail.won.node import Node
-from dovetail.won.signing import key_quads
+from dovetail.won.signing import find_key, key_quads
 from dovetail.won.trig import encode_document
 
 MEDIA_TYPES = ("application/trig", "application/n-quads", "text/turtle")
@@ -56,7 +57,7 @@ Reader = Callable[[Address], bytes | None]
 def find_document(node: Node, path: str, query: str = "", read: Reader | None = None) -> list[Quad] | None:
     """The quads of the resource at `path` (below the host), None if there is none; `read` finds durable messages."""
     read = read or node.ledger.archive.raw
-    base = "/" + node.uri.partition("://")[2].partition("/")[2]
+    base = _base(node)
     if path == base:
         return _describe_node(node)
     if not path.startswith(base + "/"):
@@ -87,6 +88,11 @@ def encode_resource(node: Node, path: str, query: str, media_type: str, read: Re
     return encode_document(quads, media_type) if quads is not None else None
 
 
+def _base(node: Node) -> str:
+    """The node's own path."""
+    return "/" + node.uri.partition("://")[2].partition("/")[2]
+
+
 def _page_of(query: str) -> int | None:
     if not query:
         return 0
@@ -101,17 +107,27 @@ def _describe_node(node: Node) -> list[Quad]:
     return [(f"<{node.uri}>", v.RDF_TYPE, f"<{v.WON}Node>", f"<{graph}>"), *key_quads(node.uri, node.key, graph)]
 
 
+def find_log_of_deleted(node: Node, path: str) -> str | None:
+    """The address of the log of the deleted atom at `path`; None if there is no such atom, or it is not deleted."""
+    atom = node.ledger.atoms.get(node.uri + path.removeprefix(_base(node)))
+    return f"{atom.uri}/msg" if atom is not None and atom.is_deleted else None
+
+
 def _describe_atom(node: Node, uri: str, read: Reader) -> list[Quad] | None:
     atom = node.ledger.atoms[uri]
     subject, graph = f"<{uri}>", f"<{uri}#data>"
+    sockets = () if atom.is_deleted else sorted(atom.sockets)
     facts = [
         (subject, v.RDF_TYPE, f"<{v.WON}Atom>", graph),
         (subject, f"<{v.WON}atomState>", f"<{v.WON}{atom.state.value}>", graph),
         (subject, f"<{v.WON}messageContainer>", f"<{uri}/msg>", graph),
         (subject, f"<{v.WON}connections>", f"<{uri}/c>", graph),
-        *((subject, v.P_SOCKET, f"<{socket}>", graph) for socket in sorted(atom.sockets)),
+        *((subject, v.P_SOCKET, f"<{socket}>", graph) for socket in sockets),
     ]
     document = _read_message(atom.document, read)
+    if document is not None and find_key(uri, document) is None:
+        # a Replace or Delete of somebody else's software: the Create has the key
+        document += _read_message(atom.messages[0], read) or []
     return facts + document if document is not None else None
 
 

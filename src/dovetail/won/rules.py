@@ -79,9 +79,9 @@ def check_owner_message(message: Message, ledger: Ledger) -> None:
         atom.next_state(message.type)
         if message.type is MessageType.REPLACE:
             _check_sockets(message)
-            key = find_key(atom.uri, message.quads)
-            if key is not None and key != atom.key:
-                raise RemoteProtocolError(Reason.WRONG_SIGNER, f"the key of {atom.uri} cannot be replaced")
+        key = find_key(atom.uri, message.quads)
+        if key is not None and key != atom.key:
+            raise RemoteProtocolError(Reason.WRONG_SIGNER, f"the key of {atom.uri} cannot be replaced")
         return
     _check_channel(message, ledger, from_partner=False)
 

@@ -134,7 +134,7 @@ def extract_keys(create_message: Message) -> dict[str, PublicKey]:
 
 
 def find_declared_key(message: Message, atom: str) -> PublicKey | None:
-    """The key that a Create or Replace message declares for its atom in the content graph `#key`."""
+    """The key that a Create, Replace or Delete message declares for its atom in the content graph `#key`."""
     graph = f"<{message.uri}{v.KEY}>"
     return find_key(atom, [quad for quad in message.quads if quad[3] == graph])
 
