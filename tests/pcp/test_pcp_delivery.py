@@ -289,7 +289,7 @@ def test_one_message_larger_than_the_queue_may_wait_alone():
 
 
 def test_all_queues_together_are_bounded():
-    world, a, b = two_clients(total_queue_bytes=10_000)
+    world, a, b = two_clients(memory_bytes=20_000)
     world.pause(b)
     for _ in range(50):
         world.send(a, world.message(A, B, expires=LATER))

@@ -13,7 +13,7 @@ from dovetail.model.address import address_of
 from dovetail.model.errors import JournalDamaged, JournalError, JournalFull
 from dovetail.model.hop import Observation, Stage
 from dovetail.model.wire import CloseLink, SendFrames
-from dovetail.runtime.driver import CALL_BYTES, Driver, Health, TurnStats
+from dovetail.runtime.driver import CALL_BYTES, FRAME_BYTES, Driver, Health, TurnStats
 
 
 def observe(data: bytes, now: int, stage: Stage = Stage.ACCEPTED) -> Observation:
@@ -473,7 +473,7 @@ def test_core_that_does_not_observe_the_hand_over_is_not_told_of_full_links():
 
 
 def test_inbox_over_its_bound_stops_reading_until_it_is_fed():
-    bench = Bench(max_inbox_bytes=10)
+    bench = Bench(max_inbox_bytes=2 * (FRAME_BYTES + 5))
     bench.driver.receive(b"1", "a")
     bench.turn()
     for _ in range(3):

@@ -15,8 +15,9 @@ from dovetail.keys import CertificateKind, Names
 from dovetail.model.errors import ConnectFailed
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.http import Reply
+from dovetail.runtime.limits import Limits
 from dovetail.runtime.tls import ServerTls, client_context
-from dovetail.runtime.websocket import Accept, Limits, LinkHandler, dial, listen
+from dovetail.runtime.websocket import Accept, LinkHandler, dial, listen
 from system.pcp_raw import RawClient, Refused, hello_of
 from system.pcp_site import Site, until
 
@@ -223,6 +224,44 @@ def test_tls_handshakes_per_second_are_limited_and_links_go_on(tmp_path):
             second.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await second
+
+    asyncio.run(scenario())
+
+
+def test_addresses_take_turns_so_that_one_with_many_hellos_waits_for_itself():
+    async def scenario() -> list[str]:
+        order: list[str] = []
+
+        async def greet(*_: object) -> None: ...
+
+        acceptor = Acceptor(greet, HandshakeLimits(tls_per_s=100))
+
+        async def take(host: str) -> None:
+            await acceptor.take_turn(host)
+            order.append(host)
+
+        crowd = [asyncio.ensure_future(take("192.0.2.1")) for _ in range(60)]
+        await until(lambda: order)
+        await take("192.0.2.2")
+        for each in crowd:
+            each.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        return order
+
+    order = asyncio.run(scenario())
+    assert len(order) < 40, "the other had to wait for all of the crowd"
+
+
+def test_where_too_many_shake_hands_the_address_with_most_of_them_gives_way():
+    async def scenario() -> None:
+        async with listening(at_once=4) as (_, acceptor):
+            other, writer = await asyncio.open_connection("127.0.0.1", acceptor.port, local_addr=("127.0.0.2", 0))
+            RawClient.writers.append(writer)
+            await until(lambda: acceptor.handshake_count == 1)
+            crowd = [await connect(acceptor.port) for _ in range(6)]
+            assert [await reader.read() for reader, _ in crowd[:3]] == [b""] * 3
+            assert len(failed(acceptor)) == 3
+            assert not any(reader.at_eof() for reader in (other, *(each for each, _ in crowd[3:])))
 
     asyncio.run(scenario())
 

@@ -11,7 +11,8 @@ import pytest
 from dovetail.model.hop import Reason
 from dovetail.runtime.frames import Memory, encode_frames
 from dovetail.runtime.http import Reply
-from dovetail.runtime.websocket import Accept, Limits, Link, LinkHandler, dial, listen
+from dovetail.runtime.limits import Limits
+from dovetail.runtime.websocket import Accept, Link, LinkHandler, dial, listen
 from system.pcp_raw import RawClient, RawPeer, RawServer
 from system.pcp_site import until
 

@@ -14,7 +14,8 @@ from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
-from dovetail.runtime.websocket import Limits, Link, LinkHandler, dial
+from dovetail.runtime.limits import Limits
+from dovetail.runtime.websocket import Link, LinkHandler, dial
 
 _ANSWER_S = 15.0
 _LIMITS = Limits(max_message_bytes=1 << 20)

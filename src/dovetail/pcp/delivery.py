@@ -62,7 +62,7 @@ class Delivery:
         self._outbound = outbound
         self._renderer = renderer
         self._queue_bytes = settings.queue_bytes
-        self._total_queue_bytes = settings.total_queue_bytes
+        self._queue_share = settings.queue_share
         self._redelivery_messages = settings.redelivery_messages
         self._lifetimes = lifetimes
         self.held = HeldMessages(settings.sender_queue_messages, settings.sender_queue_bytes)
@@ -178,7 +178,7 @@ class Delivery:
     def _queue(self, session: Session, held: Held, now: int) -> None:
         assert held.message is not None
         sender = held.message.sender
-        is_over = self.held.bytes + self.held.cost(held.message) > self._total_queue_bytes or (
+        is_over = self.held.bytes + self.held.cost(held.message) > self._queue_share or (
             bool(session.outbox) and session.outbox_bytes + held.size > self._queue_bytes
         )
         self._account(held, session)
@@ -268,7 +268,7 @@ class Delivery:
         while waiting.queue and (
             len(waiting.queue) > self._redelivery_messages
             or waiting.size > max(self._queue_bytes, held.size)
-            or self.held.bytes > self._total_queue_bytes
+            or self.held.bytes > self._queue_share
         ):
             self._expire(waiting.queue[0], Reason.REDELIVERY_OVERFLOW, now)
 

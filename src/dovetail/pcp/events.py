@@ -52,4 +52,14 @@ class MessageHandled:
     detail: str = ""
 
 
-Event = Observation | SessionOpened | SessionEnded | SlowConsumerFound | MessageHandled
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRefused:
+    """A client may not be what it says it is, or may not send what it sent."""
+
+    connection: LinkId
+    uri: str
+    reason: Reason
+    detail: str
+
+
+Event = Observation | SessionOpened | SessionEnded | SlowConsumerFound | MessageHandled | ClientRefused

@@ -15,6 +15,7 @@ from dovetail.model.hop import Reason, Stage
 from dovetail.pcp.codec_v1 import salvage_frame
 from dovetail.pcp.decision import Answer, Refuse
 from dovetail.pcp.envelope import salvage
+from dovetail.pcp.events import ClientRefused
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.replies import Replies
 from dovetail.pcp.session import Session
@@ -72,9 +73,16 @@ class Refusals:
             case Answer.ERROR:
                 self._replies.refuse(session, message_id, detail, now)
             case Answer.UNAUTHORIZED:
+                self.tell(session, session.address_for_replies, reason, detail)
                 self._replies.deny(session, message_id, now)
             case Answer.ASSOCIATION_REFUSED:
+                self.tell(session, session.address_for_replies, reason, detail)
                 self._replies.associate(session, message_id or "", now, detail)
+
+    def tell(self, session: Session, uri: str, reason: Reason, detail: str) -> None:
+        """Have the shell log that a client was refused, and count it."""
+        event = ClientRefused(connection=session.connection, uri=uri, reason=reason, detail=detail)
+        self._outbound.events.append(event)
 
     def refuse_part(self, session: Session, raw: bytes, reason: Reason, size: int, now: int) -> None:
         """Observe the refusal of a message of which only this came."""

@@ -85,6 +85,11 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         64 * 1024 * 1024
     )
     max_connections: Annotated[Count, Meta(description="more are refused with 503 before the upgrade")] = 100_000
+    max_connections_per_address: Annotated[Count, Meta(description="of these from one address")] = 10_000
+    client_messages_per_s: Annotated[
+        Count, Meta(description="frames that one certificate may send; it is read more slowly above")
+    ] = 10_000
+    client_bytes_per_s: Annotated[Bytes, Meta(description="bytes that one certificate may send")] = 64 * 1024 * 1024
     association_timeout_ms: Annotated[Milliseconds, Meta(description="time to associate in, v1")] = 30_000
     idle_timeout_ms: Annotated[Milliseconds, Meta(description="silence after which a client is dropped")] = 360_000
     handshake_timeout_ms: Annotated[Milliseconds, Meta(description="time for TLS and the upgrade")] = 10_000
@@ -104,7 +109,13 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     queue_bytes: Annotated[Bytes, Meta(description="queue of one connection; over it, it is closed as slow")] = (
         8 * 1024 * 1024
     )
-    total_queue_bytes: Annotated[Bytes, Meta(description="all queues and messages that wait, together")] = 1024**3
+    memory_bytes: Annotated[
+        Bytes,
+        Meta(
+            description="memory for messages, beyond 41 KB a connection: a half for those that wait for clients, a"
+            " quarter for those that are not whole, an eighth each for those not handled and those not sent yet"
+        ),
+    ] = 1024**3
     redelivery_messages: Annotated[Count, Meta(description="messages that wait for one client to come back")] = 1_000
     sender_queue_messages: Annotated[
         Count, Meta(description="messages of one sender that wait, counted for each recipient; its oldest give way")
@@ -150,6 +161,26 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 name = parse_uri(uri).name
                 if name:
                     check_names([name], self.groups, where=f"rules[{number}].{field}")
+
+    @property
+    def queue_share(self) -> int:
+        """Bytes for messages that wait."""
+        return self.memory_bytes // 2
+
+    @property
+    def inbox_share(self) -> int:
+        """Bytes for messages that came and are not handled yet."""
+        return self.memory_bytes // 8
+
+    @property
+    def unsent_share(self) -> int:
+        """Bytes for messages that were written and that the kernel has not taken."""
+        return self.memory_bytes // 8
+
+    @property
+    def unfinished_share(self) -> int:
+        """Bytes for messages that are not whole."""
+        return self.memory_bytes // 4
 
     @property
     def server_uri(self) -> str:

@@ -1,10 +1,12 @@
 """Accepting connections so that strangers cannot take more than their share.
 
 A connection is in its handshake from `accept` until it is a link or answered: TLS, then the HTTP request. Each has a
-time limit, and there is a limit at once: over it the oldest gives way once it had a second, since an honest one is done
-within a moment. A connection that waits takes little. Work on TLS, which takes memory and time, begins only when the
-peer has sent its hello, at a limited rate and with a limit at once of its own. Whoever cannot be taken in stays in the
-kernel's queue. A handshake that fails is one line in the log; over 20 in a second they are summed up.
+time limit, and there is a limit at once: over it the oldest of the address that has most of them gives way once it had
+a second, since an honest one is done within a moment. A connection that waits takes little. Work on TLS, which takes
+memory and time, begins only when the peer has sent its hello, at a limited rate and with a limit at once of its own.
+Addresses take turns in it: one address that sends thousands of hellos waits for itself, and another goes in between.
+Whoever cannot be taken in stays in the kernel's queue. A handshake that fails is one line in the log; over 20 in a
+second they are summed up.
 """
 
 from __future__ import annotations
@@ -14,20 +16,19 @@ import errno
 import logging
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dovetail.runtime.limited_log import LimitedLog
 from dovetail.runtime.listening import listening
 from dovetail.runtime.tls import describe_failure
 
 BACKLOG = 4_096
 ACCEPTS_PER_TURN = 64
-MAX_WAITING = 64
 BURST_S = 0.1
-MAX_LINES_PER_S = 20
 NO_FILES_S = 1.0
 KINDS = ("tls", "closed", "timeout", "dropped")
 
@@ -50,7 +51,7 @@ class Acceptor:
 
     def __init__(
         self,
-        greet: Callable[[socket.socket, Acceptor], Awaitable[None]],
+        greet: Callable[[socket.socket, str, Acceptor], Awaitable[None]],
         limits: HandshakeLimits,
     ) -> None:
         self._greet = greet
@@ -58,11 +59,13 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._handshakes: dict[asyncio.Task[None], float] = {}
+        self._by_host: dict[str, dict[asyncio.Task[None], None]] = {}
         self._tls: dict[asyncio.Task[None], float] = {}
         self._is_accepting = False
-        self._next_turn = 0.0
-        self._waiting = 0
-        self._failed = 0
+        self._last_turn = 0.0
+        self._turns: dict[str, deque[asyncio.Future[None]]] = {}  # who waits for the rate; the first host is next
+        self._granting: asyncio.TimerHandle | None = None
+        self._log = LimitedLog(log, "handshakes failed")
         self.port = 0
         self.failures = Counter(dict.fromkeys(KINDS, 0))
 
@@ -96,24 +99,45 @@ class Acceptor:
         for task in tuple(self._handshakes):
             task.cancel()
 
-    async def take_turn(self) -> None:
+    async def take_turn(self, host: str) -> None:
         """Wait until the rate allows one more TLS handshake; `greet` calls it before it begins one."""
         now = self._loop.time()
-        pause_s = 1 / self._limits.tls_per_s
-        self._next_turn = max(self._next_turn, now - max(BURST_S, pause_s)) + pause_s
-        if self._next_turn > now:
-            self._waiting += 1
-            self._set_accepting(self._waiting < MAX_WAITING)
-            try:
-                await asyncio.sleep(self._next_turn - now)
-            finally:
-                self._waiting -= 1
-                self._set_accepting(self._waiting < MAX_WAITING)
+        if not self._turns and self._turn_at(now) <= now:
+            self._last_turn = self._turn_at(now)
+        else:
+            turn = self._loop.create_future()
+            self._turns.setdefault(host, deque()).append(turn)
+            self._plan_turn(now)
+            await turn
         if len(self._tls) >= self._limits.tls_at_once:
-            _drop_oldest(self._tls)
+            self._drop_oldest(self._tls)
         task = asyncio.current_task()
         assert task is not None
-        self._tls[task] = now
+        self._tls[task] = self._loop.time()
+
+    def _turn_at(self, now: float) -> float:
+        """When the next TLS handshake may begin; a few may come at once."""
+        pause_s = 1 / self._limits.tls_per_s
+        return max(self._last_turn, now - max(BURST_S, pause_s)) + pause_s
+
+    def _plan_turn(self, now: float) -> None:
+        if self._granting is None and self._turns:
+            self._granting = self._loop.call_later(max(0.0, self._turn_at(now) - now), self._grant_turns)
+
+    def _grant_turns(self) -> None:
+        """Let in who waits as far as the rate allows, one of each host in turn."""
+        self._granting = None
+        now = self._loop.time()
+        while self._turns and self._turn_at(now) <= now:
+            host = next(iter(self._turns))
+            waiting = self._turns.pop(host)
+            turn = waiting.popleft()
+            if waiting:
+                self._turns[host] = waiting  # behind the others
+            if not turn.done():
+                turn.set_result(None)
+                self._last_turn = self._turn_at(now)
+        self._plan_turn(now)
 
     def _set_accepting(self, wanted: bool) -> None:
         if wanted is self._is_accepting:
@@ -148,23 +172,24 @@ class Acceptor:
                 return
             accepted.setblocking(False)
             if is_full:
-                _drop_oldest(self._handshakes)
-            task = self._loop.create_task(self._shake_hands(accepted, address))
+                self._drop_oldest(self._by_host[max(self._by_host, key=lambda host: len(self._by_host[host]))])
+            host = host_of(address)
+            task = self._loop.create_task(self._shake_hands(accepted, address, host))
             self._handshakes[task] = now
+            self._by_host.setdefault(host, {})[task] = None
             task.add_done_callback(partial(self._finish, accepted, address))
 
     def _finish(self, accepted: socket.socket, address: Any, task: asyncio.Task[None]) -> None:
-        self._handshakes.pop(task, None)
-        self._tls.pop(task, None)
-        self._set_accepting(self._waiting < MAX_WAITING)
+        self._forget(task, host_of(address))
+        self._set_accepting(True)
         if task.cancelled():  # before it began
             accepted.close()
             self._drop(address)
 
-    async def _shake_hands(self, accepted: socket.socket, address: Any) -> None:
+    async def _shake_hands(self, accepted: socket.socket, address: Any, host: str) -> None:
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                await self._greet(accepted, self)
+                await self._greet(accepted, host, self)
         except TimeoutError:
             self._fail(address, "timeout", f"no handshake within {self._limits.timeout_s:g} s")
         except asyncio.CancelledError:
@@ -173,28 +198,27 @@ class Acceptor:
             error.__traceback__ = None  # else its frames and the transport keep each other alive
             self._fail(address, "tls" if isinstance(error, ssl.SSLError) else "closed", describe_failure(error))
 
+    def _drop_oldest(self, handshakes: Iterable[asyncio.Task[None]]) -> None:
+        oldest = next(iter(handshakes))
+        self._forget(oldest)
+        oldest.cancel()
+
+    def _forget(self, task: asyncio.Task[None], host: str | None = None) -> None:
+        self._handshakes.pop(task, None)
+        self._tls.pop(task, None)
+        for each in [host] if host is not None else list(self._by_host):
+            tasks = self._by_host.get(each, {})
+            tasks.pop(task, None)
+            if not tasks:
+                self._by_host.pop(each, None)
+
     def _drop(self, address: Any) -> None:
         if self._sockets:
             self._fail(address, "dropped", "too many handshakes at once")
 
     def _fail(self, address: Any, kind: str, detail: str) -> None:
         self.failures[kind] += 1
-        self._failed += 1
-        if self._failed == 1:
-            self._loop.call_later(1.0, self._sum_up)
-        if self._failed <= MAX_LINES_PER_S:
-            log.warning("handshake failed peer=%s: %s", format_address(address), detail)
-
-    def _sum_up(self) -> None:
-        if self._failed > MAX_LINES_PER_S:
-            log.warning("%d more handshakes failed within a second", self._failed - MAX_LINES_PER_S)
-        self._failed = 0
-
-
-def _drop_oldest(handshakes: dict[asyncio.Task[None], float]) -> None:
-    oldest = next(iter(handshakes))
-    del handshakes[oldest]
-    oldest.cancel()
+        self._log.warning("handshake failed peer=%s: %s", format_address(address), detail)
 
 
 def format_address(address: Any) -> str:
@@ -203,3 +227,8 @@ def format_address(address: Any) -> str:
         return "unknown"
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_of(address: Any) -> str:
+    """Host of a socket's address."""
+    return str(address[0]) if isinstance(address, tuple) else "unknown"

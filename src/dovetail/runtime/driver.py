@@ -35,6 +35,8 @@ from dovetail.model.hop import Observation
 from dovetail.model.wire import CLOSE_INTERNAL_ERROR, CloseLink, Frame, LinkId, Outgoing
 
 MAX_INBOX_BYTES: Final = 64 << 20
+FRAME_BYTES: Final = 160
+"""What a frame takes in the inbox beyond its bytes."""
 CALL_BYTES: Final = 512
 """What a call counts for in the inbox."""
 TURN_BOUNDS_S: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -206,7 +208,7 @@ class Driver(Generic[E]):
     def receive(self, data: bytes, link: LinkId, is_text: bool = False) -> None:
         """A frame or datagram came; the hot path."""
         self._inbox.append((data, link, is_text))
-        self._inbox_bytes += len(data)
+        self._inbox_bytes += len(data) + FRAME_BYTES
         if not self._is_awaited:
             self._plan()
         if self._inbox_bytes > self._max_inbox_bytes:

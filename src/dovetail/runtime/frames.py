@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Protocol
 
 
 class Holder(Protocol, Hashable):
@@ -15,10 +15,14 @@ class Holder(Protocol, Hashable):
 
 
 class Memory:
-    """What read buffers and unfinished messages of many links take together; over the limit the largest link goes."""
+    """What many links hold together of one kind; over the limit the one that holds the most must give it up.
 
-    def __init__(self, limit_bytes: int) -> None:
+    It is told by its `refuse_more`, or by `give_up` where that is given.
+    """
+
+    def __init__(self, limit_bytes: int, give_up: Callable[[Any, int], None] | None = None) -> None:
         self._limit_bytes = limit_bytes
+        self._give_up = give_up
         self._holders: dict[Holder, int] = {}
         self.used_bytes = 0
 
@@ -28,7 +32,10 @@ class Memory:
         self.used_bytes += more_bytes
         if more_bytes > 0 and self.used_bytes > self._limit_bytes:
             largest = max(self._holders, key=lambda each: (self._holders[each], each is holder))
-            largest.refuse_more(self._holders[largest])
+            if self._give_up is not None:
+                self._give_up(largest, self._holders[largest])
+            else:
+                largest.refuse_more(self._holders[largest])
         return held
 
     def release(self, holder: Holder) -> None:

@@ -10,14 +10,16 @@ from prometheus_client.registry import Collector
 
 from dovetail.runtime.acceptor import Acceptor
 from dovetail.runtime.frames import Memory
+from dovetail.runtime.pace import Rates
 
 
 class LinkCollector(Collector):
     """Asks an acceptor and the memory of its links."""
 
-    def __init__(self, acceptor: Acceptor, memory: Memory) -> None:
+    def __init__(self, acceptor: Acceptor, memory: Memory, unsent: Memory) -> None:
         self._acceptor = acceptor
         self._memory = memory
+        self._unsent = unsent
 
     def collect(self) -> Iterator[Metric]:
         """One family after the other."""
@@ -35,3 +37,24 @@ class LinkCollector(Collector):
             "Read buffers beyond their first size, and fragments of messages that are not whole.",
             value=self._memory.used_bytes,
         )
+        yield GaugeMetricFamily(
+            "dovetail_unsent_bytes",
+            "What was written to links and the kernel had not taken when they got full.",
+            value=self._unsent.used_bytes,
+        )
+
+
+class RateCollector(Collector):
+    """Asks who was slowed down."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+
+    def collect(self) -> Iterator[Metric]:
+        """One family."""
+        slowed = CounterMetricFamily(
+            "dovetail_pcp_slowed", "Turns after which a client that sends too fast was made to wait.", labels=["client"]
+        )
+        for name, count in sorted(self._rates.slowed.items()):
+            slowed.add_metric([name], count)
+        yield slowed

@@ -44,9 +44,9 @@ from dovetail.pcp.vocabulary import (
 )
 from dovetail.runtime.acceptor import HandshakeLimits
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import settled
 from dovetail.runtime.pcp_wire import ClientWire
-from dovetail.runtime.websocket import Limits
 
 DEFAULT_TTL_MS = 30_000
 MAX_UNREAD_MESSAGES = 10_000

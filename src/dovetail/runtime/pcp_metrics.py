@@ -88,6 +88,12 @@ class BrokerMetrics:
         self.closes = Counter(
             "dovetail_pcp_closes", "Connections closed from here, by code.", ["code"], registry=self.registry
         )
+        self.refused_clients = Counter(
+            "dovetail_pcp_refused_clients",
+            "Clients that were not let in, or not let send, by reason.",
+            ["reason"],
+            registry=self.registry,
+        )
         self.slow_consumers = Counter(
             "dovetail_pcp_slow_consumers",
             "Connections closed because they did not read, by client.",

@@ -12,6 +12,7 @@ import functools
 import itertools
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import assert_never
 
@@ -19,7 +20,7 @@ from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.model.hop import Observation, Reason
 from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.broker import Broker
-from dovetail.pcp.events import Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.events import ClientRefused, Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.session import parse_mount
 from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.pcp.vocabulary import (
@@ -31,20 +32,25 @@ from dovetail.pcp.vocabulary import (
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import MAX_INBOX_BYTES, Driver, Health
+from dovetail.runtime.driver import Driver, Health
 from dovetail.runtime.frames import Memory, encode_frames
 from dovetail.runtime.http import Reply
-from dovetail.runtime.link_metrics import LinkCollector
+from dovetail.runtime.limited_log import LimitedLog
+from dovetail.runtime.limits import Limits
+from dovetail.runtime.link_metrics import LinkCollector, RateCollector
 from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal
 from dovetail.runtime.metrics import MetricsServer
+from dovetail.runtime.pace import Rates
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
 from dovetail.runtime.tls import RevocationList, ServerTls, common_name, serial_number
-from dovetail.runtime.websocket import LINGER_S, Accept, Limits, Link, LinkHandler, Request, listen
+from dovetail.runtime.websocket import LINGER_S, Accept, Link, LinkHandler, Request, listen
 
 REVOCATION_CHECK_S = 2.0
 DRAIN_CHECK_S = 0.02
 MAX_UNASSOCIATED_BYTES = 64 * 1024
+TURN_MESSAGES = 64
+TURN_BYTES = 64 * 1024
 
 log = logging.getLogger("dovetail.pcp")
 
@@ -67,7 +73,14 @@ class PcpServer(LinkHandler[LinkId]):
         self._tls: ServerTls | None = None
         self._revocations: RevocationList | None = None
         self._acceptor: Acceptor | None = None
-        self.memory = Memory(settings.total_queue_bytes)
+        self.memory = Memory(settings.unfinished_share)
+        self.unsent = Memory(settings.unsent_share, Link.drop_unread)
+        self.rates = Rates(settings.client_messages_per_s, settings.client_bytes_per_s)
+        self._clients: dict[LinkId, tuple[str, str]] = {}  # name of the certificate, address
+        self._hosts: Counter[str] = Counter()
+        self._exhausted: list[tuple[LinkId, int, int]] = []
+        self._close_delays: dict[LinkId, float] = {}
+        self._refusals = LimitedLog(log, "clients refused")
         self._metrics_server = MetricsServer(self.metrics.registry, self.health)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_reading = True
@@ -92,7 +105,7 @@ class PcpServer(LinkHandler[LinkId]):
             durability=settings.durability,
             on_events=self._act,
             on_failure=self._fail,
-            max_inbox_bytes=MAX_INBOX_BYTES,
+            max_inbox_bytes=settings.inbox_share,
             stats=self.metrics.turns,
         )
         self.frame = self.driver.receive  # type: ignore[method-assign]  # the hot path
@@ -115,6 +128,8 @@ class PcpServer(LinkHandler[LinkId]):
             limits=Limits(
                 max_message_bytes=settings.max_message_bytes,
                 untrusted_bytes=MAX_UNASSOCIATED_BYTES,
+                turn_messages=TURN_MESSAGES,
+                turn_bytes=TURN_BYTES,
                 handshake=HandshakeLimits(
                     timeout_s=settings.handshake_timeout_ms / 1000,
                     tls_at_once=settings.max_handshakes,
@@ -122,9 +137,11 @@ class PcpServer(LinkHandler[LinkId]):
                 ),
             ),
             memory=self.memory,
+            unsent=self.unsent,
         )
         self.driver.wake()
-        self.metrics.registry.register(LinkCollector(self._acceptor, self.memory))
+        self.metrics.registry.register(LinkCollector(self._acceptor, self.memory, self.unsent))
+        self.metrics.registry.register(RateCollector(self.rates))
         self.port = self._acceptor.port
         scheme = "ws" if settings.insecure_plain else "wss"
         log.info("listening on %s://%s:%d", scheme, settings.host, self.port)
@@ -135,6 +152,7 @@ class PcpServer(LinkHandler[LinkId]):
             return
         self._is_draining = True
         self.driver.drain()
+        self.set_reading(False)  # else whoever sends on and on would keep it busy
         if self._acceptor is not None:
             self._acceptor.close()
         deadline = self._loop.time() + self.settings.drain_timeout_ms / 1000
@@ -185,7 +203,11 @@ class PcpServer(LinkHandler[LinkId]):
         path = request.path.decode("latin-1")
         if parse_mount(path, self.settings) is None:
             refusal = Reply(404)
-        elif self._is_draining or len(self._connections) >= self.settings.max_connections:
+        elif (
+            self._is_draining
+            or len(self._connections) >= self.settings.max_connections
+            or self._hosts[request.host] >= self.settings.max_connections_per_address
+        ):
             refusal = Reply(503, headers=(("Retry-After", "5"),))
         else:
             return Accept(str(next(self._numbers)), path)
@@ -211,6 +233,10 @@ class PcpServer(LinkHandler[LinkId]):
                     return
                 self._serials[connection] = serial
         self._connections[connection] = link
+        host = link.host
+        self._clients[connection] = name or host, host
+        self._hosts[host] += 1
+        self.rates.open(name or host, self._loop.time())
         link.set_reading(self._is_reading)
         if mount.version == 2:
             self._texts.add(connection)
@@ -224,7 +250,7 @@ class PcpServer(LinkHandler[LinkId]):
             self.broker.receive_paused(link.id, 0, now)
 
     def _refuse(self, link: Link, name: str, code: int, detail: str) -> None:
-        log.warning("connection refused peer=%s certificate=%s: %s", link.peer, name, detail)
+        self._refusals.warning("connection refused peer=%s certificate=%s: %s", link.peer, name, detail)
         self.metrics.closes.labels(str(code)).inc()
         link.close(code, detail)
 
@@ -235,6 +261,27 @@ class PcpServer(LinkHandler[LinkId]):
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
         """A message that was not taken in whole."""
         self.driver.call(lambda now: self.broker.receive_refused(data, link, now, reason, size))
+
+    def exhausted(self, link: LinkId, messages: int, size: int) -> None:
+        """A connection had its turn: it goes on when that is fed, or later where its client sends too fast."""
+        if not self._exhausted:
+            self.driver.call(self._give_turns)
+        self._exhausted.append((link, messages, size))
+
+    def _give_turns(self, now: int) -> None:  # noqa: ARG002
+        exhausted, self._exhausted = self._exhausted, []
+        for connection, messages, size in exhausted:
+            link = self._connections.get(connection)
+            if link is None:
+                continue
+            name = self._clients[connection][0]
+            pause_s = self.rates.charge(name, messages, size, self._loop.time())
+            if pause_s > 0:
+                if self.rates.slowed[name] == 1:
+                    log.warning("client slowed down certificate=%s peer=%s: it sends too fast", name, link.peer)
+                self._loop.call_later(pause_s, link.give_turn)
+            else:
+                link.give_turn()
 
     def paused(self, link: LinkId) -> None:
         """The kernel takes no more for this connection."""
@@ -252,13 +299,19 @@ class PcpServer(LinkHandler[LinkId]):
             self._texts.discard(link)
             self._opened_at.pop(link, None)
             self._serials.pop(link, None)
+            self._close_delays.pop(link, None)
+            name, host = self._clients.pop(link)
+            self.rates.close(name)
+            self._hosts[host] -= 1
+            if not self._hosts[host]:
+                del self._hosts[host]
             self.driver.receive_closed(link, lambda now: self.broker.receive_closed(link, now, gone.lost_bytes))
 
     # What the driver calls
 
     def set_reading(self, wanted: bool) -> None:
         """Stop or go on reading from all connections: TCP slows the senders down."""
-        self._is_reading = wanted
+        self._is_reading = wanted = wanted and not self._is_draining
         for link in self._connections.values():
             link.set_reading(wanted)
 
@@ -278,7 +331,11 @@ class PcpServer(LinkHandler[LinkId]):
             elif isinstance(item, CloseLink):
                 self.metrics.closes.labels(str(item.code)).inc()
                 closing = connections.get(item.link)
-                if closing is not None:
+                delay_s = self._close_delays.pop(item.link, 0.0)
+                if closing is not None and delay_s:
+                    closing.set_reading(False)
+                    self._loop.call_later(delay_s, closing.close, item.code, item.detail)
+                elif closing is not None:
                     closing.close(item.code, item.detail)
 
     def _act(self, events: Sequence[Event]) -> None:
@@ -299,6 +356,17 @@ class PcpServer(LinkHandler[LinkId]):
                 case SlowConsumerFound(uri=uri, queued_bytes=size):
                     self.metrics.count_slow(uri)
                     log.warning("slow consumer uri=%s queued_bytes=%d", uri, size)
+                case ClientRefused(connection=connection, uri=uri, reason=reason, detail=detail):
+                    link = self._connections.get(connection)
+                    self.metrics.refused_clients.labels(reason.value).inc()
+                    self._refusals.warning(
+                        "client refused peer=%s certificate=%s uri=%s reason=%s: %s",
+                        link.peer if link else "gone",
+                        self._clients.get(connection, ("gone", ""))[0],
+                        uri,
+                        reason.value,
+                        detail,
+                    )
                 case Observation():
                     pass
                 case _:
@@ -322,14 +390,14 @@ class PcpServer(LinkHandler[LinkId]):
             revoked = [connection for connection, serial in self._serials.items() if serial in new]
             if revoked:
                 log.warning("%d connections have a revoked certificate", len(revoked))
-                self._spawn(self._close_spread(revoked, CLOSE_REVOKED, "certificate revoked"))
+                self.driver.call(functools.partial(self._end_all, revoked, CLOSE_REVOKED, "certificate revoked"))
 
-    async def _close_spread(self, connections: Sequence[LinkId], code: int, detail: str) -> None:
-        """Close them spread over time, so that they do not all come back at once."""
-        pause = self.settings.revocation_spread_ms / 1000 / len(connections)
-        for connection in connections:
-            self.driver.call(functools.partial(self.broker.close, connection, code, detail))
-            await asyncio.sleep(pause)
+    def _end_all(self, connections: Sequence[LinkId], code: int, detail: str, now: int) -> None:
+        """End their sessions at once; they are closed spread over time, so that they do not all come back at once."""
+        pause_s = self.settings.revocation_spread_ms / 1000 / len(connections)
+        for number, connection in enumerate(connections):
+            self._close_delays[connection] = number * pause_s
+            self.broker.close(connection, code, detail, now)
 
     def change_rules(self, settings: PcpSettings) -> None:
         """From now on these rules, types and groups decide; whom they do not let in is closed, spread over time."""
@@ -340,7 +408,7 @@ class PcpServer(LinkHandler[LinkId]):
         self.metrics.rule_changes.labels("done").inc()
         log.warning("rules changed: %d rules decide now, %d connections are closed", len(settings.rules), len(refused))
         if refused:
-            self._spawn(self._close_spread(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate"))
+            self._end_all(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate", now)
 
     def keep_rules(self, error: DovetailError) -> None:
         """New rules could not be read: say so; the old ones stay."""

@@ -13,8 +13,9 @@ from dovetail.pcp.client import Client
 from dovetail.pcp.client_events import ClientEvent
 from dovetail.pcp.vocabulary import CLOSE_NO_CERTIFICATE, CLOSE_REVOKED, CLOSE_SUPERSEDED
 from dovetail.runtime.driver import Driver
+from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import LoopClock
-from dovetail.runtime.websocket import Limits, Link, LinkHandler, dial
+from dovetail.runtime.websocket import Link, LinkHandler, dial
 
 _CLOSES = {
     CLOSE_NO_CERTIFICATE: "does not take a certificate without exactly one common name",

@@ -10,30 +10,30 @@ The transport's high-water mark is zero: `paused` comes as soon as the kernel do
 from __future__ import annotations
 
 import asyncio
-import logging
+import functools
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 import aiofastnet
 import picows
-import picows.picows
 
 from dovetail.model.errors import ConnectFailed
 from dovetail.model.hop import Reason
 from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_INTERNAL_ERROR, CLOSE_NORMAL
-from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, format_address, log
+from dovetail.runtime.acceptor import Acceptor, format_address, host_of, log
 from dovetail.runtime.frames import Assembler, Memory
 from dovetail.runtime.http import Reply
+from dovetail.runtime.limits import NO_LIMIT, Limits
+from dovetail.runtime.picows_protocol import LinkProtocol
 from dovetail.runtime.tls import ServerTls, TransportLoop, describe_failure, wait_for_hello
 
 MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
-READ_BUFFER_BYTES = 2_048
 LINGER_S = 1.0
 ROOM_CHECK_S = 0.05
 _SPARE_S = 1.0  # who waits for a handshake limits its time, before the transport does
@@ -51,28 +51,7 @@ _PING = picows.WSMsgType.PING
 _PONG = picows.WSMsgType.PONG
 _CLOSE = picows.WSMsgType.CLOSE
 
-_picows_log = logging.getLogger("dovetail.websocket.picows")
-_picows_log.setLevel(logging.CRITICAL)  # it logs two lines per connection; what matters is journaled and counted
-_quiet = logging.LoggerAdapter(_picows_log)  # of a Logger it would make one more for each connection
-
-HANDSHAKE = HandshakeLimits()
-
 LinkId = TypeVar("LinkId")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The bounds of a link; the same for those who listen and those who dial."""
-
-    max_message_bytes: int
-    max_fragments: int = 16_384
-    max_unsent_bytes: int | None = None
-    untrusted_bytes: int | None = None
-    handshake: HandshakeLimits = HANDSHAKE
-    ping_s: float | None = None
-
-
-PROCESS_MEMORY = Memory(1 << 30)
 
 
 class LinkHandler(Generic[LinkId]):
@@ -90,6 +69,9 @@ class LinkHandler(Generic[LinkId]):
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
         """A message of at least `size` bytes, beginning with `data`, was not taken; the link is closed next."""
 
+    def exhausted(self, link: LinkId, messages: int, size: int) -> None:
+        """Its turn is over, in which so many frames of so many bytes came; `give_turn` lets it go on."""
+
     def paused(self, link: LinkId) -> None:
         """The kernel takes no more."""
 
@@ -100,11 +82,12 @@ class LinkHandler(Generic[LinkId]):
         """The link is gone: with the peer's close code, 1005 if it gave none, 1006 if it did not say goodbye."""
 
 
-class Request(Protocol):
-    """A GET, before any upgrade."""
+class Request(NamedTuple):
+    """A GET, before any upgrade, and the host that it comes from."""
 
     path: bytes
     headers: Any
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +109,26 @@ class Link(picows.WSListener):
         "_is_closing",
         "_is_full",
         "_is_held_back",
+        "_is_resting",
         "_is_trusted",
         "_is_wanted",
         "_label",
+        "_left_bytes",
+        "_left_messages",
         "_limits",
         "_memory",
         "_receive",
         "_transport",
         "_underlying",
+        "_unsent",
         "id",
         "lost_bytes",
         "write",
     )
 
-    def __init__(self, handler: LinkHandler[Any], link: Any, label: str, limits: Limits, memory: Memory) -> None:
+    def __init__(
+        self, handler: LinkHandler[Any], link: Any, label: str, limits: Limits, memory: Memory, unsent: Memory
+    ) -> None:
         self.id = link
         self._handler = handler
         self._receive = handler.frame
@@ -147,7 +136,10 @@ class Link(picows.WSListener):
         self._limits = limits
         self._assembler: Assembler | None = None
         self._memory = memory
-        self._is_held_back = False
+        self._unsent = unsent
+        self._is_held_back = self._is_resting = False
+        self._left_messages = NO_LIMIT if limits.turn_messages is None else limits.turn_messages
+        self._left_bytes = NO_LIMIT if limits.turn_messages is None else limits.turn_bytes
         self._is_trusted = limits.untrusted_bytes is None
         self._is_wanted = True
         self._code = CLOSE_ABNORMAL
@@ -155,6 +147,11 @@ class Link(picows.WSListener):
         self._is_full = False
         self.lost_bytes = 0
         """What the kernel had not taken when the link ended, or when that was last known; for `closed`."""
+
+    @property
+    def host(self) -> str:
+        """Address of the other side."""
+        return host_of(self._underlying.get_extra_info("peername"))
 
     @property
     def peer(self) -> str:
@@ -190,15 +187,26 @@ class Link(picows.WSListener):
     def set_reading(self, wanted: bool) -> None:
         """Stop or go on taking bytes from the peer."""
         self._is_wanted = wanted
-        if wanted and not self._is_held_back:
-            self._underlying.resume_reading()
-        else:
+        if not wanted or self._is_held_back or self._is_resting:
             self._underlying.pause_reading()
+        elif not self._underlying.is_reading():
+            # aiofastnet would first read more from the socket, and fails where what it has leaves no room for that
+            hand_on = getattr(self._underlying, "_retry_ssl_read", None)
+            if hand_on is not None:
+                asyncio.get_running_loop().call_soon(hand_on)
+            self._underlying.resume_reading()
 
     def trust(self) -> None:
         """The peer has proven who it is: `untrusted_bytes` no longer counts."""
         self._is_trusted, self._is_held_back = True, False
         self.set_reading(self._is_wanted)
+
+    def give_turn(self) -> None:
+        """Let it go on after `exhausted`."""
+        self._left_messages, self._left_bytes = self._limits.turn_messages or NO_LIMIT, self._limits.turn_bytes
+        self._is_resting = False
+        if not self._is_closing:
+            self.set_reading(self._is_wanted)
 
     def hold(self, more_bytes: int) -> None:
         """Count what has come of messages that are not whole; of an untrusted peer no more is read at its limit."""
@@ -212,6 +220,12 @@ class Link(picows.WSListener):
         """All links together hold too much, and this one the most."""
         self._handler.refused(b"", self.id, Reason.QUEUE_FULL, size)
         self.close(CLOSE_INTERNAL_ERROR, "unfinished messages exceed the memory limit")
+
+    def drop_unread(self, size: int) -> None:
+        """All links together leave too much unread, and this one the most."""
+        log.warning("link %s to %s is dropped: it leaves %d bytes unread", self.id, self.peer, size)
+        self._unsent.release(self)
+        self.abort()
 
     @property
     def unsent_bytes(self) -> int:
@@ -253,6 +267,10 @@ class Link(picows.WSListener):
         if self._is_closing:
             return
         kind = frame.msg_type
+        self._left_messages -= 1
+        self._left_bytes -= frame.payload_size
+        if (self._left_messages <= 0 or self._left_bytes <= 0) and not self._is_resting:
+            self._rest()
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._refuse(frame, "a reserved bit is set, but no extension was agreed on")
         elif frame.fin and self._assembler is None and kind in _DATA:
@@ -268,6 +286,13 @@ class Link(picows.WSListener):
             self.close(CLOSE_NORMAL if self._code == _NO_CODE else self._code)
         else:
             self._take_fragment(frame)
+
+    def _rest(self) -> None:
+        """The turn is over: whoever sends much lets the others go first."""
+        self._is_resting = True
+        self._underlying.pause_reading()
+        messages = (self._limits.turn_messages or 0) - self._left_messages
+        self._handler.exhausted(self.id, messages, self._limits.turn_bytes - self._left_bytes)
 
     def _take_fragment(self, frame: picows.WSFrame) -> None:
         if frame.msg_type == _CONTINUATION:
@@ -306,6 +331,7 @@ class Link(picows.WSListener):
             self._handler.refused(b"", self.id, Reason.TOO_LARGE, self._limits.max_message_bytes + 1)
         self._is_closing = True
         self._memory.release(self)
+        self._unsent.release(self)
         self._handler.closed(self.id, self._code)
 
     def _write_encrypted(self, frames: bytes) -> None:
@@ -328,51 +354,20 @@ class Link(picows.WSListener):
         if not self._is_full:
             self._is_full = True
             self._handler.paused(self.id)
+            if not self._is_closing:
+                self._unsent.hold(self, self.lost_bytes)
 
     def resume_writing(self) -> None:
         if self.unsent_bytes:
             self._await_room()
         elif self._is_full:
             self.lost_bytes, self._is_full = 0, False
+            self._unsent.release(self)
             self._handler.resumed(self.id)
 
 
-_PicowsProtocol: Any = picows.picows.WSProtocol  # type: ignore[attr-defined]
-_get_buffer = _PicowsProtocol.get_buffer
-
-
-class _Protocol(_PicowsProtocol):  # type: ignore[misc]
-    """What reads from the transport; tells the link how large its read buffer gets, which never shrinks."""
-
-    __slots__ = ("_counted_bytes",)
-
-    def __init__(self, make_link: Callable[..., Any], limits: Limits, authority: str | None, path: str | None) -> None:
-        super().__init__(
-            authority,
-            path,
-            authority is not None,
-            make_link,
-            _quiet,
-            True,  # hang up on an exception
-            None,  # the handshake's time is limited by who waits for it
-            limits.ping_s is not None,
-            limits.ping_s,
-            limits.ping_s,
-            picows.WSAutoPingStrategy.PING_PERIODICALLY,
-            False,  # pings are answered by the link
-            limits.max_message_bytes,
-            None,
-            READ_BUFFER_BYTES,
-        )
-        self._counted_bytes = READ_BUFFER_BYTES
-
-    def get_buffer(self, size_hint: int) -> memoryview:
-        """Room for the next read. The buffer doubles when it is nearly full: half of it or more is free then."""
-        free: memoryview = _get_buffer(self, size_hint)
-        if len(free) > self._counted_bytes and self.listener is not None:
-            more, self._counted_bytes = len(free) - self._counted_bytes, len(free)
-            self.listener.hold(more)
-        return free
+PROCESS_MEMORY = Memory(1 << 30)
+PROCESS_UNSENT = Memory(1 << 30, Link.drop_unread)
 
 
 async def listen(
@@ -384,6 +379,7 @@ async def listen(
     tls: ServerTls | None,
     limits: Limits,
     memory: Memory = PROCESS_MEMORY,
+    unsent: Memory = PROCESS_UNSENT,
 ) -> Acceptor:
     """Accept links until the acceptor is closed; `admit` decides what each GET gets, before any upgrade.
 
@@ -391,10 +387,10 @@ async def listen(
     """
     loop: Any = TransportLoop()
 
-    def upgrade(request: picows.WSUpgradeRequest) -> Any:
-        answer = admit(request)
+    def upgrade(host: str, request: picows.WSUpgradeRequest) -> Any:
+        answer = admit(Request(request.path, request.headers, host))
         if isinstance(answer, Accept):
-            return Link(handler, answer.link, answer.label, limits, memory)
+            return Link(handler, answer.link, answer.label, limits, memory, unsent)
         response = picows.WSUpgradeResponse.create_101_response()
         response.status = HTTPStatus(answer.status)
         response.headers.clear()
@@ -402,13 +398,13 @@ async def listen(
         response.body = answer.body
         return picows.WSUpgradeResponseWithListener(response, None)
 
-    async def greet(accepted: socket.socket, acceptor: Acceptor) -> None:
-        protocol = _Protocol(upgrade, limits, None, None)
+    async def greet(accepted: socket.socket, host: str, acceptor: Acceptor) -> None:
+        protocol = LinkProtocol(functools.partial(upgrade, host), limits, None, None)
         context = timeout_s = None
         if tls is not None:
             try:
                 await wait_for_hello(accepted)
-                await acceptor.take_turn()
+                await acceptor.take_turn(host)
             except BaseException:
                 accepted.close()
                 raise
@@ -433,6 +429,7 @@ async def dial(
     label: str = "",
     server_hostname: str | None = None,
     memory: Memory = PROCESS_MEMORY,
+    unsent: Memory = PROCESS_UNSENT,
 ) -> Link:
     """Open a link, which is `opened` before this returns; raises ConnectFailed with one line.
 
@@ -441,9 +438,9 @@ async def dial(
     loop: Any = TransportLoop()
     parts = urlsplit(url)
     host = parts.hostname or ""
-    opened = Link(handler, link, label, limits, memory)
+    opened = Link(handler, link, label, limits, memory, unsent)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    protocol = _Protocol(lambda: opened, limits, parts.netloc, path)
+    protocol = LinkProtocol(lambda: opened, limits, parts.netloc, path)
     more: dict[str, Any] = {}
     if parts.scheme == "wss":
         more = {"ssl": tls or ssl.create_default_context(), "server_hostname": server_hostname or host}
@@ -464,7 +461,7 @@ async def dial(
     return opened
 
 
-async def _open(protocol: _Protocol, connecting: Awaitable[object]) -> None:
+async def _open(protocol: LinkProtocol, connecting: Awaitable[object]) -> None:
     """Wait until a protocol's transport is connected and its upgrade is done; give up both on any error."""
     try:
         await connecting

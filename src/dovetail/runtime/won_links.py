@@ -18,8 +18,9 @@ from dovetail.model.hop import Reason
 from dovetail.model.wire import CLOSE_NORMAL, CloseLink, LinkId, OpenLink, Outgoing, SendFrames
 from dovetail.runtime.driver import Driver, Durability, LinkCore
 from dovetail.runtime.http import fetch
+from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import LoopClock, LoopJournal, come_to_rest
-from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Limits, Link, LinkHandler, dial
+from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Link, LinkHandler, dial
 from dovetail.won.events import Event, HopUnreadable, KeyWanted
 
 # Larger messages than the core takes still reach it, so that their refusal is journaled

@@ -23,7 +23,7 @@ from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.tls import ServerTls, client_context, first_expiry
-from dovetail.runtime.websocket import PROCESS_MEMORY, Accept, Request, listen
+from dovetail.runtime.websocket import PROCESS_MEMORY, PROCESS_UNSENT, Accept, Request, listen
 from dovetail.runtime.won_links import LIMITS, WonLinks
 from dovetail.runtime.won_metrics import node_registry
 from dovetail.tlog.keys import Signer
@@ -117,7 +117,7 @@ class NodeServer:
         if self.options.metrics is not None:
             registry = node_registry(self.node, self.journal, self.driver)
             registry.register(CertificateCollector(self._expiries))
-            registry.register(LinkCollector(self._acceptor, PROCESS_MEMORY))
+            registry.register(LinkCollector(self._acceptor, PROCESS_MEMORY, PROCESS_UNSENT))
             self._metrics = MetricsServer(registry, self.health)
             self.metrics_port = await self._metrics.start(*self.options.metrics)
         port = self._acceptor.port

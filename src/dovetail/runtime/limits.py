@@ -1,0 +1,27 @@
+"""The bounds of a WebSocket, on either side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dovetail.runtime.acceptor import HandshakeLimits
+
+HANDSHAKE = HandshakeLimits()
+NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The bounds of a link; the same for those who listen and those who dial.
+
+    With `turn_messages` a link that took so many frames, or `turn_bytes`, is read on only when its handler says so.
+    """
+
+    max_message_bytes: int
+    max_fragments: int = 16_384
+    max_unsent_bytes: int | None = None
+    untrusted_bytes: int | None = None
+    turn_messages: int | None = None
+    turn_bytes: int = 64 * 1024
+    handshake: HandshakeLimits = HANDSHAKE
+    ping_s: float | None = None

@@ -1,0 +1,54 @@
+"""How fast one client may send: token buckets by name, and who was slowed down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+MAX_NAMED_CLIENTS = 1_000
+OTHERS = "others"
+
+
+@dataclass(slots=True)
+class _Client:
+    links: int = 0
+    messages: float = 0.0
+    bytes: float = 0.0
+    at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Rates:
+    """Messages and bytes a second that one client may send, over all its links; a second's worth may come at once."""
+
+    messages_per_s: float
+    bytes_per_s: float
+    slowed: Counter[str] = field(default_factory=Counter)
+    """How often a client was slowed down, by name, up to a bound of names."""
+    _clients: dict[str, _Client] = field(default_factory=dict)
+
+    def open(self, name: str, now_s: float) -> None:
+        """A link of a client was opened."""
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = _Client(0, self.messages_per_s, self.bytes_per_s, now_s)
+        client.links += 1
+
+    def close(self, name: str) -> None:
+        """A link of a client is gone; what it used up is forgotten with its last."""
+        client = self._clients[name]
+        client.links -= 1
+        if not client.links:
+            del self._clients[name]
+
+    def charge(self, name: str, messages: int, size: int, now_s: float) -> float:
+        """Take what a client sent from its share; for how many seconds nothing more is to be read from it."""
+        client = self._clients[name]
+        passed_s = now_s - client.at_s
+        client.at_s = now_s
+        client.messages = min(self.messages_per_s, client.messages + passed_s * self.messages_per_s) - messages
+        client.bytes = min(self.bytes_per_s, client.bytes + passed_s * self.bytes_per_s) - size
+        pause_s = max(0.0, -client.messages / self.messages_per_s, -client.bytes / self.bytes_per_s)
+        if pause_s:
+            self.slowed[name if name in self.slowed or len(self.slowed) < MAX_NAMED_CLIENTS else OTHERS] += 1
+        return pause_s

@@ -1,0 +1,36 @@
+"""Token buckets by client, on a clock of the test's own."""
+
+from dovetail.runtime.pace import MAX_NAMED_CLIENTS, OTHERS, Rates
+
+
+def test_a_seconds_worth_may_come_at_once_and_what_is_more_waits():
+    rates = Rates(100, 1000)
+    rates.open("a", 5.0)
+    assert rates.charge("a", 100, 10, 5.0) == 0
+    assert rates.charge("a", 50, 10, 5.0) == 0.5
+    assert rates.charge("a", 0, 0, 5.5) == 0
+    assert rates.charge("a", 1, 2000, 5.5) == 1
+    assert rates.slowed == {"a": 2}
+
+
+def test_all_links_of_a_client_share_its_rate_and_others_do_not():
+    rates = Rates(10, 1000)
+    for name in ("a", "a", "b"):
+        rates.open(name, 0.0)
+    assert rates.charge("a", 10, 0, 0.0) == 0
+    assert rates.charge("a", 10, 0, 0.0) == 1
+    assert rates.charge("b", 10, 0, 0.0) == 0
+    rates.close("a")
+    assert rates.charge("a", 0, 0, 0.0) == 1
+    rates.close("a")
+    rates.close("b")
+    assert rates._clients == {}
+
+
+def test_names_are_bounded():
+    rates = Rates(1, 1)
+    for number in range(MAX_NAMED_CLIENTS + 2):
+        rates.open(str(number), 0.0)
+        rates.charge(str(number), 5, 0, 0.0)
+    assert len(rates.slowed) == MAX_NAMED_CLIENTS + 1
+    assert rates.slowed[OTHERS] == 2
