@@ -111,7 +111,6 @@ def test_no_client_certificate_is_refused_by_tls(site):
 
 def test_revoked_certificates_are_closed_1012_and_stay_out(site, tmp_path, monkeypatch):
     from dovetail.keys.authority import load_certificate
-    from dovetail.runtime import pcp_server
 
     monkeypatch.setattr(pcp_server, "REVOCATION_CHECK_S", 0.05)
 
@@ -270,12 +269,11 @@ def test_full_durability_what_was_sent_before_a_close_counts():
 
 
 def test_over_the_inbox_bound_nothing_is_read_the_loop_goes_on_and_nothing_is_lost(monkeypatch):
-    monkeypatch.setattr(pcp_server, "MAX_INBOX_BYTES", 2_000)
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("the event loop was blocked"))
 
     async def scenario() -> None:
         journal = MemoryJournal()
-        async with broker(journal, durability="full") as server:
+        async with broker(journal, durability="full", memory_bytes=400_000) as server:
             a = await RawClient.associate(server.port, "pcp://a/controller")
             b = await RawClient.associate(server.port, "pcp://b/agent")
             journal.hold()
