@@ -277,7 +277,9 @@ def test_over_the_inbox_bound_nothing_is_read_the_loop_goes_on_and_nothing_is_lo
             a = await RawClient.associate(server.port, "pcp://a/controller")
             b = await RawClient.associate(server.port, "pcp://b/agent")
             journal.hold()
-            ids = [a.send_v1("http://example.com/ping", [b.uri], bytes(1_000)) for _ in range(200)]
+            ids = [a.send_v1("http://example.com/ping", [b.uri])]
+            await until(lambda: journal._waiting)
+            ids += [a.send_v1("http://example.com/ping", [b.uri], bytes(1_000)) for _ in range(200)]
             await until(lambda: not server._is_reading)
             late = asyncio.ensure_future(RawClient.associate(server.port, "pcp://late/agent"))
             await until(lambda: len(server._connections) == 3)
