@@ -11,19 +11,17 @@ import asyncio
 import contextlib
 import sys
 
-from dovetail.runtime.pcp_client import PcpClient
-from dovetail.runtime.tls import client_context
+import dovetail
 
 
 async def run(url: str, uri: str, *files: str) -> None:
     """Answer messages for as long as the process lives; the client reconnects by itself."""
-    context = client_context(*files) if files else None
-    async with PcpClient(url, uri, context=context) as client:
-        await client.wait_associated()
-        print(f"{uri} is associated", flush=True)
-        async for message in client.messages():
-            print(f"{message.sender} says {message.json()}", flush=True)
-            await client.reply(message, "http://example.com/pong", {"heard": message.json()})
+    tls = dovetail.TLS(certificate=files[0], key=files[1], authority=files[2]) if files else None
+    async with dovetail.connect(url, uri, tls=tls, wait=30) as client:
+        print(f"{uri} is connected", flush=True)
+        async for message in client:
+            print(f"{message.sender} says {message.data}", flush=True)
+            await message.reply({"heard": message.data}, type="http://example.com/pong")
 
 
 if __name__ == "__main__":

@@ -12,22 +12,21 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from dovetail.runtime.pcp_client import PcpClient, PcpRequestError
-from dovetail.runtime.tls import client_context
+import dovetail
 
 
 async def run(url: str, uri: str, *files: str) -> None:
     """Ask all agents at once."""
-    context = client_context(*files) if files else None
-    async with PcpClient(url, uri, context=context) as client:
+    tls = dovetail.TLS(certificate=files[0], key=files[1], authority=files[2]) if files else None
+    async with dovetail.connect(url, uri, tls=tls, wait=30) as client:
         agents = await client.inventory("pcp://*/agent")
-        reached = await client.send_reported("http://example.com/hello", "pcp://*/agent", {"from": uri})
-        print(f"{len(agents)} agents are connected, {len(reached)} were sent a hello")
+        sent = await client.send("pcp://*/agent", {"from": uri}, type="http://example.com/hello")
+        print(f"{len(agents)} agents are connected, {len(sent.targets)} were sent a hello")
         for agent in agents:
             try:
-                reply = await client.request("http://example.com/ping", agent, {"question": 42}, ttl_ms=5_000)
-                print(f"{agent} answers {reply.json()}")
-            except PcpRequestError as error:
+                reply = await client.request(agent, {"question": 42}, type="http://example.com/ping", ttl=5)
+                print(f"{agent} answers {reply.data}")
+            except dovetail.DovetailError as error:
                 print(f"{agent} does not answer: {error}")
 
 

@@ -32,7 +32,9 @@ def test_send_receive_prove(tmp_path):
     claims = run("send_and_prove.py", cwd=tmp_path)
     assert re.fullmatch(r"the message is [0-9a-f]{64}; its \d+ bytes are here", claims[0])
     assert claims[1].startswith('pcp://broker/server accepted the message from "pcp://ann/agent" at ')
-    assert claims[2].startswith('pcp://broker/server delivered the message to "pcp://ben/agent" at ')
+    assert claims[2].startswith(
+        'pcp://broker/server handed the message over to the connection of "pcp://ben/agent" at '
+    )
     assert (tmp_path / "door.receipt").stat().st_size < 10_000
     assert [path.name for path in tmp_path.iterdir()] == ["door.receipt"]
 

@@ -96,9 +96,9 @@ def test_verify_says_intact_and_names_the_first_bad_row(site, capsys):
         connection.execute("UPDATE messages SET rows = ?, crc = ? WHERE first_id = 5", (forged, zlib.crc32(forged)))
     connection.close()
     code, out, _ = run(capsys, "journal", "verify", journal)
-    assert (code, "NOT intact; hop 4: the bytes of message" in out) == (1, True)
+    assert (code, "NOT intact; hop 4: the bytes of message" in out) == (3, True)
     code, out, _ = run(capsys, "journal", "verify", journal, "--json")
-    assert (code, json.loads(out)["findings"][0]["seq"]) == (1, 4)
+    assert (code, json.loads(out)["findings"][0]["seq"]) == (3, 4)
 
 
 def test_verify_against_a_checkpoint_kept_elsewhere(site, capsys):
@@ -107,7 +107,7 @@ def test_verify_against_a_checkpoint_kept_elsewhere(site, capsys):
     (site / "kept.note").write_text(note)
     assert run(capsys, "journal", "verify", journal, "--since", site / "kept.note")[0] == 0
     (site / "kept.note").write_text(note.replace("10", "11", 1))
-    assert run(capsys, "journal", "verify", journal, "--since", site / "kept.note")[0] == 1
+    assert run(capsys, "journal", "verify", journal, "--since", site / "kept.note")[0] == 3
     code, _, err = run(capsys, "journal", "verify", journal, "--since", site / "none.note")
     assert (code, "none.note" in err) == (2, True)
 
@@ -115,7 +115,7 @@ def test_verify_against_a_checkpoint_kept_elsewhere(site, capsys):
 def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
     journal = site / "journals" / "broker.journal"
     key = site / "keys" / "pcp_broker.example_server.skey"
-    code, out, _ = run(capsys, "journal", "purge", journal, "--key", key, "--lake", site / "lake", "--json")
+    code, out, _ = run(capsys, "journal", "purge", journal, "--signing-key", key, "--lake", site / "lake", "--json")
     assert (code, json.loads(out)["purged"]) == (0, 0)
     code, out, _ = run(capsys, "journal", "seal", site / "journals", "--lake", site / "lake", "--json")
     assert (code, json.loads(out)["hops"]) == (0, 10)
@@ -123,7 +123,7 @@ def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
     assert (code, json.loads(out)["hops"]) == (0, 0)
     before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START_US / 1e6 + 3.5))
     code, out, _ = run(
-        capsys, "journal", "purge", journal, "--key", key, "--lake", site / "lake", "--before", before, "--json"
+        capsys, "journal", "purge", journal, "--signing-key", key, "--lake", site / "lake", "--before", before, "--json"
     )
     assert (code, json.loads(out)["purged"]) == (0, 3)
     assert run(capsys, "journal", "verify", journal)[0] == 0
@@ -135,8 +135,8 @@ def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
         (["journal", "tail", "missing.journal"], "no journal at missing.journal"),
         (["journal", "verify", "."], "no *.journal or journal.db files"),
         (["journal", "tail", "x.journal", "--since", "yesterday"], "no journal at x.journal"),
-        (["journal", "purge", "x.journal", "--key", "no.skey"], "no.skey"),
-        (["journal", "purge", "x.journal", "--key", "no.skey", "--before", "2999-01-01"], "lies in the future"),
+        (["journal", "purge", "x.journal", "--signing-key", "no.skey"], "no.skey"),
+        (["journal", "purge", "x.journal", "--signing-key", "no.skey", "--before", "2999-01-01"], "lies in the future"),
         (["journal", "tail", "x.journal", "-f", "--until", "2020-01-01"], "give one of them"),
     ],
 )

@@ -50,9 +50,9 @@ class Site:
         return float(re.search(pattern, text, re.MULTILINE)[1])
 
     def send(self, keys: str, authority: str) -> None:
-        files = ("--certificate", f"{keys}/agent.pem", "--key", f"{keys}/agent.key", "--authority", authority)
+        files = ("--certificate", f"{keys}/agent.pem", "--tls-key", f"{keys}/agent.key", "--authority", authority)
         url = ("--url", f"wss://127.0.0.1:{self.port}/pcp", "--as", "pcp://agent/agent")
-        words = ("pcp", "send", "http://example.com/x", "pcp://agent/agent", *url, *files, "--report")
+        words = ("pcp", "send", "pcp://agent/agent", *url, *files, "--wait", "60s")
         sent = dovetail(*words, cwd=self.directory)
         assert sent.returncode == 0, sent.stderr
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "three-fabrics.md"
 TCP, UDP = ("8142", "8443", "8444"), ("4711", "4712", "4713")
-READY = {"up": "processes run;", "pcp": "is associated"}
+READY = {"up": "processes run;", "pcp": "Ctrl-C ends it"}
 """What a program in another terminal says when the reader goes on."""
 _STOP = "## 6. Seal"
 _LINE = re.compile(r"^    (\S.*)$|^(## .*)$", re.MULTILINE)
@@ -47,7 +47,7 @@ def script_of(page: str) -> str:
             name = command.split()[1]
             lines += [f"{command.partition('    #')[0]} > {name}.log 2>&1 &", f"{name}=$!"]
             lines += [f"until grep -q '{READY[name]}' {name}.log; do kill -0 ${name}; sleep 0.1; done"]
-        elif command.endswith("# exits 1"):
+        elif command.endswith("# exits 3"):
             lines.append(f"! {command}")
         elif command:
             lines.append(command)

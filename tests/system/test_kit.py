@@ -86,14 +86,14 @@ def servers() -> Iterator[Running]:
             files = (
                 "--certificate",
                 "keys/controller-1.pem",
-                "--key",
+                "--tls-key",
                 "keys/controller-1.key",
                 "--authority",
                 "keys/ca.pem",
             )
             url = ("--url", f"wss://127.0.0.1:{ports['8142']}/pcp", "--as", "pcp://controller-1/controller", *files)
-            sent = dovetail("pcp", "send", "http://example.com/x", "pcp://gone/agent", *url, "--report", cwd=directory)
-            assert sent.returncode == 0, sent.stderr
+            sent = dovetail("pcp", "send", "pcp://gone/agent", *url, cwd=directory)
+            assert sent.returncode == 3, sent.stderr
             found = Running(directory, {name: ports[port] for name, port in METRICS.items()})
             until(lambda: 'dovetail_seal_lag_seconds{server="pcp://broker/server"}' in found.scrape("supervisor"), 60)
             yield found

@@ -1,6 +1,7 @@
 """`dovetail up` with real servers: killed, stopped, misconfigured; and nothing acknowledged is lost."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -48,7 +49,11 @@ class Place(NamedTuple):
     def send(self, target: str) -> None:
         """Send a message and await the broker's report, which it gives when it has journaled the message."""
         url = f"ws://127.0.0.1:{self.broker}/pcp"
-        self.run("pcp", "send", "http://example.com/x", target, "--url", url, "--as", "pcp://a/agent", "--report")
+        self.run("pcp", "send", target, "--url", url, "--as", "pcp://a/agent")
+
+    def publish(self, text: str) -> str:
+        """Publish a message; its address."""
+        return json.loads(self.run("swarm", "publish", "--dir", self.peer_directory, text, "--json"))["address"]
 
 
 @pytest.fixture
@@ -106,9 +111,7 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
         for name in ("pcp/broker", "swarm/test/peer", "seal"):
             up.await_line(f" {name}: running: ")
         assert health(site.metrics) == (200, "ok\n")
-        addresses = [
-            site.run("swarm", "publish", "--dir", site.peer_directory, f"before {n}").strip() for n in range(3)
-        ]
+        addresses = [site.publish(f"before {n}") for n in range(3)]
         site.send("pcp://b/agent")
         for name in ("pcp/broker", "swarm/test/peer"):
             os.kill(up.pid_of(name), signal.SIGKILL)
@@ -118,7 +121,7 @@ def test_killed_servers_are_back_and_nothing_acknowledged_is_lost(site):
         status = json_lines(site.run("swarm", "status", "--dir", site.peer_directory, "--json"))[0]
         assert status["messages"] == 3
         site.send("pcp://c/agent")
-        addresses.append(site.run("swarm", "publish", "--dir", site.peer_directory, "after").strip())
+        addresses.append(site.publish("after"))
         assert up.stop() == 0
     created = [raw for stage, raw in hops(site.peer_directory / "journal.db") if stage is Stage.CREATED]
     assert [
@@ -149,8 +152,8 @@ def test_sighup_makes_the_broker_read_its_rules_again_and_keeps_them_where_the_f
         up.process.send_signal(signal.SIGHUP)
         up.await_line("rules changed: 1 rules decide now")
         url = f"ws://127.0.0.1:{site.broker}/pcp"
-        message = ["http://example.com/x", "pcp://*/agent", "--url", url, "--as", "pcp://a/agent", "--report"]
-        assert dovetail("pcp", "send", *message, cwd=site.directory).returncode != 0
+        message = ["pcp://*/agent", "--url", url, "--as", "pcp://a/agent"]
+        assert dovetail("pcp", "send", *message, cwd=site.directory).returncode == 4
         assert len(up.find(" pcp/broker: starting")) == 1
         assert health(site.metrics) == (200, "ok\n")
 
@@ -184,7 +187,14 @@ def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(direc
             up.await_line(f" {name}: running: ")
 
         def ask(name: str, kind: str) -> subprocess.CompletedProcess[str]:
-            client = ["--certificate", f"keys/{name}.pem", "--key", f"keys/{name}.key", "--authority", "keys/ca.pem"]
+            client = [
+                "--certificate",
+                f"keys/{name}.pem",
+                "--tls-key",
+                f"keys/{name}.key",
+                "--authority",
+                "keys/ca.pem",
+            ]
             url = ["--url", f"wss://localhost:{broker}/pcp", "--as", f"pcp://{name}/{kind}"]
             return dovetail("pcp", "inventory", "pcp://*/*", *url, *client, "--json", cwd=directory)
 
@@ -289,7 +299,7 @@ def test_sealing_and_page_are_back_when_killed_and_all_stop_in_waves(site):
             os.kill(up.pid_of(name), signal.SIGKILL)
             up.await_line(f" {name}: running: ", count=2)
             up.await_line(" all 4 processes run; ", count=number)
-        address = site.run("swarm", "publish", "--dir", site.peer_directory, "after the kill").strip()
+        address = site.publish("after the kill")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
             assert b"swarm://test/" in answer.read()
         back_up(site.peer_directory / "journal.db", site.directory / "backup.journal")
@@ -311,14 +321,14 @@ def test_the_audit_follows_is_back_when_killed_and_stops_with_the_site(site):
     path.write_text(path.read_text() + "\n[audit]\nenabled = true\ninterval_s = 1\n")
     with running(site.directory, "site.toml") as up:
         up.await_line(" swarm/test/peer: running: ")
-        address = site.run("swarm", "publish", "--dir", site.peer_directory, "hello").strip()
+        address = site.publish("hello")
         up.await_line(" audit: running: ")
         until((site.directory / "audit" / "_state" / "run.json").exists, 300)
         assert address[:8] in site.run("audit", "why", address, "--out", "audit")
         os.kill(up.pid_of("audit"), signal.SIGKILL)
         up.await_line(" audit: waiting: was killed by SIGKILL")
         up.await_line(" audit: running: ", count=2)
-        again = site.run("swarm", "publish", "--dir", site.peer_directory, "hello again").strip()
+        again = site.publish("hello again")
         until(lambda: dovetail("audit", "why", again, "--out", "audit", cwd=site.directory).returncode == 0, 300)
         pid = up.pid_of("audit")
         assert up.stop() == 0, up.lines
@@ -337,7 +347,7 @@ def test_the_dashboard_shows_the_site(site):
     with running(site.directory, "site.toml") as up:
         up.await_line(" swarm/test/peer: running: ")
         up.await_line(f" dashboard: running: page dashboard on http://127.0.0.1:{port}/")
-        address = site.run("swarm", "publish", "--dir", site.peer_directory, "seen on the page").strip()
+        address = site.publish("seen on the page")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
             assert "swarm://test/" in answer.read().decode()
         assert up.stop() == 0

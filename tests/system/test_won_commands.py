@@ -13,7 +13,7 @@ import pytest
 
 import dovetail
 from system.pcp_site import scrape
-from system.won_processes import RUN, Site
+from system.won_processes import Site
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
@@ -21,7 +21,11 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 def won(*arguments, code=0):
     environment = os.environ | {"PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)], capture_output=True, env=environment, timeout=60, check=False
+        [sys.executable, "-m", "dovetail", "won", *map(str, arguments)],
+        capture_output=True,
+        env=environment,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == code, done.stderr.decode()
     return done
@@ -53,15 +57,15 @@ def test_create_connect_send_close_log(nodes):
         )
         assert made["atom"] == f"{node.uri}/atom/{name}"
     alice, bob = f"{a.uri}/atom/alice#chat", f"{b.uri}/atom/bob#chat"
-    early = record("send", bob, "hello?", "--home", homes["alice"], code=1)
-    assert early["state"] == "failed"
-    assert early["failed"].startswith("wrong_state")
+    early = record("send", bob, "hello?", "--home", homes["alice"], code=3)
+    assert (early["state"], early["outcome"]) == ("failed", "rejected")
+    assert early["reason"].startswith("wrong_state")
     assert record("connect", bob, "--home", homes["alice"])["state"] == "complete"
     assert record("connect", alice, "--home", homes["bob"])["state"] == "complete"
     sent = record("send", bob, "hello", "--home", homes["alice"])
-    assert sent["stored_by_my_node"].startswith("wm:/Qm")
-    assert sent["stored_by_their_node"].startswith("wm:/Qm")
-    forwarding = record("send", bob, "as I said", "--forward", sent["uri"], "--home", homes["alice"])
+    assert sent["outcome"] == "delivered"
+    assert [each.startswith("wm:/Qm") for each in sent["responses"]] == [True, True]
+    forwarding = record("send", bob, "as I said", "--forward", sent["address"], "--home", homes["alice"])
     assert b"cannot forward" in won("send", bob, "x", "--forward", "wm:/Qm1", "--home", homes["alice"], code=1).stderr
     assert record("close", alice, "--home", homes["bob"])["state"] == "complete"
 
@@ -70,7 +74,9 @@ def test_create_connect_send_close_log(nodes):
         done = won("log", "--home", homes[name], "--json")
         assert b"the log is intact" in done.stderr
         logs[name] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {r["uri"]: r["forwarded"] for r in logs["bob"] if "forwarded" in r} == {forwarding["uri"]: [sent["uri"]]}
+    assert {r["uri"]: r["forwarded"] for r in logs["bob"] if "forwarded" in r} == {
+        forwarding["address"]: [sent["address"]]
+    }
     talk = [r["uri"] for r in logs["bob"] if r["type"] != "CreateMessage"]
     assert talk == [r["uri"] for r in logs["alice"] if r["type"] != "CreateMessage" and r["state"] != "failed"]
     assert b"hello" in won("log", bob, "--home", homes["alice"], "--offline").stdout
@@ -86,13 +92,16 @@ def test_create_connect_send_close_log(nodes):
     assert [json.loads(line)["uri"] for line in again.splitlines()] == [r["uri"] for r in logs["alice"]]
 
 
-def test_node_that_is_not_there_is_said_in_time(tmp_path):
+def test_node_that_is_not_there_is_said_at_once(tmp_path):
     site = Site(tmp_path)
     absent = site.node("absent")
     done = won(
         *("create", "--node", absent.uri, "--name", "alice", "--home", tmp_path / "alice"),
-        *("--authority", site.authority, "--timeout", "1", "--json"),
-        code=1,
+        *("--authority", site.authority, "--json"),
+        code=4,
     )
-    made = json.loads(done.stdout)
-    assert "stored_by_my_node" not in made
+    assert (done.stdout, done.stderr.decode()) == (
+        b"",
+        f"dovetail: {absent.uri} cannot be reached: connection refused\n",
+    )
+    assert not (tmp_path / "alice").exists()

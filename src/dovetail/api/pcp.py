@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, moment
 from dovetail.model.address import address_of
@@ -27,6 +27,14 @@ _OUTCOMES: dict[FailureKind, Outcome] = {
     FailureKind.DISCONNECTED: "unknown",
 }
 _ABSENT = "is not connected"
+
+
+class Asked(NamedTuple):
+    """A message that wants a reply."""
+
+    sent: Sent
+    reply: Callable[[], Awaitable[Message]]
+    """Waits for the first reply; TimedOut when the lifetime is over."""
 
 
 class PcpClient:
@@ -110,16 +118,29 @@ class PcpClient:
         ttl: float = 30,
     ) -> Message:
         """Send a message and await the first reply to it; NotDelivered where nobody gets it, TimedOut after `ttl`."""
+        async with self.asking(to, data, type=type, ttl=ttl) as asked:
+            asked.sent.raise_for_outcome()
+            return await asked.reply()
+
+    @contextlib.asynccontextmanager
+    async def asking(self, to: str, data: Any = None, *, type: str = "text", ttl: float = 30) -> AsyncIterator[Asked]:
+        """Send a message that wants a reply: `sent` says what became of it, `reply()` waits for the answer."""
         async with self._posting(to, data, type, ttl, None, wants_reply=True) as posted:
-            if self._version == 1 and to not in BROKER_URIS:
-                (await self._outcome(posted, to)).raise_for_outcome()
-            try:
-                return self._message(await posted.reply)
-            except PcpRequestError as error:
-                if error.kind is FailureKind.TIMED_OUT:
-                    raise TimedOut(f"{to} did not answer within {ttl:g} s") from None
-                self._sent(posted, _outcome_of(error), (), error.detail).raise_for_outcome()
-                raise
+            if to in BROKER_URIS:
+                sent = self._sent(posted, "accepted", (to,), None)  # its answer is the outcome
+            else:
+                sent = await self._outcome(posted, to)
+
+            async def wait_for_reply() -> Message:
+                try:
+                    return self._message(await posted.reply)
+                except PcpRequestError as error:
+                    if error.kind is FailureKind.TIMED_OUT:
+                        raise TimedOut(f"{to} did not answer within {ttl:g} s") from None
+                    self._sent(posted, _outcome_of(error), (), error.detail).raise_for_outcome()
+                    raise
+
+            yield Asked(sent, wait_for_reply)
 
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message; TimedOut where none comes in time, Missed where some came too fast to be read."""

@@ -62,7 +62,7 @@ class Receipt:
         older = [note for receipt in since for note in _checkpoints(receipt)]
         deadline = time.monotonic() + wait
         while True:
-            with open_sources(paths, None if lake is None else Path(lake)) as sources:
+            with open_sources(paths, lake) as sources:
                 found = find_message(sources, address)
                 covered = all(_is_signed(source, found) for source in sources)
                 if covered or time.monotonic() >= deadline:

@@ -107,9 +107,7 @@ class SwarmPeer:
 
     async def publish(self, data: bytes | str, *, ttl_epochs: int = 60, progress: Progress | None = None) -> Sent:
         """Do the proof of work, journal the message and push it; cancelling ends the work."""
-        payload = data.encode() if isinstance(data, str) else data
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise UsageError(f"a payload of {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}")
+        payload = check_payload(data)
         address = await self._door.publish(payload, ttl_epochs, progress)
         return Sent(address=address, id=None, outcome="accepted", targets=(), at=moment(now_us()))
 
@@ -241,6 +239,14 @@ class _SocketDoor:
             async for answer in answers:
                 return answer
         raise ConnectFailed(f"unix:{self._path}", "gave no answer")
+
+
+def check_payload(data: bytes | str) -> bytes:
+    """The bytes of a payload; UsageError where no message can carry so many."""
+    payload = data.encode() if isinstance(data, str) else data
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise UsageError(f"a payload of {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}")
+    return payload
 
 
 def _socket_path(path: Path) -> Path:

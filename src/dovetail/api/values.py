@@ -33,6 +33,12 @@ class Sent:
     """Whom the server sends it to."""
     reason: str | None = None
     """Why it goes to nobody, in the server's words."""
+    state: str | None = None
+    """How far the delivery chain has come (won)."""
+    responses: tuple[str, ...] = ()
+    """Addresses of the signed responses of the sender's and of the recipient's node (won)."""
+    is_final: bool = True
+    """False where more is to be heard of it, and the time for that was over (won)."""
     at: dt.datetime
 
     @property

@@ -32,15 +32,16 @@ DEFAULT_SOCKET = "chat"
 class WonClient:
     """The owner of an atom. `async with` it: that catches up with the node, or raises ConnectFailed at once.
 
-    `home` is the owner's directory, as `WonClient.create` or `dovetail won create` makes it. Every call can be
+    `home` is the owner's directory, as `WonClient.create` or `dovetail won create` makes it; `is_created` is False only
+    for the client that is to create the atom. Every call can be
     cancelled; what was journaled is sent when the owner connects again.
     """
 
-    def __init__(self, home: Path | str, *, wait: float = 0, timeout: float = 20) -> None:
+    def __init__(self, home: Path | str, *, wait: float = 0, timeout: float = 20, is_created: bool = True) -> None:
         self._home = OwnerHome(Path(home))
         self._wait_s = wait
         self._timeout_s = timeout
-        self._is_created = True
+        self._is_created = is_created
         self._unread: asyncio.Queue[Message | None] = asyncio.Queue()
         self._missed = 0
         self._wire: OwnerClient | None = None
@@ -60,8 +61,7 @@ class WonClient:
         atom = f"{check_node_uri(node)}/atom/{name or secrets.token_hex(10)}"
         await check_node(node, authority, timeout)
         owned = OwnerHome.create(Path(home), AtomFile(atom, tuple(f"{atom}#{each}" for each in sockets), authority))
-        client = cls(owned.directory, timeout=timeout)
-        client._is_created = False
+        client = cls(owned.directory, timeout=timeout, is_created=False)
         async with client:
             sent = await client.act(lambda owner, now: owner.create(client._home.file.sockets, now, ()))
         sent.raise_for_outcome()
@@ -161,6 +161,9 @@ class WonClient:
             outcome=outcome,
             targets=(message.recipient_socket,) if message.recipient_socket else (),
             reason=reason,
+            state=chain.state.value,
+            responses=tuple(each for each in (chain.first, chain.second) if each is not None),
+            is_final=chain.is_stored or chain.failure is not None,
             at=moment(message.timestamp_ms * 1000),
         )
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dovetail.tlog.checkpoint import SignedCheckpoint
     from dovetail.tlog.keys import Signer, Verifier
 
+from dovetail.cli.client_options import EXIT_NO, AsCsv, AsMarkdown, OldSigningKey, SigningKey, Wide, needed_key
+
 app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
 
 _FOLLOW_EVERY_S = 0.2
@@ -24,9 +26,6 @@ Journals = Annotated[
     list[Path], typer.Argument(help="Journals, or directories of them.", metavar="PATH...", show_default=False)
 ]
 OneJournal = Annotated[Path, typer.Argument(help="A journal.", metavar="PATH", show_default=False)]
-KeyFile = Annotated[
-    Path | None, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE", show_default=False)
-]
 SeenByWitness = Annotated[
     Path | None,
     typer.Option(
@@ -37,7 +36,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 
 @app.command("list")
-def list_journals(paths: Journals, as_json: AsJson = False) -> None:
+def list_journals(
+    paths: Journals,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    wide: Wide = False,
+) -> None:
     """List journals: server, number of hops, and how far they are signed."""
     from dovetail.cli.output import print_rows
     from dovetail.journal.reader import JournalReader
@@ -61,7 +66,8 @@ def list_journals(paths: Journals, as_json: AsJson = False) -> None:
                     "key": reader.identity.verifier.text(),
                 }
             )
-    print_rows(rows, ["path", "server", "hops", "messages", "signed", "last", "bytes"], as_json=as_json)
+    columns = ["path", "server", "hops", "messages", "signed", "last", "bytes"]
+    print_rows(rows, columns, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, wide=wide)
 
 
 @app.command("keys")
@@ -84,7 +90,8 @@ def tail(
     since: Annotated[str | None, typer.Option(help="Start at this time instead (ISO 8601).", metavar="TIME")] = None,
     until: Annotated[str | None, typer.Option(help="End before this time (ISO 8601).", metavar="TIME")] = None,
     message: Annotated[
-        str | None, typer.Option(help="Only hops of this message (an address or a prefix).", metavar="ADDRESS")
+        str | None,
+        typer.Option(help="Only hops of this message: hex, wm:/..., a pcp id, or a prefix.", metavar="ADDRESS"),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing hops as they are written.")] = False,
     as_json: AsJson = False,
@@ -103,7 +110,7 @@ def tail(
         elif since is not None:
             start = reader.seq_at(_parse_time(since, "--since"))
         end = reader.seq_at(_parse_time(until, "--until")) if until is not None else None
-        is_wanted = _message_filter(message)
+        is_wanted = _message_filter(path, message)
         hops = _follow(reader, start) if follow else reader.hops(start, end)
         for hop in hops:
             if not is_wanted(hop):
@@ -138,7 +145,7 @@ def verify(
     seen: SeenByWitness = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute every hash and signature; exit 1 and name the first bad row if anything is wrong."""
+    """Recompute every hash and signature; exit 3 and name the first bad row if anything is wrong."""
     from dovetail.cli.output import print_json, print_text, say
     from dovetail.cli.progress import Bar
     from dovetail.journal.verify import verify_journal
@@ -176,13 +183,14 @@ def verify(
             for finding in verdict.findings:
                 say(f"  {finding}")
     if not is_intact:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)
 
 
 @app.command()
 def recover(
     path: OneJournal,
-    key: Annotated[Path, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE")],
+    signing_key: SigningKey = None,
+    key: OldSigningKey = None,
     lake: Annotated[
         str | None,
         typer.Option(help="A lake that holds sealed hops of this journal.", metavar="DIR|URL", show_default=False),
@@ -206,7 +214,7 @@ def recover(
     from dovetail.model.errors import JournalRolledBack
     from dovetail.runtime.clock import now_us
 
-    signer = _load_signer(key)
+    signer = _load_signer(needed_key(signing_key, key))
     recovery = recover_journal(
         path,
         signer=signer,
@@ -236,18 +244,18 @@ def recover(
 
 
 @app.command()
-def checkpoint(path: OneJournal, key: KeyFile = None) -> None:
-    """Print the latest signed checkpoint, for safekeeping; with --key, sign one over all hops first."""
+def checkpoint(path: OneJournal, signing_key: SigningKey = None, key: OldSigningKey = None) -> None:
+    """Print the latest signed checkpoint, for safekeeping; with --signing-key, sign one over all hops first."""
     from dovetail.cli.output import print_text
     from dovetail.journal.reader import JournalReader
     from dovetail.model.errors import JournalError
 
-    if key is not None:
-        _sign(path, key)
+    if signing_key or key:
+        _sign(path, needed_key(signing_key, key))
     with JournalReader.open(path) as reader:
         latest = reader.latest_checkpoint()
     if latest is None:
-        raise JournalError(f"{path} has no checkpoint yet; its server makes one, or give --key")
+        raise JournalError(f"{path} has no checkpoint yet; its server makes one, or give --signing-key")
     print_text(latest.note)
 
 
@@ -255,7 +263,8 @@ def checkpoint(path: OneJournal, key: KeyFile = None) -> None:
 def seal(
     paths: Journals,
     lake: Annotated[str, typer.Option(help="The lake's directory or URL.", metavar="DIR|s3://...")] = "lake",
-    key: KeyFile = None,
+    signing_key: SigningKey = None,
+    key: OldSigningKey = None,
     target_mb: Annotated[int, typer.Option(help="Target file size in MiB.", min=1, max=1024)] = 128,
     as_json: AsJson = False,
 ) -> None:
@@ -267,8 +276,8 @@ def seal(
 
     rows = []
     for path in _find(paths):
-        if key is not None:
-            _sign(path, key)
+        if signing_key or key:
+            _sign(path, needed_key(signing_key, key))
         with Bar(f"seal {path.name}", "hops") as bar:
             manifest = seal_journal(path, open_store(lake), target_bytes=target_mb << 20, progress=bar.update)
         rows.append(
@@ -286,7 +295,8 @@ def seal(
 @app.command()
 def purge(
     path: OneJournal,
-    key: Annotated[Path, typer.Option("--key", help="The server's signing key (`.skey`).", metavar="FILE")],
+    signing_key: SigningKey = None,
+    key: OldSigningKey = None,
     before: Annotated[
         str | None,
         typer.Option(help="Purge messages that expired before this time (not in the future).", metavar="TIME"),
@@ -312,7 +322,7 @@ def purge(
     until_us = now if before is None else _parse_time(before, "--before")
     if until_us > now:
         raise UsageError(f"--before {before} lies in the future: only expired messages are purged")
-    signer = _load_signer(key)
+    signer = _load_signer(needed_key(signing_key, key))
     sealed = None
     if lake is not None:
         sealed = read_head(open_store(lake), signer.name).end
@@ -346,17 +356,15 @@ def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:
         time.sleep(_FOLLOW_EVERY_S)
 
 
-def _message_filter(text: str | None) -> Callable[[Hop], bool]:
-    from dovetail.model.address import parse_address_prefix
-    from dovetail.model.errors import UsageError
+def _message_filter(path: Path, text: str | None) -> Callable[[Hop], bool]:
+    from dovetail.journal.source import JournalSource
+    from dovetail.receipt.sources import find_message
 
     if text is None:
         return lambda hop: True  # noqa: ARG005
-    try:
-        prefix = parse_address_prefix(text)
-    except ValueError as error:
-        raise UsageError(f"--message: {error}") from None
-    return lambda hop: hop.message.startswith(prefix)
+    with JournalSource.open(path) as source:
+        wanted = find_message([source], text)
+    return lambda hop: hop.message == wanted
 
 
 def _hop_record(hop: Hop) -> dict[str, object]:

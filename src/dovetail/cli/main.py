@@ -1,6 +1,7 @@
 """The entry point: finds the noun, loads only its module, and turns errors into one line and an exit code.
 
-0 done, 1 failed, 2 misuse, 130 interrupted, 141 whoever read our output went away
+0 done, 1 could not be done, 2 misuse, 3 done and the answer is no, 4 not reached or not let in, 130 interrupted,
+141 whoever read our output went away
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_MISUSE = 2
+EXIT_NOT_REACHED = 4
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+COMPLETE_VARIABLE = "_DOVETAIL_COMPLETE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,12 @@ class Noun:
 
 NOUNS = (
     Noun("audit", "Audit the lake on Spark, and look into its tables."),
+    Noun("completion", "Print the script that completes commands in a shell.", verbless=True),
     Noun("config", "Check, show and write configuration files."),
+    Noun("context", "Save under a name which server, keys and files commands use."),
     Noun("dashboard", "Serve a live, read-only web page over journals, lake and audit.", verbless=True),
     Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
+    Noun("dev", "A broker with an echo agent on this machine, to try everything.", verbless=True),
     Noun("doctor", "Check this machine and suggest fixes.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
@@ -57,8 +63,29 @@ NOUNS = (
 )
 
 
+SERVERS = {
+    *((noun,) for noun in ("dashboard", "demo", "dev", "otel", "up")),
+    *((noun, "serve") for noun in ("pcp", "won", "swarm")),
+    ("audit", "follow"),
+}
+"""Commands that go on until they are stopped: these log what they do, the others only what is wrong."""
+
+
+def is_server(arguments: Sequence[str]) -> bool:
+    """True if a command line begins a command that goes on."""
+    words = [word for word in arguments if not word.startswith("-")]
+    names = {noun.name for noun in NOUNS}
+    while words and words[0] not in names:
+        del words[0]
+    return tuple(words[:1]) in SERVERS or tuple(words[:2]) in SERVERS
+
+
 class LazyGroup(TyperGroup):
     """The root command. Its help comes from the table, so that it needs no noun's module."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        ctx.meta["is_server"] = is_server(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
         return sorted([*(noun.name for noun in NOUNS), *self.commands])
@@ -103,7 +130,10 @@ root = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 failed, 2 misuse.",
+    epilog=(
+        "Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 could not be done, 2 misuse, 3 done and the answer "
+        "is no, 4 not reached or not let in."
+    ),
 )
 
 
@@ -115,10 +145,11 @@ def _print_version(wanted: bool) -> None:
 
 @root.callback()
 def start(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="Minimum log level; `info` by default."),
+        typer.Option(help="Minimum log level; `info` by default for servers, `warning` for the rest."),
     ] = None,
     log_format: Annotated[
         Literal["text", "json"] | None,
@@ -131,7 +162,7 @@ def start(
     """Message delivery you can prove: deliver messages, journal every hop, audit the journals."""
     from dovetail.cli import logs
 
-    logs.configure(level=log_level or "info", form=log_format or "text")
+    logs.configure(level=log_level or ("info" if context.meta["is_server"] else "warning"), form=log_format or "text")
 
 
 @root.command("version")
@@ -151,6 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = typer.main.get_group(root)
     context: Context | None = None
     try:
+        if arguments is None and answer_completion(command):
+            return 0
         context = command.make_context("dovetail", list(sys.argv[1:] if arguments is None else arguments))
         with context:
             command.invoke(context)
@@ -171,15 +204,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def answer_completion(command: Command) -> bool:
+    """Answer a shell that asks how a word goes on; True if one did."""
+    if COMPLETE_VARIABLE not in os.environ:
+        return False
+    from typer._completion_classes import completion_init
+    from typer.completion import shell_complete
+
+    completion_init()
+    shell_complete(command, {}, "dovetail", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
+    return True
+
+
 def report(error: Exception) -> int:
     """Report an error in one line and return its exit code."""
     from dovetail.cli.output import say
-    from dovetail.model.errors import DovetailError, UsageError
+    from dovetail.model.errors import ConnectFailed, DovetailError, MissingExtra, NotAllowed, UsageError
 
     match error:
         case UsageError():
             say(f"dovetail: {error}")
             return EXIT_MISUSE
+        case ConnectFailed() | NotAllowed():
+            say(f"dovetail: {error}")
+            return EXIT_NOT_REACHED
+        case ImportError() if (missing := MissingExtra.explain(error)) is not None:
+            say(f"dovetail: {missing}")
         case DovetailError():
             say(f"dovetail: {error}")
         case typer.TyperException():

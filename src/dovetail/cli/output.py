@@ -1,12 +1,14 @@
 """What commands print: data to stdout, talk to stderr, nothing that could drive the terminal.
 
 Text that came from peers may hold escape sequences, line breaks or bidirectional controls; everything printed here is
-escaped. Tables are drawn by rich on a terminal and are plain aligned columns elsewhere.
+escaped. Tables are aligned columns; on a terminal, what does not fit its width is shortened in the middle.
 """
 
 from __future__ import annotations
 
+import csv
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,6 +18,8 @@ import msgspec
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _COLUMN_GAP = "  "
+_CUT = "..."
+_MIN_CELL = 8
 
 
 def escape(text: str) -> str:
@@ -40,17 +44,32 @@ def print_text(text: str) -> None:
     sys.stdout.write(text)
 
 
-def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool = False) -> None:
-    """Records as a table of `columns`, or as JSON lines with everything they hold."""
+def print_rows(
+    rows: Iterable[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    as_json: bool = False,
+    as_csv: bool = False,
+    as_markdown: bool = False,
+    wide: bool = False,
+) -> None:
+    """Records as a table of `columns`, as CSV or Markdown, or as JSON lines with everything they hold.
+
+    A table on a terminal fits its width: the longest cells are shortened in the middle, unless it is `wide`.
+    """
     if as_json:
         for row in rows:
             print_json(row)
         return
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    if sys.stdout.isatty():
-        _print_rich(cells, columns)
+    if as_csv:
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *cells])
+    elif as_markdown:
+        for line in [columns, ["---"] * len(columns), *cells]:
+            sys.stdout.write("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n")
     else:
-        _print_plain(cells, columns)
+        is_seen = sys.stdout.isatty()
+        _print_table(cells, columns, shutil.get_terminal_size().columns if is_seen and not wide else None)
 
 
 def print_record(record: Mapping[str, object], *, as_json: bool = False) -> None:
@@ -80,22 +99,27 @@ def _code(character: str) -> str:
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
-def _print_plain(cells: list[list[str]], columns: Sequence[str]) -> None:
+def _print_table(cells: list[list[str]], columns: Sequence[str], room: int | None) -> None:
     widths = [max(len(column), *(len(row[index]) for row in cells), 0) for index, column in enumerate(columns)]
+    if room is not None:
+        widths = fit_widths(widths, room - len(_COLUMN_GAP) * (len(columns) - 1))
     for row in [list(columns), *cells]:
-        sys.stdout.write(_COLUMN_GAP.join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-        sys.stdout.write("\n")
+        shown = [f"{shorten(cell, width):{width}}" for cell, width in zip(row, widths, strict=True)]
+        sys.stdout.write(_COLUMN_GAP.join(shown).rstrip() + "\n")
 
 
-def _print_rich(cells: list[list[str]], columns: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def fit_widths(widths: Sequence[int], room: int) -> list[int]:
+    """Widths that fit together into `room`: the widest give way first, none below what can be recognised."""
+    fitted = list(widths)
+    while sum(fitted) > room and (widest := max(fitted)) > _MIN_CELL:
+        fitted[fitted.index(widest)] -= 1
+    return fitted
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in cells:
-        # Text, not str: a peer's `[red]` is no markup.
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+
+def shorten(text: str, width: int) -> str:
+    """Text of at most this width, its middle left out: both ends of an address or URI tell it apart."""
+    if len(text) <= width:
+        return text
+    kept = max(width - len(_CUT), 1)
+    tail = kept // 2
+    return text[: kept - tail] + _CUT + (text[-tail:] if tail else "")

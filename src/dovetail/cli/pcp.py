@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.model.errors import ConfigError, UsageError
+from dovetail.cli.client_options import (
+    EXIT_NO,
+    AuthorityFile,
+    CertificateFile,
+    ContextName,
+    Identity,
+    OldTlsKey,
+    TlsKey,
+    Url,
+    Version,
+    Wait,
+    describe_sent,
+    pcp_client,
+)
+from dovetail.cli.output import print_json, print_record, print_rows, say
+from dovetail.model.errors import ConfigError, NotDelivered, TimedOut, UsageError
 
 if TYPE_CHECKING:
-    from dovetail.pcp.client_events import Incoming
+    from dovetail.api.pcp import PcpClient
+    from dovetail.api.values import Message, Sent
     from dovetail.pcp.settings import PcpSettings
-    from dovetail.runtime.pcp_client import PcpClient
 
 app = typer.Typer(no_args_is_help=True)
 _MAX_LINE_CHARS = 2 * 65 * 1024 * 1024
+MAX_DATA_BYTES = 64 * 1024 * 1024
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with a section [pcp].", show_default=False)
 ]
-Url = Annotated[str, typer.Option("--url", help="Broker URL: wss://host:8142/pcp, or /pcp2 for version 2.")]
-Identity = Annotated[str, typer.Option("--as", metavar="URI", help="Own URI: pcp://<certificate's name>/<type>.")]
-CertificateFile = Annotated[
-    str | None, typer.Option("--certificate", help="PEM file of the client's certificate.", show_default=False)
-]
-KeyFile = Annotated[str | None, typer.Option("--key", help="PEM file of its private key.", show_default=False)]
-AuthorityFile = Annotated[
-    str | None, typer.Option("--authority", help="PEM file of the CA that signs brokers.", show_default=False)
-]
-Version = Annotated[int, typer.Option("--protocol", min=1, max=2, help="Protocol version.")]
 
 
 @app.callback()
@@ -46,7 +54,8 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default=False)] = None,
     certificate: CertificateFile = None,
-    key: KeyFile = None,
+    tls_key: TlsKey = None,
+    key: OldTlsKey = None,
     authority: AuthorityFile = None,
     revocations: Annotated[
         str | None, typer.Option(help="Revocation list of the CA; watched.", show_default=False)
@@ -67,7 +76,7 @@ def serve(
         "host": host,
         "port": port,
         "certificate": certificate,
-        "key": key,
+        "key": tls_key or key,
         "authority": authority,
         "revocations": revocations,
         "journal": journal,
@@ -76,104 +85,198 @@ def serve(
         "insecure_plain": insecure_plain or None,
         "rules": ALLOW_ALL if allow_all else None,
     }
+    settings = load_settings(config, overrides)
+
+    def tell(started: dict[str, object]) -> None:
+        if settings.journal is None:
+            logging.getLogger("dovetail.pcp").warning("nothing is kept, and nothing can be proven: give --journal")
+        _print_started(started, as_json=as_json)
+
     run_broker(
-        load_settings(config, overrides),
-        lambda started: _print_started(started, as_json=as_json),
+        settings,
+        tell,
         read_settings=lambda: load_settings(config, overrides),
     )
 
 
 @app.command()
 def send(
-    message_type: Annotated[str, typer.Argument(metavar="TYPE", help="Message type.")],
-    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help="Recipients.")],
-    url: Url,
-    identity: Identity,
-    data: Annotated[str | None, typer.Option(help="JSON text, or @FILE for raw bytes.", show_default=False)] = None,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Recipient: pcp://NAME/TYPE, * for any.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATA]", help="JSON text, @FILE for its raw bytes, or - for stdin.", show_default=False
+        ),
+    ] = None,
+    to: Annotated[list[str] | None, typer.Option("--to", metavar="TARGET", help="A further recipient.")] = None,
+    message_type: Annotated[str, typer.Option("--type", help="Message type.")] = "text",
+    data: Annotated[str | None, typer.Option(hidden=True)] = None,
     ttl: Annotated[float, typer.Option(help="Lifetime in seconds.", min=0.001)] = 30.0,
-    report: Annotated[bool, typer.Option("--report", help="Request a destination report and print it.")] = False,
-    await_reply: Annotated[bool, typer.Option("--reply", help="Wait for the reply and print it.")] = False,
+    report: Annotated[bool, typer.Option("--report", hidden=True)] = False,
+    await_reply: Annotated[bool, typer.Option("--reply", help="Wait for the reply and print it too.")] = False,
+    url: Url = None,
+    identity: Identity = None,
+    context: ContextName = None,
     certificate: CertificateFile = None,
-    key: KeyFile = None,
+    tls_key: TlsKey = None,
+    key: OldTlsKey = None,
     authority: AuthorityFile = None,
     version: Version = 1,
+    wait: Wait = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message; print its id, its destination report or the reply."""
-    from dovetail.cli.output import print_record
+    """Send one message; print its address, what became of it, and whom it is sent to.
 
-    content = _read_data(data)
-    ttl_ms = int(ttl * 1000)
+    Exits with 3 if it was not accepted, or if no reply came in its lifetime.
+    """
+    del report  # whom it is sent to is always told
+    message_type, targets, text = _read_message(target, words or [], to or [], message_type, data)
+    if await_reply and len(targets) != 1:
+        raise UsageError(f"--reply with {len(targets)} targets, expected one")
+    content = _read_data(text)
+    client = pcp_client(
+        url,
+        identity,
+        context=context,
+        certificate=certificate,
+        tls_key=tls_key or key,
+        authority=authority,
+        version=version,
+        wait=wait,
+    )
+    if await_reply:
+        _ask(client, targets[0], content, message_type, ttl, as_json=as_json)
+        return
 
-    async def work(client: PcpClient) -> None:
-        if report:
-            reported = await client.send_reported(message_type, targets, content, ttl_ms=ttl_ms)
-            print_record({"targets": list(reported)}, as_json=as_json)
-        elif await_reply:
-            if len(targets) != 1:
-                raise UsageError(f"--reply with {len(targets)} targets, expected one")
-            reply = await client.request(message_type, targets[0], content, ttl_ms=ttl_ms)
-            print_record(_describe(reply), as_json=as_json)
-        else:
-            message_id = await client.send(message_type, targets, content, ttl_ms=ttl_ms)
-            print_record({"id": message_id}, as_json=as_json)
+    async def work() -> Sent:
+        async with client:
+            return await client.send(targets, content, type=message_type, ttl=ttl)
 
-    _run_client(url, identity, version, certificate, key, authority, work, ttl)
+    sent = asyncio.run(work())
+    print_record(describe_sent(sent), as_json=as_json)
+    if not sent.ok:
+        raise typer.Exit(EXIT_NO)
+
+
+def _read_message(
+    target: str, words: list[str], to: list[str], message_type: str, data: str | None
+) -> tuple[str, list[str], str | None]:
+    """Type, targets and data; also of the old form, TYPE TARGET... --data JSON."""
+    if not target.startswith("pcp:") and words and words[0].startswith("pcp:"):
+        say("dovetail: the form is `pcp send TARGET [DATA] --type TYPE` now; the old one goes with the next release")
+        return target, [*words, *to], data
+    if not target.startswith("pcp:"):
+        raise UsageError(f"{target[:80]!r} is not a PCP URI, expected pcp://<name>/<type>")
+    if len(words) > 1 or (words and data is not None):
+        raise UsageError(f"{words[-1][:80]!r} is too much: one DATA, in quotes; further recipients follow --to")
+    return message_type, [target, *to], words[0] if words else data
+
+
+def _ask(client: PcpClient, target: str, content: object, message_type: str, ttl: float, *, as_json: bool) -> None:
+    """Send a message and print it with its reply; exit 3 where there is none."""
+
+    async def work() -> tuple[Sent, Message | None]:
+        async with client, client.asking(target, content, type=message_type, ttl=ttl) as asked:
+            try:
+                return asked.sent, await asked.reply() if asked.sent.ok else None
+            except (NotDelivered, TimedOut) as error:
+                say(f"dovetail: {error}")
+                return asked.sent, None
+
+    sent, reply = asyncio.run(work())
+    record = describe_sent(sent)
+    if as_json:
+        print_json(record | {"reply": None if reply is None else _describe(reply)})
+    elif reply is None:
+        print_record(record)
+    else:
+        print_record(record | {"reply": reply.address, "from": reply.sender, "data": _text_of(reply)})
+    if reply is None:
+        raise typer.Exit(EXIT_NO)
 
 
 @app.command()
 def listen(
-    url: Url,
-    identity: Identity,
+    url: Url = None,
+    identity: Identity = None,
+    context: ContextName = None,
     count: Annotated[int, typer.Option(help="Exit after this many messages (0: never).", min=0)] = 0,
     certificate: CertificateFile = None,
-    key: KeyFile = None,
+    tls_key: TlsKey = None,
+    key: OldTlsKey = None,
     authority: AuthorityFile = None,
     version: Version = 1,
+    wait: Wait = 0.0,
 ) -> None:
     """Print messages as they arrive, one JSON object per line."""
-    from dovetail.cli.output import print_json
+    client = pcp_client(
+        url,
+        identity,
+        context=context,
+        certificate=certificate,
+        tls_key=tls_key or key,
+        authority=authority,
+        version=version,
+        wait=wait,
+    )
 
-    async def work(client: PcpClient) -> None:
-        left = count
-        async for message in client.messages():
-            print_json(_describe(message))
-            sys.stdout.flush()
-            left -= 1
-            if left == 0:
-                return
+    async def work() -> None:
+        async with client:
+            say(f"{client.identity} listens at {client.url}; Ctrl-C ends it")
+            left = count
+            async for message in client:
+                print_json(_describe(message))
+                sys.stdout.flush()
+                left -= 1
+                if left == 0:
+                    return
 
-    _run_client(url, identity, version, certificate, key, authority, work)
+    asyncio.run(work())
 
 
 @app.command()
 def inventory(
-    patterns: Annotated[list[str], typer.Argument(metavar="PATTERN...", help="pcp://*/agent, pcp://host/*, ...")],
-    url: Url,
-    identity: Identity,
+    patterns: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATTERN]...", help="pcp://*/agent, pcp://host/*, ...")
+    ] = None,
+    url: Url = None,
+    identity: Identity = None,
+    context: ContextName = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", help="Keep watching; print +1 when a client connects and -1 when it disconnects."),
     ] = False,
     certificate: CertificateFile = None,
-    key: KeyFile = None,
+    tls_key: TlsKey = None,
+    key: OldTlsKey = None,
     authority: AuthorityFile = None,
     version: Version = 1,
+    wait: Wait = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """List connected clients."""
-    from dovetail.cli.output import print_json, print_rows
+    client = pcp_client(
+        url,
+        identity,
+        context=context,
+        certificate=certificate,
+        tls_key=tls_key or key,
+        authority=authority,
+        version=version,
+        wait=wait,
+    )
 
-    async def work(client: PcpClient) -> None:
-        if not follow:
-            uris = await client.inventory(*patterns)
-            print_rows([{"uri": uri} for uri in uris], ["uri"], as_json=as_json)
-            return
-        async for uri, change in client.subscribe(*patterns):
-            print_json({"client": uri, "change": change})
-            sys.stdout.flush()
+    async def work() -> None:
+        async with client:
+            if not follow:
+                uris = await client.inventory(*patterns or ())
+                print_rows([{"uri": uri} for uri in uris], ["uri"], as_json=as_json)
+                return
+            async for uri, is_here in client.watch(*patterns or ()):
+                print_json({"client": uri, "change": 1 if is_here else -1})
+                sys.stdout.flush()
 
-    _run_client(url, identity, version, certificate, key, authority, work)
+    asyncio.run(work())
 
 
 @app.command()
@@ -190,13 +293,13 @@ def trace(
         str | None, typer.Option("--as", metavar="URI", help="Own URI for the query.", show_default=False)
     ] = None,
     certificate: CertificateFile = None,
-    key: KeyFile = None,
+    tls_key: TlsKey = None,
+    key: OldTlsKey = None,
     authority: AuthorityFile = None,
     version: Version = 1,
     as_json: AsJson = False,
 ) -> None:
     """Show which clients would receive a message and the rule that decides; nothing is delivered."""
-    from dovetail.cli.output import print_rows, say
     from dovetail.pcp.authorization import Authorization
     from dovetail.pcp.inventory import Registry
     from dovetail.pcp.routing import trace_route
@@ -209,10 +312,22 @@ def trace(
         if identity is None:
             raise UsageError("--url needs --as, who to be when asking the broker")
 
-        async def work(client: PcpClient) -> None:
-            connected.extend(await client.inventory("pcp://*/*"))
+        client = pcp_client(
+            url,
+            identity,
+            context=None,
+            certificate=certificate,
+            tls_key=tls_key or key,
+            authority=authority,
+            version=version,
+            wait=0,
+        )
 
-        _run_client(url, identity, version, certificate, key, authority, work)
+        async def ask() -> list[str]:
+            async with client:
+                return await client.inventory("pcp://*/*")
+
+        connected.extend(asyncio.run(ask()))
     for uri in (sender, *targets, *connected):
         if not is_uri(uri):
             raise UsageError(f"{uri!r} is not a PCP URI, expected pcp://<name>/<type>")
@@ -236,7 +351,7 @@ def trace(
         say(f"{target}: nobody there")
     say("would be delivered to all of them" if traced.is_allowed else "would be refused: nobody gets it")
     if not traced.is_allowed:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)
 
 
 @app.command()
@@ -247,7 +362,6 @@ def decode(
     as_json: AsJson = False,
 ) -> None:
     """Explain captured frames: their fields, or the class and detail of the error."""
-    from dovetail.cli.output import print_record
     from dovetail.pcp.fabric import FABRIC
 
     if layer not in {"auto", "v1", "v2"}:
@@ -283,7 +397,6 @@ def load_settings(path: Path | None, overrides: dict[str, Any]) -> PcpSettings:
 
 
 def _print_started(started: dict[str, object], *, as_json: bool) -> None:
-    from dovetail.cli.output import print_json
 
     if as_json:
         print_json(started)
@@ -295,61 +408,36 @@ def _read_data(text: str | None) -> object:
 
     if text is None:
         return None
+    if text == "-":
+        return sys.stdin.buffer.read(MAX_DATA_BYTES)
     if text.startswith("@"):
-        return Path(text[1:]).read_bytes()
+        with Path(text[1:]).open("rb") as file:
+            return file.read(MAX_DATA_BYTES)
     try:
         json.loads(text)
     except ValueError as error:
-        raise UsageError(f"--data is not JSON: {error}") from None
+        raise UsageError(f"the data is not JSON: {error}; text needs quotes: '\"hello\"'") from None
     return text.encode()
 
 
-def _describe(message: Incoming) -> dict[str, object]:
+def _describe(message: Message) -> dict[str, object]:
     fields: dict[str, object] = {
+        "address": message.address,
         "id": message.id,
-        "message_type": message.message_type,
+        "message_type": message.type,
         "sender": message.sender,
         "targets": list(message.targets),
     }
     if message.in_reply_to is not None:
         fields["in_reply_to"] = message.in_reply_to
-    if message.data is not None:
-        try:
-            fields["data"] = message.json()
-        except ValueError:
-            fields["data_hex"] = message.data.hex()
+    if isinstance(message.data, bytes):
+        fields["data_hex"] = message.data.hex()
+    elif message.data is not None:
+        fields["data"] = message.data
     return fields
 
 
-def _run_client(
-    url: str,
-    identity: str,
-    version: int,
-    certificate: str | None,
-    key: str | None,
-    authority: str | None,
-    work: Any,
-    timeout_s: float = 30.0,
-) -> None:
-    import asyncio
+def _text_of(message: Message) -> str:
+    import json
 
-    from dovetail.model.errors import NotAllowed
-    from dovetail.runtime.pcp_client import PcpClient
-    from dovetail.runtime.tls import client_context
-
-    context = None
-    if url.startswith("wss:"):
-        if not (certificate and key and authority):
-            raise UsageError("wss: needs --certificate, --key and --authority")
-        context = client_context(certificate, key, authority)
-
-    async def run() -> None:
-        async with PcpClient(url, identity, version=version, context=context) as client:
-            try:
-                await client.wait_associated(timeout_s)
-            except TimeoutError:
-                raise NotAllowed(f"{identity} is not associated with {url} after {timeout_s:g} s") from None
-            await work(client)
-            await client.flush()
-
-    asyncio.run(run())
+    return message.data.hex() if isinstance(message.data, bytes) else json.dumps(message.data)

@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.client_options import (
+    EXIT_FAILED,
+    EXIT_NO,
+    ContextName,
+    OldSigningKey,
+    Wait,
+    each_of,
+    needed_key,
+    read_context,
+)
 from dovetail.cli.receipt_input import (
     load_keys,
     merge_note_files,
@@ -17,10 +27,12 @@ from dovetail.cli.receipt_input import (
     read_file,
     read_other,
 )
+from dovetail.model.address import WON_URI_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
     from dovetail.receipt.build import BuildOptions
     from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
@@ -59,10 +71,11 @@ DEFAULT_SEARCH = 100_000
 @app.command()
 def build(
     address: Annotated[
-        str, typer.Argument(help="Message address in hex or as wm:/..., or a prefix of either.", metavar="ADDRESS")
+        str, typer.Argument(help="The message: hex, wm:/..., a pcp id, or a prefix of any of them.", metavar="ADDRESS")
     ],
     journal: Journals = None,
     lake: Lake = None,
+    context: ContextName = None,
     date: Date = None,
     out: Out = None,
     redact: Annotated[
@@ -89,6 +102,7 @@ def build(
     from dovetail.receipt.sources import find_message
 
     witnesses = load_keys(witness or ())
+    journal, lake = _sources(journal, lake, read_context(context))
     with open_sources(journal, lake, date) as sources:
         known = [*witnesses, *(source.verifier for source in sources)]
         options = BuildOptions(
@@ -229,7 +243,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check receipts using only the trusted keys; print what they prove and what they do not."""
+    """Check receipts using only the trusted keys; print what they prove and what they do not.
+
+    Exits with 3 if any is not valid, with 1 if any cannot be read.
+    """
     from dovetail.cli.receipt_text import print_broken, print_proof
     from dovetail.model.errors import ReceiptError
     from dovetail.receipt.proof import Policy
@@ -239,28 +256,91 @@ def verify(
     trusted = load_keys(trust)
     policy = Policy(now_us=now_us(), witnesses=witnesses, max_age_s=max_age)
     others = [read_other(path, trusted) for path in against or ()]
-    is_any_broken = False
+    code = 0
     for path in files:
         try:
-            proof = verify_receipt(read_file(path), trusted, policy, others)
+            data = read_file(path)
         except ReceiptError as error:
-            is_any_broken = True
+            code = EXIT_FAILED
+            print_broken(path, error, as_json=as_json)
+            continue
+        try:
+            proof = verify_receipt(data, trusted, policy, others)
+        except ReceiptError as error:
+            code = code or EXIT_NO
             print_broken(path, error, as_json=as_json)
         else:
             print_proof(path, proof, as_json=as_json)
-    if is_any_broken:
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="A receipt file.", metavar="FILE")],
+    subject: Annotated[
+        str,
+        typer.Argument(
+            help="A message: hex, wm:/..., a pcp id, or a prefix; or a receipt file.", metavar="ADDRESS|FILE"
+        ),
+    ],
+    journal: Journals = None,
+    lake: Lake = None,
+    trust: Annotated[
+        list[Path] | None, typer.Option("--trust", help="Trusted keys; from the context by default.", metavar="KEYS")
+    ] = None,
+    context: ContextName = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Keep the receipt too.", metavar="FILE")] = None,
+    wait: Wait = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Print the contents of a receipt. Proofs and signatures are checked, but no key is trusted.
+    """Prove one delivery at once: build its receipt, verify it with the trusted keys, print what it proves.
 
-    Signatures inside messages are checked as far as the file carries the keys.
+    Of a receipt FILE the contents are printed, by the keys that it carries itself: no key is trusted.
     """
+    if _is_file(subject):
+        _show_file(Path(subject), as_json=as_json)
+        return
+    from dovetail.api.receipts import Receipt
+    from dovetail.cli.output import say
+    from dovetail.cli.receipt_text import print_broken, print_proof
+    from dovetail.model.errors import ReceiptError, UsageError
+
+    known = read_context(context)
+    trusted = each_of(trust, known.trust)
+    if not trusted:
+        raise UsageError("whom do you trust? give --trust KEYS, or save it in a context")
+    journals, lake = _sources(journal, lake, known)
+    receipt = Receipt.build(subject, journals=journals, lake=lake, wait=wait)
+    for remark in receipt.remarks:
+        say(remark)
+    if out is not None:
+        receipt.save(out)
+    name = out or Path(f"{receipt.subject[:16]}.receipt" if receipt.subject else "receipt")
+    try:
+        proof = receipt.verify(trust=trusted)
+    except ReceiptError as error:
+        print_broken(name, error, as_json=as_json)
+        raise typer.Exit(EXIT_NO) from None
+    print_proof(name, proof, as_json=as_json)
+
+
+def _is_file(subject: str) -> bool:
+    """True where a file is meant, also one that is not there; addresses have neither slash nor dot."""
+    return not subject.startswith(WON_URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
+
+
+def _sources(journal: list[Path] | None, lake: str | None, known: Context) -> tuple[list[Path], str | None]:
+    """Where to look: what is given, or else the journals of the context and its lake, where there is one."""
+    if journal or lake is not None:
+        return journal or [], lake
+    from dovetail.journal.folder import find_journals
+
+    journals = [each for path in known.journals for each in find_journals(Path(path))]
+    has_lake = known.lake is not None and ("://" in known.lake or Path(known.lake).is_dir())
+    return journals, known.lake if has_lake else None
+
+
+def _show_file(file: Path, *, as_json: bool) -> None:
     from dovetail.cli.output import say
     from dovetail.cli.receipt_text import print_broken, print_proof
     from dovetail.model.errors import ReceiptError
@@ -269,13 +349,15 @@ def show(
     from dovetail.receipt.verify import verify_receipt
     from dovetail.tlog.note import parse_key
 
+    code = EXIT_FAILED
     try:
         data = read_file(file)
+        code = EXIT_NO
         carried = [parse_key(note.keys[0])[0] for note in notes_of(decode_receipt(data))]
         proof = verify_receipt(data, carried, Policy(needs_authors_keys=False))
     except ReceiptError as error:
         print_broken(file, error, as_json=as_json)
-        raise typer.Exit(1) from None
+        raise typer.Exit(code) from None
     print_proof(file, proof, as_json=as_json, show_bytes=True)
     say("not verified: the keys are those that the file itself carries; `dovetail receipt verify` asks for yours")
 
@@ -309,11 +391,15 @@ def ask(
 @app.command()
 def cosign(
     request: Annotated[Path, typer.Argument(help="A request made by `receipt ask`.", metavar="REQUEST")],
-    key: Annotated[Path, typer.Option("--key", help="The witness's signing key.", metavar="SKEY")],
     trust: Trust,
     seen: Annotated[
         Path, typer.Option("--seen", help="Directory where the witness stores checkpoints.", metavar="DIR")
     ],
+    signing_key: Annotated[
+        Path | None,
+        typer.Option("--signing-key", help="The witness's signing key.", metavar="SKEY", show_default=False),
+    ] = None,
+    key: OldSigningKey = None,
     out: Out = None,
 ) -> None:
     """Act as a witness: cosign a checkpoint after checking that the journal has only grown."""
@@ -323,7 +409,7 @@ def cosign(
     from dovetail.runtime.clock import now_us
     from dovetail.tlog.checkpoint import parse_checkpoint
 
-    signer = load_signing_key(key)
+    signer = load_signing_key(needed_key(signing_key, key))
     witness = Witness(signer, load_keys(trust), remembered_checkpoints(seen))
     with request.open("rb") as file:
         decoded = decode_request(file.read(MAX_REQUEST_BYTES + 1))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli.client_options import ContextName, describe_sent, first_of, read_context
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
+    from dovetail.api.swarm import SwarmPeer
+    from dovetail.api.values import Sent
     from dovetail.runtime.swarm_node import SwarmNode
     from dovetail.swarm.content import ContentRules
     from dovetail.swarm.explain import Explained
@@ -28,7 +32,13 @@ def swarm_noun() -> None:
 Directory = Annotated[
     str, typer.Option("--dir", help="The peer's directory, with its key, journal and control socket.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print Print JSON instead of text.")]
+RunningPeer = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", help="The directory of a running peer; from the context by default.", metavar="DIR", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 @app.command()
@@ -48,7 +58,6 @@ def serve(
 ) -> None:
     """Run a peer until it is stopped; prints one JSON object when it is ready."""
     import asyncio
-    from pathlib import Path
 
     from dovetail.journal.journal import JournalOptions
     from dovetail.model.errors import UsageError
@@ -106,39 +115,37 @@ async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> No
 
 @app.command()
 def publish(
-    directory: Directory,
     text: Annotated[str | None, typer.Argument(help="The payload; read from stdin if omitted.")] = None,
+    directory: RunningPeer = None,
+    context: ContextName = None,
     ttl: Annotated[int, typer.Option(min=0, max=65535, help="Lifetime in epochs; 0: pushed once, not kept.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Publish one message through a running peer and print its address. Ctrl-C cancels the proof of work."""
-    import json
+    """Publish one message through a running peer; print its address. Ctrl-C cancels the proof of work."""
+    import asyncio
     import sys
-    from pathlib import Path
 
+    from dovetail.api.swarm import MAX_PAYLOAD_BYTES, check_payload
+    from dovetail.cli.output import print_record
     from dovetail.cli.progress import Bar
-    from dovetail.model.errors import UsageError
-    from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
-    from dovetail.swarm.content import FIXED_BYTES, MAX_CONTENT_BYTES
 
-    limit = MAX_CONTENT_BYTES - FIXED_BYTES
-    payload = sys.stdin.buffer.read(limit + 1) if text is None else text.encode()
-    if len(payload) > limit:
-        raise UsageError(f"the payload is too large, expected at most {limit} bytes")
-    asked = Request("publish", payload=payload.hex(), ttl_epochs=ttl)
-    with Bar("proof of work", "hashes") as bar:
-        for answer in request(Path(directory) / CONTROL_FILE, asked):
-            if "address" in answer:
-                sys.stdout.write(json.dumps(answer) + "\n" if as_json else f"{answer['address']}\n")
-            else:
-                bar.update(answer["examined"], answer["expected"])
+    payload = check_payload(sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1) if text is None else text)
+
+    async def work() -> Sent:
+        with Bar("proof of work", "hashes") as bar:
+            async with _peer(directory, context) as peer:
+                return await peer.publish(payload, ttl_epochs=ttl, progress=bar.update)
+
+    print_record(describe_sent(asyncio.run(work())), as_json=as_json)
 
 
 @app.command()
 def tail(
-    directory: Directory,
+    directory: RunningPeer = None,
+    context: ContextName = None,
     since: Annotated[
-        int | None, typer.Option(help="Start with messages from this time on (Unix milliseconds).")
+        str | None,
+        typer.Option(help="Start with messages from this time on (ISO 8601, or Unix milliseconds).", metavar="TIME"),
     ] = None,
     count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after this many items.")] = None,
     as_json: AsJson = False,
@@ -147,47 +154,73 @@ def tail(
     import itertools
     import json
     import sys
-    from pathlib import Path
 
     from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 
-    answers = request(Path(directory) / CONTROL_FILE, Request("tail", since_ms=since))
+    answers = request(
+        _directory(directory, context) / CONTROL_FILE,
+        Request("tail", since_ms=None if since is None else _ms_of(since)),
+    )
     for item in itertools.islice(answers, count):
         sys.stdout.write((json.dumps(item) if as_json else _describe(item)) + "\n")
         sys.stdout.flush()
 
 
-def _describe(item: dict[str, object]) -> str:
+def _ms_of(text: str) -> int:
+    from dovetail.model.errors import UsageError
+    from dovetail.model.times import parse_time
+
+    if text.isdigit():
+        return int(text)
+    try:
+        return parse_time(text) // 1000
+    except ValueError:
+        raise UsageError(f"--since {text[:40]!r} is not a time such as 2026-01-31T12:00:00Z") from None
+
+
+def _directory(given: Path | None, context: str | None) -> Path:
+    return first_of(given, read_context(context).directory, "which peer? give --dir")
+
+
+def _peer(given: Path | None, context: str | None) -> SwarmPeer:
+    from dovetail.api.swarm import SwarmPeer
+
+    return SwarmPeer(_directory(given, context))
+
+
+def _describe(item: dict[str, Any]) -> str:
     from dovetail.cli.output import escape
+    from dovetail.model.times import time_text
 
     if "message" in item:
         payload = bytes.fromhex(str(item["payload_hex"])).decode("utf-8", "replace")
-        return f"{item['timestamp']}  {str(item['message'])[:16]}  {escape(payload)}"
+        return f"{time_text(item['timestamp'] * 1000)}  {str(item['message'])[:16]}  {escape(payload)}"
     if "gap" in item:
         return f"gap {item['gap']}: {item['state']}"
     return escape(" ".join(f"{key} {value}" for key, value in item.items()))
 
 
 @app.command()
-def status(directory: Directory, as_json: AsJson = False) -> None:
+def status(directory: RunningPeer = None, context: ContextName = None, as_json: AsJson = False) -> None:
     """Print the state of a running peer: peers, messages, tips, missing, refusals, bytes."""
-    import json
-    import sys
-    from pathlib import Path
+    import asyncio
 
-    from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
+    from dovetail.cli.output import print_record
 
-    for answer in request(Path(directory) / CONTROL_FILE, Request("status")):
-        if as_json:
-            sys.stdout.write(json.dumps(answer) + "\n")
-            continue
-        for name, value in answer.items():
-            parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-            if parts is None:
-                sys.stdout.write(f"{name:20} {value}\n")
-            else:
-                listed = [f"{key} {each}" if isinstance(value, dict) else str(each) for key, each in parts]
-                sys.stdout.write(f"{name:20} {', '.join(listed) or '-'}\n")
+    async def work() -> dict[str, Any]:
+        async with _peer(directory, context) as peer:
+            return await peer.status()
+
+    answer = asyncio.run(work())
+    if not as_json:
+        answer = {
+            name: [f"{key} {each}" for key, each in value.items()] if isinstance(value, dict) else value
+            for name, value in answer.items()
+        }
+        answer = {
+            name: ", ".join(map(str, value)) if isinstance(value, list) else value for name, value in answer.items()
+        }
+    print_record(answer, as_json=as_json)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.client_options import EXIT_NO, describe_sent
 from dovetail.cli.output import escape, print_json, say
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from dovetail.api.values import Sent
     from dovetail.runtime.won_client import OwnerHome
     from dovetail.runtime.won_server import NodeOptions
     from dovetail.won.message import Message
@@ -135,14 +137,28 @@ def chains(
     for text in dump.damages if as_json else findings:
         say(text)
     if dump.damages:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)
 
 
-_HOME = Annotated[Path, typer.Option("--home", help="The owner's directory: key, journal, keys of others.")]
+_HOME = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        help="The owner's directory; from the context by default, else won-owner.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 _TIMEOUT = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the responses.", min=0.1)]
 _SOCKET = Annotated[str, typer.Option("--socket", help="Name of the sender's socket.")]
 _TARGET = Annotated[str, typer.Argument(help="The other atom's socket: NODE/atom/ID#name.")]
-_DEFAULT_HOME = Path("won-owner")
+_DEFAULT_HOME = "won-owner"
+
+
+def _home(given: Path | None) -> Path:
+    from dovetail.cli.client_options import read_context
+
+    return given or Path(read_context(None).home or _DEFAULT_HOME)
 
 
 @app.command()
@@ -226,7 +242,7 @@ def _log_loop_error(_: object, context: dict[str, object]) -> None:
 @app.command()
 def create(
     node: Annotated[str, typer.Option(help="The node's URI: https://HOST/won/resource.")],
-    home: _HOME = _DEFAULT_HOME,
+    home: _HOME = None,
     name: Annotated[str | None, typer.Option(help="The atom's id below NODE/atom/; random by default.")] = None,
     socket: Annotated[list[str] | None, typer.Option(help="A socket's name; repeatable.")] = None,
     content: Annotated[Path | None, typer.Option(help="A Turtle file that describes the atom (base: its URI).")] = None,
@@ -238,8 +254,10 @@ def create(
     as_json: _JSON = False,
 ) -> None:
     """Create an atom with a key of its own, or a further client for an atom that exists."""
+    import asyncio
     import secrets
 
+    from dovetail.api.won import check_node
     from dovetail.runtime.won_client import AtomFile, OwnerHome
     from dovetail.runtime.won_server import check_node_uri
     from dovetail.won.compose import read_description
@@ -247,13 +265,14 @@ def create(
     ca = str(authority.absolute()) if authority else None
     if further is not None:
         first = OwnerHome(further)
-        made = OwnerHome.create(home, first.file, first.private_key)
+        made = OwnerHome.create(home or Path(_DEFAULT_HOME), first.file, first.private_key)
         _run_action(made, None, timeout, as_json=as_json)
         return
     atom = f"{check_node_uri(node)}/atom/{name or secrets.token_hex(10)}"
     sockets = tuple(f"{atom}#{each}" for each in socket or ["chat"])
     description = read_description(content.read_bytes(), atom) if content else ()
-    made = OwnerHome.create(home, AtomFile(atom, sockets, ca))
+    asyncio.run(check_node(node, ca, timeout))  # before anything is made
+    made = OwnerHome.create(home or Path(_DEFAULT_HOME), AtomFile(atom, sockets, ca))
     _run_action(
         made, lambda owner, now: owner.create(sockets, now, description), timeout, as_json=as_json, is_created=False
     )
@@ -263,7 +282,7 @@ def create(
 def connect_atoms(
     target: _TARGET,
     text: Annotated[str | None, typer.Option(help="A message to go with the request.")] = None,
-    home: _HOME = _DEFAULT_HOME,
+    home: _HOME = None,
     socket: _SOCKET = "chat",
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
@@ -278,7 +297,7 @@ def connect_atoms(
 def send(
     target: _TARGET,
     text: Annotated[str, typer.Argument(help="Text of the message.")],
-    home: _HOME = _DEFAULT_HOME,
+    home: _HOME = None,
     socket: _SOCKET = "chat",
     forward: Annotated[
         list[str] | None, typer.Option(help="URI of a message in the owner's log to refer to; repeatable.")
@@ -296,7 +315,7 @@ def send(
 def close(
     target: _TARGET,
     text: Annotated[str | None, typer.Option(help="A last message.")] = None,
-    home: _HOME = _DEFAULT_HOME,
+    home: _HOME = None,
     socket: _SOCKET = "chat",
     timeout: _TIMEOUT = 20.0,
     as_json: _JSON = False,
@@ -311,7 +330,7 @@ def _speak(
     kind: MessageType,
     target: str,
     text: str | None,
-    home: Path,
+    home: Path | None,
     socket: str,
     timeout: float,
     forward: Iterable[str] = (),
@@ -326,7 +345,7 @@ def _speak(
         check_socket_uri(target)
     except RemoteProtocolError as error:
         raise UsageError(error.detail) from None
-    owned = OwnerHome(home)
+    owned = OwnerHome(_home(home))
     own = f"{owned.file.atom}#{socket}"
     _run_action(
         owned, lambda owner, now: owner.send_message(kind, own, target, now, text, forward), timeout, as_json=as_json
@@ -341,65 +360,47 @@ def _run_action(
     as_json: bool,
     is_created: bool = True,
 ) -> None:
-    """Catch up, send one message, wait for its responses and print its state; exit 1 unless it is complete."""
+    """Catch up, send one message, wait for its responses and print what became of it; exit 3 unless it is complete."""
     import asyncio
 
-    from dovetail.model.errors import DovetailError
-    from dovetail.runtime.won_client import OwnerClient
+    from dovetail.api.won import WonClient
+    from dovetail.cli.output import print_record
 
-    async def run() -> dict[str, object]:
-        async with OwnerClient(home, is_created=is_created) as client:
-            if is_created and not await client.wait_registered(timeout):
-                raise DovetailError(f"node {client.owner.node} did not answer within {timeout} s")
-            if action is None:
-                return {"atom": home.file.atom, "state": "registered", "entries": client.owner.position}
-            message = await client.say(action)
-            state = await client.wait_settled(message.uri, timeout)
-            delivery = client.owner.conversations.deliveries[message.uri]
-            record = {
-                "uri": message.uri,
-                "type": message.type.value,
-                "atom": home.file.atom,
-                "sockets": list(home.file.sockets) if not is_created else None,
-                "state": state.value if state else None,
-                "stored_by_my_node": delivery.chain.first,
-                "stored_by_their_node": delivery.chain.second,
-                "failed": delivery.detail,
-                "is_done": delivery.chain.is_stored,
-            }
-            return {name: value for name, value in record.items() if value is not None}
+    client = WonClient(home.directory, timeout=timeout, is_created=is_created)
 
-    record = asyncio.run(run())
-    is_done = record.pop("is_done", True)
-    if as_json:
-        print_json(record)
-    else:
-        for name, value in record.items():
-            text = ", ".join(value) if isinstance(value, list) else value
-            sys.stdout.write(escape(f"{name + ':':24}{text}") + "\n")
-    if not is_done:
-        if "failed" not in record:
-            say(
-                f"dovetail: {home.file.atom.partition('/atom/')[0]} did not answer within {timeout:g} s: is it running?"
-            )
-        raise typer.Exit(1)
+    async def run() -> Sent | None:
+        async with client:
+            return None if action is None else await client.act(action)
+
+    sent = asyncio.run(run())
+    if sent is None:
+        print_record({"atom": client.atom, "state": "registered"}, as_json=as_json)
+        return
+    record = describe_sent(sent) | {"atom": client.atom}
+    if not is_created:
+        record["sockets"] = list(client.sockets)
+    print_record(record, as_json=as_json)
+    if not sent.is_final:
+        say(f"dovetail: {sent.reason or 'the other node has not answered yet'}")
+    if not sent.ok or not sent.is_final:
+        raise typer.Exit(EXIT_NO)
 
 
 @app.command("log")
 def show_log(
     target: Annotated[str | None, typer.Argument(help="Only the conversation with this socket.")] = None,
-    home: _HOME = _DEFAULT_HOME,
+    home: _HOME = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not contact the node for updates or keys.")] = False,
     timeout: _TIMEOUT = 10.0,
     as_json: _JSON = False,
 ) -> None:
-    """Show the atom's conversations with their chain states, and whether the log is intact. Exit 1 if it is not."""
+    """Show the atom's conversations with their chain states, and whether the log is intact. Exit 3 if it is not."""
     import asyncio
 
     from dovetail.runtime.won_client import OwnerClient, OwnerHome
     from dovetail.won.conversation_text import read_conversation
 
-    owned = OwnerHome(home)
+    owned = OwnerHome(_home(home))
 
     async def catch_up() -> None:
         async with OwnerClient(owned) as client:
@@ -422,4 +423,4 @@ def show_log(
         say(f"{finding.kind.value}: {finding.uri}: {finding.detail}")
     say(f"{len(raws)} messages, " + ("the log is intact" if not findings else f"{len(findings)} findings"))
     if findings:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)

@@ -88,7 +88,7 @@ class Site:
         name = uri.removeprefix("pcp://").partition("/")[0]
         certificate, key = self.client_files(name)
         arguments = ["pcp", "listen", "--url", self.broker_url, "--as", uri, "--certificate", certificate]
-        process = ServerProcess(uri, [*arguments, "--key", key, "--authority", self.authority], self.log_of(name))
+        process = ServerProcess(uri, [*arguments, "--tls-key", key, "--authority", self.authority], self.log_of(name))
         self._others.append(process)
         return process
 

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from dovetail.model.errors import ConfigError, DovetailError
+from dovetail.model.errors import ConfigError, ConnectFailed, DovetailError
 from dovetail.runtime.swarm_node import Evidence, Gap, Item, Message, Missed, SwarmNode
 from dovetail.swarm.content import MAX_CONTENT_BYTES
 from dovetail.swarm.pow import expected_hashes
@@ -179,7 +179,7 @@ def request(path: Path, asked: Request) -> Iterator[dict[str, Any]]:
         try:
             connection.connect(str(path))
         except OSError as error:
-            raise ConfigError(f"no peer answers at {path}: {error.strerror}") from None
+            raise ConnectFailed(f"unix:{path}", f"no peer answers: {(error.strerror or str(error)).lower()}") from None
         connection.sendall(msgspec.json.encode(asked) + b"\n")
         with connection.makefile("rb") as lines:
             for line in lines:

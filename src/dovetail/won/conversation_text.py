@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dovetail.model.errors import RemoteProtocolError
+from dovetail.model.times import time_text
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import Chain, ChainState, role_of
 from dovetail.won.integrity import Finding, check_conversation
@@ -72,7 +73,7 @@ class ConversationText:
             who = "me" if message.sender == self._atom else v.atom_of_socket(message.sender_socket or "?")
             text = message.text or ""
             failed = self._details.get(message.uri)
-            yield f"{message.timestamp_ms}  {_MARKS[state]} {who}  {message.type.value}  {text}" + (
+            yield f"{time_text(message.timestamp_ms * 1000)}  {_MARKS[state]} {who}  {message.type.value}  {text}" + (
                 f"  ({failed})" if failed else ""
             )
 

@@ -1,0 +1,142 @@
+"""`dovetail context`: save under a name which server, keys and files commands use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.client_options import EXIT_NO
+
+app = typer.Typer(help="Save under a name which server, keys and files commands use.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The context's name.", metavar="NAME")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Given = Annotated[str | None, typer.Option(show_default=False)]
+
+
+@app.command()
+def save(
+    name: Name,
+    url: Annotated[str | None, typer.Option(help="The broker's URL.", show_default=False)] = None,
+    identity: Annotated[
+        str | None, typer.Option("--as", metavar="URI", help="Own URI at the broker.", show_default=False)
+    ] = None,
+    certificate: Annotated[str | None, typer.Option(help="PEM file of the certificate.", show_default=False)] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file of its private key.", show_default=False)] = None,
+    authority: Annotated[str | None, typer.Option(help="PEM file of the CA.", show_default=False)] = None,
+    home: Annotated[str | None, typer.Option(help="Directory of a won owner.", show_default=False)] = None,
+    directory: Annotated[
+        str | None, typer.Option("--dir", help="Directory of a running swarm peer.", show_default=False)
+    ] = None,
+    journals: Annotated[
+        list[str] | None, typer.Option(help="A journal, or a directory of them; repeatable.", show_default=False)
+    ] = None,
+    lake: Annotated[str | None, typer.Option(help="A lake.", show_default=False)] = None,
+    tables: Annotated[str | None, typer.Option(help="Directory of audit tables.", show_default=False)] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="Trusted keys; repeatable.", show_default=False)] = None,
+) -> None:
+    """Save a context, or change what is given of one that exists."""
+    import msgspec
+
+    from dovetail.api.contexts import Context, list_contexts, load_context, save_context
+    from dovetail.cli.output import say
+
+    given = {
+        "url": url,
+        "identity": identity,
+        "certificate": certificate,
+        "tls_key": tls_key,
+        "authority": authority,
+        "home": home,
+        "directory": directory,
+        "journals": tuple(journals) if journals else None,
+        "lake": lake,
+        "tables": tables,
+        "trust": tuple(trust) if trust else None,
+    }
+    known = load_context(name) if name in list_contexts() else Context()
+    changed = {key: value for key, value in given.items() if value is not None}
+    say(f"wrote {save_context(name, msgspec.structs.replace(known, **changed))}")
+
+
+@app.command()
+def use(name: Name) -> None:
+    """Make a context the one that commands use."""
+    from dovetail.api.contexts import use_context
+
+    use_context(name)
+
+
+@app.command("list")
+def list_all(as_json: AsJson = False) -> None:
+    """List the contexts; a star marks the current one."""
+    from dovetail.api.contexts import current_context, list_contexts, load_context
+    from dovetail.cli.output import print_rows
+
+    current = current_context()
+    rows = []
+    for name in list_contexts():
+        known = load_context(name)
+        rows.append(
+            {
+                "current": "*" if name == current else "",
+                "name": name,
+                "server": known.url or known.home or known.directory,
+                "identity": known.identity,
+            }
+        )
+    print_rows(rows, ["current", "name", "server", "identity"], as_json=as_json)
+
+
+@app.command()
+def show(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None, as_json: AsJson = False) -> None:
+    """Print a context, the current one by default."""
+    import msgspec
+
+    from dovetail.api.contexts import current_context, load_context
+    from dovetail.cli.output import print_record
+    from dovetail.model.errors import UsageError
+
+    if name is None and current_context() is None:
+        raise UsageError("no context is current: name one, or choose with `dovetail context use NAME`")
+    print_record({"name": name or current_context()} | msgspec.to_builtins(load_context(name)), as_json=as_json)
+
+
+@app.command()
+def check(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
+    """Check that a context's files are there and its servers answer; exits with 3 if not."""
+    from dovetail.api.contexts import current_context, load_context, missing_files
+    from dovetail.cli.output import print_text, say
+    from dovetail.model.errors import DovetailError, UsageError
+
+    if name is None and current_context() is None:
+        raise UsageError("no context is current: name one, or choose with `dovetail context use NAME`")
+    known = load_context(name)
+    problems = [f"{each} is not there" for each in missing_files(known)]
+    if not problems:
+        for server in (known.url, known.home, known.directory):
+            if server is not None:
+                try:
+                    _reach(server, known.identity, name)
+                    print_text(f"{server} answers\n")
+                except DovetailError as error:
+                    problems.append(str(error))
+    for problem in problems:
+        say(problem)
+    if problems:
+        raise typer.Exit(EXIT_NO)
+
+
+def _reach(server: str, identity: str | None, context: str | None) -> None:
+    import asyncio
+
+    from dovetail.api.connect import connect
+
+    async def try_it() -> None:
+        url = server if "://" in server else f"unix:{server}" if not (Path(server) / "atom.json").exists() else server
+        async with connect(url, identity if "://" in server else None, context=context):
+            pass
+
+    asyncio.run(try_it())

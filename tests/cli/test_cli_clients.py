@@ -1,0 +1,270 @@
+"""Commands that speak to servers: what they print, how they end, contexts, and `dev`."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dovetail as api
+from dovetail.cli.client_options import parse_duration
+from dovetail.cli.main import is_server
+from dovetail.cli.output import fit_widths, shorten
+
+ROOT = Path(__file__).parents[2]
+ECHO = "pcp://echo/agent"
+
+
+@pytest.fixture(autouse=True)
+def config_directory(tmp_path, monkeypatch):
+    """No test sees the contexts of whoever runs it."""
+    monkeypatch.setenv("DOVETAIL_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.delenv("DOVETAIL_CONTEXT", raising=False)
+    return tmp_path / "config"
+
+
+@pytest.fixture(scope="module")
+def site():
+    with api.local() as site:
+        yield site
+
+
+@pytest.fixture
+def at(site):
+    return ("--url", site.url, "--as", "pcp://you/agent")
+
+
+def refused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.system
+def test_send_prints_address_outcome_targets_and_id(dovetail, site, at):
+    with api.sync.connect(site.url, "pcp://ben/agent") as ben:
+        ran = dovetail("pcp", "send", "pcp://ben/agent", '{"n": 1}', *at)
+        message = ben.receive(timeout=10)
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out == (
+            f"address  {message.address}\noutcome  accepted\ntargets  pcp://ben/agent\nid       {message.id}\n"
+        )
+        sent = json.loads(dovetail("pcp", "send", "pcp://ben/agent", *at, "--type", "x", "--json").out)
+        message = ben.receive(timeout=10)
+        assert (sent["address"], sent["targets"], message.type) == (message.address, ["pcp://ben/agent"], "x")
+        old = dovetail("pcp", "send", "http://example.com/x", "pcp://ben/agent", "--data", "7", "--report", *at)
+        message = ben.receive(timeout=10)
+        assert (old.code, message.type, message.data) == (0, "http://example.com/x", 7)
+        assert "the old one goes with the next release" in old.err
+        for text in (message.address, message.id, message.address[:10], message.id[:13], message.id.upper()):
+            for command in (
+                ("receipt", "show", "--trust", site.trust[0], "--journal"),
+                ("receipt", "build", "--journal"),
+            ):
+                ran = dovetail(*command, site.journals[0], text)
+                assert (ran.code, message.address in ran.out) == (0, True), (text, ran.err)
+            assert dovetail("journal", "tail", site.journals[0], "--message", text).code == 0
+
+
+@pytest.mark.system
+def test_what_is_not_delivered_exits_with_3(dovetail, at):
+    ran = dovetail("pcp", "send", "pcp://gone/agent", *at)
+    assert (ran.code, ran.err) == (3, "")
+    assert "outcome  nobody_there" in ran.out
+    ran = dovetail("pcp", "send", "pcp://gone/agent", *at, "--reply")
+    assert (ran.code, "outcome  nobody_there" in ran.out) == (3, True)
+    ran = dovetail("pcp", "send", "pcp://gone/agent", *at, "--type", "a b")
+    assert (ran.code, "has characters that are not allowed" in ran.out) == (3, True)
+
+
+@pytest.mark.system
+def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
+    url = f"ws://127.0.0.1:{refused_port()}/pcp"
+    for words in (("send", ECHO), ("listen",), ("inventory",), ("send", ECHO, "--wait", "200ms")):
+        ran = dovetail("pcp", *words, "--url", url, "--as", "pcp://you/agent")
+        assert (ran.code, ran.out) == (4, "")
+        assert ran.err == f"dovetail: {url} cannot be reached: connection refused\n"
+    ran = dovetail("swarm", "publish", "x", "--dir", tmp_path)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (4, "", 1)
+    assert "no peer answers" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pcp", "send", ECHO), "which broker?"),
+        (("pcp", "send", ECHO, "--url", "ws://127.0.0.1:1/pcp"), "who to be?"),
+        (("pcp", "send", "nowhere", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "is not a PCP URI"),
+        (("pcp", "send", ECHO, "hello", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "not JSON"),
+        (("pcp", "send", ECHO, "1", "2", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "too much"),
+        (("pcp", "send", ECHO, "--url", "wss://127.0.0.1:1/pcp", "--as", ECHO), "needs --certificate, --tls-key"),
+        (("pcp", "send", ECHO, "--wait", "soon"), "is not a duration"),
+        (("swarm", "publish", "x"), "which peer?"),
+        (("receipt", "show", "00"), "whom do you trust?"),
+        (("receipt", "build", "00"), "name at least one --journal"),
+        (("receipt", "build", "zz", "--journal", "J"), "neither hex, a UUID nor"),
+        (("context", "show"), "no context is current"),
+        (("context", "check"), "no context is current"),
+        (("context", "use", "../x"), "expected letters"),
+        (("completion", "csh"), "csh"),
+    ],
+)
+def test_misuse_is_one_line_and_2(dovetail, words, said, tmp_path, site):
+    ran = dovetail(*(site.journals[0] if word == "J" else word for word in words))
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1), ran.err
+    assert said in ran.err
+
+
+def test_an_unknown_context_is_one_line(dovetail):
+    for words in (("context", "use", "nobody"), ("pcp", "inventory", "--context", "nobody")):
+        ran = dovetail(*words)
+        assert (ran.code, ran.err) == (1, "dovetail: there is no context 'nobody'; there are: none yet\n")
+
+
+@pytest.mark.system
+def test_contexts(dovetail, site, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert dovetail("context", "save", "a", "--url", site.url, "--as", "pcp://you/agent").code == 0
+    assert dovetail("context", "save", "b", "--url", "ws://127.0.0.1:1/pcp", "--trust", "keys").code == 0
+    assert dovetail("context", "use", "a").code == 0
+    assert json.loads(dovetail("context", "show", "b", "--json").out)["trust"] == [str(tmp_path / "keys")]
+    listed = [json.loads(line) for line in dovetail("context", "list", "--json").out.splitlines()]
+    assert [(each["name"], each["current"]) for each in listed] == [("a", "*"), ("b", "")]
+    assert dovetail("pcp", "inventory").out == "uri\npcp://you/agent\n"
+    monkeypatch.setenv("DOVETAIL_CONTEXT", "b")
+    assert dovetail("pcp", "inventory", "--as", "pcp://you/agent").code == 4
+    assert dovetail("pcp", "inventory", "--context", "a").code == 0
+    assert dovetail("context", "check", "a").out == f"{site.url} answers\n"
+    ran = dovetail("context", "check", "b")
+    assert (ran.code, ran.err) == (3, f"trust: {tmp_path / 'keys'} is not there\n")
+    assert (tmp_path / "config" / "contexts" / "a.toml").stat().st_mode & 0o077 == 0
+
+
+def test_a_broken_context_is_one_line(dovetail, config_directory):
+    (config_directory / "contexts").mkdir(parents=True)
+    (config_directory / "contexts" / "x.toml").write_text("url = 7")
+    ran = dovetail("context", "show", "x")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "x.toml: expected `str | null`, got `int`" in ran.err
+
+
+def test_old_names_of_options_warn(dovetail, tmp_path):
+    ran = dovetail("journal", "purge", tmp_path / "x.journal", "--key", tmp_path / "no.skey")
+    assert ran.code == 1
+    assert ran.err.splitlines()[0].startswith("dovetail: --key is called --signing-key now")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["pcp", "serve"], True),
+        (["--log-level", "debug", "pcp", "serve"], True),
+        (["up", "site.toml"], True),
+        (["pcp", "send", "serve"], False),
+        (["journal", "list"], False),
+        ([], False),
+    ],
+)
+def test_only_servers_log_what_they_do(words, expected):
+    assert is_server(words) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("500ms", 0.5), ("2m", 120), ("1.5h", 5400), ("7", 7), (0.0, 0)]
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+def test_long_cells_are_shortened_in_the_middle():
+    assert (
+        shorten("swarm://harbour/51ae0123456789abcdef068c", 26)
+        == "swarm://harb...bcdef068c"[:12] + "..." + "9abcdef068c"
+    )
+    assert shorten("short", 8) == "short"
+    assert sum(fit_widths([10, 64, 20], 60)) == 60
+    assert fit_widths([10, 64, 20], 200) == [10, 64, 20]
+    assert min(fit_widths([64, 64, 64], 10)) == 8
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(dovetail, shell):
+    ran = dovetail("completion", shell)
+    assert (ran.code, "_DOVETAIL_COMPLETE" in ran.out) == (0, True)
+
+
+def run_process(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | more.pop("env", {})
+    return subprocess.run(
+        [sys.executable, "-m", "dovetail", *map(str, words)], capture_output=True, text=True, env=environment, **more
+    )
+
+
+@pytest.mark.system
+def test_a_shell_is_told_how_a_word_goes_on():
+    asked = {"_DOVETAIL_COMPLETE": "complete_bash", "COMP_WORDS": "dovetail rec", "COMP_CWORD": "1"}
+    assert run_process(env=asked).stdout.split() == ["receipt"]
+    asked |= {"COMP_WORDS": "dovetail receipt sh", "COMP_CWORD": "2"}
+    assert run_process(env=asked).stdout.split() == ["show"]
+
+
+@contextlib.contextmanager
+def running_dev(directory: Path, *words: str):
+    """`dovetail dev` in a directory; its first line."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dovetail", "dev", "--json", "--port", "0", *words],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in said
+
+
+@pytest.mark.system
+def test_three_commands_send_receive_and_prove(tmp_path):
+    """What the README promises."""
+    for _ in range(2):  # a second time with the same directory, whose journal goes on
+        with running_dev(tmp_path) as (_, ready):
+            assert ready["context"] == "dev"
+            sent = run_process("pcp", "send", ECHO, '"hello"', "--reply", cwd=tmp_path)
+            assert (sent.returncode, sent.stderr) == (0, "")
+            lines = dict(line.split(maxsplit=1) for line in sent.stdout.splitlines())
+            assert lines["outcome"] == "accepted"
+            assert lines["data"] == '{"echo": "hello"}'
+            shown = run_process("receipt", "show", lines["address"][:8], cwd=tmp_path)
+            assert (shown.returncode, shown.stderr) == (0, "")
+            assert (
+                'pcp://broker/server handed the message over to the connection of "pcp://echo/agent" at '
+                in shown.stdout
+            )
+            reply = run_process("receipt", "show", lines["reply"], cwd=tmp_path)
+            assert 'accepted the message from "pcp://echo/agent"' in reply.stdout
+    gone = run_process("pcp", "send", ECHO, "1", cwd=tmp_path)
+    assert (gone.returncode, gone.stdout, gone.stderr.count("\n")) == (4, "", 1)
+
+
+@pytest.mark.system
+def test_dev_does_not_take_a_port_or_a_context_that_is_used(tmp_path):
+    run_process("context", "save", "mine", "--url", "ws://127.0.0.1:1/pcp", cwd=tmp_path)
+    run_process("context", "use", "mine", cwd=tmp_path)
+    with running_dev(tmp_path) as (_, ready):
+        assert run_process("context", "show", "--json", cwd=tmp_path).stdout.startswith('{"name":"mine"')
+        port = re.search(r":(\d+)/", ready["url"])[1]
+        second = run_process("dev", "--port", port, "--dir", "other", cwd=tmp_path)
+        assert (second.returncode, second.stdout) == (1, "")
+        assert "choose another with --port" in second.stderr.splitlines()[-1]
