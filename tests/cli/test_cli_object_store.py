@@ -48,7 +48,7 @@ def test_sealed_purged_and_proven_from_there(site, dovetail):
     assert read_head(open_store(LAKE), SERVER).end == 10
     assert json.loads(dovetail("journal", "seal", "journals", "--lake", LAKE, "--json").out)["hops"] == 0
     key = site / "keys" / "pcp_broker.example_server.skey"
-    purged = dovetail("journal", "purge", "journals/broker.journal", "--key", key, "--lake", LAKE, "--json")
+    purged = dovetail("journal", "purge", "journals/broker.journal", "--signing-key", key, "--lake", LAKE, "--json")
     assert json.loads(purged.out)["purged"] == 10
     address = address_of(b"m3").hex()
     built = dovetail("receipt", "build", address, "--lake", LAKE, "-o", "receipt.json")
