@@ -19,6 +19,8 @@ from dovetail.cli.client_options import (
     read_context,
 )
 from dovetail.cli.receipt_input import (
+    choose_sources,
+    is_file,
     load_keys,
     merge_note_files,
     open_sources,
@@ -27,12 +29,10 @@ from dovetail.cli.receipt_input import (
     read_file,
     read_other,
 )
-from dovetail.model.address import WON_URI_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
     from dovetail.receipt.build import BuildOptions
     from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
@@ -102,7 +102,7 @@ def build(
     from dovetail.receipt.sources import find_message
 
     witnesses = load_keys(witness or ())
-    journal, lake = _sources(journal, lake, read_context(context))
+    journal, lake = choose_sources(journal, lake, read_context(context))
     with open_sources(journal, lake, date) as sources:
         known = [*witnesses, *(source.verifier for source in sources)]
         options = BuildOptions(
@@ -297,7 +297,7 @@ def show(
 
     Of a receipt FILE the contents are printed, by the keys that it carries itself: no key is trusted.
     """
-    if _is_file(subject):
+    if is_file(subject):
         _show_file(Path(subject), as_json=as_json)
         return
     from dovetail.api.receipts import Receipt
@@ -309,7 +309,7 @@ def show(
     trusted = each_of(trust, known.trust)
     if not trusted:
         raise UsageError("whom do you trust? give --trust KEYS, or save it in a context")
-    journals, lake = _sources(journal, lake, known)
+    journals, lake = choose_sources(journal, lake, known)
     receipt = Receipt.build(subject, journals=journals, lake=lake, wait=wait)
     for remark in receipt.remarks:
         say(remark)
@@ -322,22 +322,6 @@ def show(
         print_broken(name, error, as_json=as_json)
         raise typer.Exit(EXIT_NO) from None
     print_proof(name, proof, as_json=as_json)
-
-
-def _is_file(subject: str) -> bool:
-    """True where a file is meant, also one that is not there; addresses have neither slash nor dot."""
-    return not subject.startswith(WON_URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
-
-
-def _sources(journal: list[Path] | None, lake: str | None, known: Context) -> tuple[list[Path], str | None]:
-    """Where to look: what is given, or else the journals of the context and its lake, where there is one."""
-    if journal or lake is not None:
-        return journal or [], lake
-    from dovetail.journal.folder import find_journals
-
-    journals = [each for path in known.journals for each in find_journals(Path(path))]
-    has_lake = known.lake is not None and ("://" in known.lake or Path(known.lake).is_dir())
-    return journals, known.lake if has_lake else None
 
 
 def _show_file(file: Path, *, as_json: bool) -> None:

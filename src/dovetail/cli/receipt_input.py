@@ -6,9 +6,12 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dovetail.model.address import WON_URI_PREFIX
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
     from dovetail.receipt.consistency import View
     from dovetail.receipt.proof import Proof
@@ -16,6 +19,22 @@ if TYPE_CHECKING:
     from dovetail.tlog.keys import Verifier
 
 T = TypeVar("T")
+
+
+def is_file(subject: str) -> bool:
+    """True where a file is meant, also one that is not there; addresses have neither slash nor dot."""
+    return not subject.startswith(WON_URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
+
+
+def choose_sources(journal: list[Path] | None, lake: str | None, known: Context) -> tuple[list[Path], str | None]:
+    """Where to look: what is given, or else the journals of the context and its lake, where there is one."""
+    if journal or lake is not None:
+        return journal or [], lake
+    from dovetail.journal.folder import find_journals
+
+    journals = [each for path in known.journals for each in find_journals(Path(path))]
+    has_lake = known.lake is not None and ("://" in known.lake or Path(known.lake).is_dir())
+    return journals, known.lake if has_lake else None
 
 
 @contextlib.contextmanager
