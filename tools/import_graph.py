@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "explain" / "architecture.md"
 BEGIN, END = "<!-- import graph: begin -->", "<!-- import graph: end -->"
 
 LAYERS = (
+    ("fast",),
     ("model",),
     ("tlog",),
     ("keys",),

@@ -1,4 +1,5 @@
-"""Make `.venv` ready: the locked packages, the project itself, and a Java for Spark. Or, with `--only NAME`, make
+"""Make `.venv` ready: the locked packages, the project itself, its native code where cargo is found, and a Java for
+Spark. Or, with `--only NAME`, make
 `.venv-NAME` ready: an environment with the packages of requirements/NAME.lock alone, for a tool.
 
 Runs on a bare Python 3.11, before anything is installed. What was done is kept in `.venv/ready.json`, keyed on the
@@ -27,6 +28,8 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "requirements"
+NATIVE = ROOT / "native"
+BUILD_SECONDS = 900
 PIP_INSTALL = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 LOG_TAIL_LINES = 12
 
@@ -45,6 +48,7 @@ def main() -> int:
         else:
             environment = Environment(options.venv)
             worked = environment.prepare_packages()
+            worked |= environment.prepare_native()
             if not options.no_java:
                 worked |= environment.prepare_java()
     if worked:
@@ -95,6 +99,43 @@ class Environment:
             self._save(project=project)
             worked = True
         return worked
+
+    def prepare_native(self) -> bool:
+        """Builds `native/` where there is a cargo; True if there was anything to do. Everything works without it.
+
+        What could not be built is not tried again until its source changes or the environment is made anew.
+        """
+        key = digest(NATIVE / "Cargo.toml", NATIVE / "Cargo.lock", *sorted((NATIVE / "src").glob("*.rs")))
+        cargo = shutil.which("cargo")
+        if cargo is None or self._record.get("native") == key:
+            return False
+        say("building native/ with cargo, which makes a message cost about half")
+        command = [cargo, "build", "--release", "--locked", "--target-dir", str(ROOT / "build" / "native")]
+        environment = {**os.environ, "PYO3_PYTHON": str(self.python)}
+        if sys.platform == "darwin":
+            environment["RUSTFLAGS"] = "-C link-arg=-undefined -C link-arg=dynamic_lookup"
+        with self._log_path.open("a") as log:
+            log.write(f"$ {' '.join(command)}\n")
+            log.flush()
+            try:
+                built = subprocess.run(
+                    command, cwd=NATIVE, env=environment, stdout=log, stderr=log, timeout=BUILD_SECONDS, check=False
+                )
+                is_built = built.returncode == 0
+            except (OSError, subprocess.TimeoutExpired) as error:
+                log.write(f"{error}\n")
+                is_built = False
+        suffix = "dylib" if sys.platform == "darwin" else "so"
+        library = ROOT / "build" / "native" / "release" / f"libdovetail_fast.{suffix}"
+        if is_built and library.exists():
+            (packages,) = (self.path / "lib").glob("python3*/site-packages")
+            # processes that run keep the file they have
+            shutil.copy(library, packages / "dovetail_fast.new")
+            (packages / "dovetail_fast.new").replace(packages / "dovetail_fast.abi3.so")
+        else:
+            say(f"native/ could not be built, going on in Python alone; what cargo said is in {show(self._log_path)}")
+        self._save(native=key)
+        return True
 
     def prepare_tool(self, lock: Path) -> bool:
         """Makes the environment and installs what one lock names; True if there was anything to do."""

@@ -92,7 +92,9 @@ def test_whatever_fits_decodes_to_the_same_envelope():
     source = random.Random(5)
     message = frame_v1(b'{"a":1}')
     template, first = template_of(message), decode_frame(message).envelope
-    places = [*range(13, 49), *range(template.second_end - 19, template.zone_at), *range(len(message))]
+    second_at = message.index(b'"expires":"') + len(b'"expires":"')
+    zone_at = message.index(b'"', second_at) - 1
+    places = [*range(13, 49), *range(second_at, zone_at), *range(len(message))]
     fitting = 0
     for _ in range(20_000):
         mutated = bytearray(message)

@@ -27,6 +27,7 @@ def test_every_check_of_this_machine_ends_in_a_finding():
     findings = list(check_machine())
     assert [finding.check for finding in findings] == [
         "python",
+        "native code",
         "java",
         "spark",
         "sqlite",

@@ -239,3 +239,50 @@ def test_java_is_looked_for_again_when_it_is_gone_or_java_home_changed(environme
     assert environment().prepare_java()
     assert f"Spark will use Java 21.0.1 in {home} (JAVA_HOME)" in capsys.readouterr().err
     assert not environment_again(tmp_path).prepare_java()
+
+
+@pytest.fixture
+def crate(setup, tmp_path, monkeypatch):
+    """A project with a native part, and a cargo that does what it is told to."""
+    for name in ("Cargo.toml", "Cargo.lock", "src/lib.rs"):
+        path = tmp_path / "project" / "native" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    monkeypatch.setattr(setup, "ROOT", tmp_path / "project")
+    monkeypatch.setattr(setup, "NATIVE", tmp_path / "project" / "native")
+    monkeypatch.setattr(setup.sys, "platform", "linux")
+
+    def put_cargo(script: str) -> None:
+        cargo = tmp_path / "tools" / "cargo"
+        cargo.parent.mkdir(exist_ok=True)
+        cargo.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/asked\n{script}\n')
+        cargo.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{cargo.parent}:/usr/bin:/bin")
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    return put_cargo
+
+
+def test_without_cargo_nothing_is_built_and_nothing_said(environment, crate, tmp_path, capsys):
+    assert not environment().prepare_native()
+    assert (asked(tmp_path), capsys.readouterr().err) == ([], "")
+
+
+def test_with_cargo_the_native_code_is_built_from_its_lock_and_put_into_the_environment(environment, crate, tmp_path):
+    crate('mkdir -p "$5/release" && echo machine code >"$5/release/libdovetail_fast.so"')
+    assert environment().prepare_native()
+    assert asked(tmp_path) == [f"build --release --locked --target-dir {tmp_path}/project/build/native"]
+    installed = tmp_path / "lib" / "python3.11" / "site-packages" / "dovetail_fast.abi3.so"
+    assert installed.read_text() == "machine code\n"
+    assert not environment_again(tmp_path).prepare_native()
+    (tmp_path / "project" / "native" / "src" / "lib.rs").write_text("changed")
+    assert environment_again(tmp_path).prepare_native()
+
+
+def test_native_code_that_cannot_be_built_is_told_once_and_stops_nothing(environment, crate, tmp_path, capsys):
+    crate("echo no network; exit 101")
+    assert environment().prepare_native()
+    assert "could not be built, going on in Python alone" in capsys.readouterr().err
+    assert "no network" in (tmp_path / "setup.log").read_text()
+    assert not environment_again(tmp_path).prepare_native()

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dovetail.fast import twin
 from dovetail.journal.database import Connection
 from dovetail.model.address import ADDRESS_BYTES
 
@@ -42,6 +43,7 @@ class Rows(Protocol):
     def all(self, sql: str, parameters: Iterable[int] = ...) -> list[Any]: ...
 
 
+@twin
 class AddressFilter:
     """Says of an address that it was never added, or perhaps was: 8 MiB for a million addresses.
 
@@ -54,13 +56,13 @@ class AddressFilter:
     def __init__(self) -> None:
         self._rows = [bytearray(1 << 16) for _ in range(_FILTER_ROWS)] * (256 // _FILTER_ROWS)
 
-    def add(self, addresses: Iterable[bytes]) -> None:
+    def add(self, addresses: list[bytes]) -> None:
         """Remember full addresses."""
         rows, masks = self._rows, _MASK_OF_BYTE
         for block, row, byte in _FILTER_KEY.iter_unpack(b"".join(addresses)):
             rows[row][block] |= masks[byte]
 
-    def hits(self, addresses: Iterable[bytes]) -> list[int]:
+    def hits(self, addresses: list[bytes]) -> list[int]:
         """Places in `addresses` of those that may have been added; all others never were."""
         rows, masks = self._rows, _MASK_OF_BYTE
         return [
@@ -69,7 +71,7 @@ class AddressFilter:
             if rows[row][block] & (mask := masks[byte]) == mask
         ]
 
-    def ask(self, addresses: Iterable[bytes]) -> list[int]:
+    def ask(self, addresses: list[bytes]) -> list[int]:
         """Places of those that may have been added, or that stand before in `addresses`; all are added by this."""
         rows, masks = self._rows, _MASK_OF_BYTE
         places = []
@@ -97,7 +99,8 @@ class AddressRun:
         return self.first_id + self.count
 
 
-def encode_buckets(addresses: Sequence[bytes], first_id: int) -> dict[int, bytes]:
+@twin
+def encode_buckets(addresses: list[bytes], first_id: int) -> dict[int, bytes]:
     """The rows of a run over messages numbered from `first_id`: entries by bucket, in the order of the numbers."""
     lists: list[list[bytes]] = [[] for _ in range(BUCKETS)]
     for entry in map(_ENTRY.pack, addresses, range(first_id, first_id + len(addresses))):
@@ -156,7 +159,7 @@ class AddressIndex:
         """The number after the last message that is indexed."""
         return self._runs[-1].end if self._runs else 1
 
-    def ask(self, addresses: Sequence[bytes]) -> Collection[int]:
+    def ask(self, addresses: list[bytes]) -> Collection[int]:
         """Places in `addresses` of those that may have been asked for or added before; all others never were.
 
         What is to be added must have been asked for just before. A filter's memory is seldom near the processor:
@@ -181,7 +184,7 @@ class AddressIndex:
         """The messages that follow have these addresses; they wait for the next `insert`."""
         self.waiting += addresses
 
-    def candidates(self, addresses: Sequence[bytes]) -> list[int]:
+    def candidates(self, addresses: list[bytes]) -> list[int]:
         """Numbers of indexed messages that may have one of these addresses; none where all of them are new."""
         found: list[int] = []
         filters = self._loaded_filters() if self._runs else {}
@@ -256,7 +259,7 @@ class AddressIndex:
         _add_to_filters(filters, [prefix.ljust(ADDRESS_BYTES, b"\0") for _, prefix in numbered], run.first_id)
 
 
-def _add_to_filters(filters: dict[int, AddressFilter], addresses: Sequence[bytes], first_id: int) -> None:
+def _add_to_filters(filters: dict[int, AddressFilter], addresses: list[bytes], first_id: int) -> None:
     """Add messages numbered from `first_id`, each to its generation."""
     while addresses:
         generation, place = divmod(first_id, _GENERATION)

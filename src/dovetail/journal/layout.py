@@ -17,6 +17,7 @@ from sys import byteorder
 
 import msgspec
 
+from dovetail.fast import twin
 from dovetail.model.errors import JournalDamaged
 from dovetail.model.hop import Reason, Stage
 
@@ -43,6 +44,12 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return len(self.counterparts) // 4 if self.counterparts.__class__ is bytes and self.counterparts else 1
 
 
+@twin
+def crc32(data: bytes) -> int:
+    """The checksum of a row."""
+    return zlib.crc32(data)
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Run])
 encode_runs = _encoder.encode
@@ -50,7 +57,7 @@ encode_runs = _encoder.encode
 
 def decode_runs(blob: bytes, crc: int, first_seq: int, count: int) -> list[Run]:
     """The runs of a commit; JournalDamaged names the range where the bytes are not what was written."""
-    if zlib.crc32(blob) != crc:
+    if crc32(blob) != crc:
         raise JournalDamaged(f"hops {first_seq} to {first_seq + count - 1}: checksum of the commit does not match")
     try:
         runs = _decoder.decode(blob)

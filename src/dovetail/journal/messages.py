@@ -10,11 +10,11 @@ Bytes that come later than their message, and purging, replace the row.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import msgspec
 
+from dovetail.journal.layout import crc32
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.errors import JournalDamaged
 from dovetail.tlog.leaf import NO_DIGEST
@@ -88,14 +88,12 @@ class MessageBlock:
 _decoder = msgspec.msgpack.Decoder(list[StoredMessage])
 _encoder = msgspec.msgpack.Encoder()
 encode_messages = _encoder.encode
-encode_messages_into = _encoder.encode_into
-"""The same into a bytearray, whose memory a writer uses again and again: it then stays near the processor."""
 
 
 def decode_block(first_id: int, count: int, first_seq: int, crc: int, blob: bytes) -> MessageBlock:
     """A row of the file; JournalDamaged names the messages where the bytes are not what was written."""
     where = f"messages {first_id} to {first_id + count - 1}"
-    if zlib.crc32(blob) != crc:
+    if crc32(blob) != crc:
         raise JournalDamaged(f"{where}: checksum does not match")
     try:
         messages = _decoder.decode(blob)

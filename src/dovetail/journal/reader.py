@@ -93,7 +93,8 @@ class JournalReader:
     def __init__(self, connection: Connection, path: Path) -> None:
         self._connection = connection
         self.path = path
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+        """Counterparts that are known already, by their number; `names_of` has them all."""
         self._messages: dict[int, MessageRow] = {}
         self._unindexed: list[bytes] = []
         self._unindexed_from = 1
@@ -310,7 +311,7 @@ class JournalReader:
 
     def names_of(self, ids: list[int]) -> list[str]:
         """Counterparts by their number in this file."""
-        names = self._names
+        names = self.names
         try:
             return [names[i] for i in ids]
         except KeyError:
@@ -369,12 +370,12 @@ class JournalReader:
         return message
 
     def _load_names(self, ids: list[int]) -> None:
-        if len(self._names) + len(ids) > MAX_NAMES_CACHED:
-            self._names.clear()
+        if len(self.names) + len(ids) > MAX_NAMES_CACHED:
+            self.names.clear()
         for start in range(0, len(ids), _SQL_VARIABLES):
             part = ids[start : start + _SQL_VARIABLES]
             marks = ",".join("?" * len(part))
-            self._names.update(self.all(f"SELECT id, name FROM names WHERE id IN ({marks})", part))
+            self.names.update(self.all(f"SELECT id, name FROM names WHERE id IN ({marks})", part))
 
     def _read_identity(self) -> Identity:
         values = dict(self.all("SELECT name, value FROM identity"))

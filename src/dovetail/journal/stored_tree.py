@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
-from dovetail.journal.layout import Run, unpack_names
-from dovetail.journal.leaves import Tails
+from dovetail.journal.encoding import hash_runs
+from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, Run, unpack_names
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.reader import Commit, JournalReader
 from dovetail.model.errors import JournalDamaged
-from dovetail.tlog.leaf import NO_DIGEST, hash_run
 from dovetail.tlog.tree import (
     HASH_BYTES,
     Frontier,
@@ -115,11 +114,10 @@ def _checks(leaves: bytes) -> bytes:
 class JournalTree:
     """The tree of one journal, read through a reader: leaf hashes, proofs, and where to go on hashing."""
 
-    __slots__ = ("_reader", "_tails")
+    __slots__ = ("_reader",)
 
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
-        self._tails = Tails()
 
     def prove_inclusion(self, seq: int, size: int) -> list[bytes]:
         """The RFC 9162 path from hop `seq` to the root of the first `size` hops."""
@@ -143,19 +141,16 @@ class JournalTree:
 
     def _hash_runs(self, seq: int, at_us: int, runs: list[Run], messages: dict[int, MessageRow]) -> bytes:
         """Leaf hashes of runs that begin at hop `seq`, the first of them counting its time from `at_us`."""
-        leaves: list[bytes] = []
-        message_of = self._reader.message_of
-        for run in runs:
-            at_us += run.after_us
-            message = message_of(run, messages, seq)
-            names: list[str | None] = [*self._reader.names_of(unpack_names(run.counterparts))] or [None]
-            tails = [self._tails[run.stage, run.reason, name] for name in names]
-            if message.body_seq == seq:
-                leaves += hash_run(seq, at_us, message.address, tails, message.digest_on(seq), message.size or 0)
-            else:
-                leaves += hash_run(seq, at_us, message.address, tails, NO_DIGEST, 0)
-            seq += len(tails)
-        return b"".join(leaves)
+        try:
+            leaves = hash_runs(seq, at_us, runs, messages, self._reader.names, STAGE_OF_CODE, REASON_OF_CODE)
+            if isinstance(leaves, list):
+                ids = list({name_id for run in runs for name_id in unpack_names(run.counterparts)})
+                names = dict(zip(ids, self._reader.names_of(ids), strict=True))
+                leaves = hash_runs(seq, at_us, runs, messages, names, STAGE_OF_CODE, REASON_OF_CODE)
+        except ValueError as error:
+            raise JournalDamaged(f"{self._reader.path}: {error}") from None
+        assert isinstance(leaves, bytes)
+        return leaves
 
     def stored(self) -> GrowingTree:
         """The tree up to its last full block, ready to be extended."""

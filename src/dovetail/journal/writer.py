@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -35,10 +34,10 @@ from dovetail.journal.database import (
     translate,
 )
 from dovetail.journal.durable_file import sync_directory
+from dovetail.journal.encoding import Entries, hash_entries
 from dovetail.journal.high_water import MarkFile, mark_path
-from dovetail.journal.layout import encode_runs
-from dovetail.journal.leaves import Tails, hash_batch
-from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages, encode_messages_into
+from dovetail.journal.layout import crc32
+from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.keys.files import PRIVATE_MODE, make_private_directory
@@ -89,9 +88,7 @@ class JournalWriter:
         self._catalogue = Catalogue(self.reader, self._addresses, limits)
         self._unindexed_expiries: dict[int, int] = {}
         self._unindexed_hops: list[tuple[int, int]] = []
-        self._rows = bytearray()
-        self._unhashed: tuple[Sequence[Observation], Batch, int] | None = None
-        self._tails = Tails()
+        self._unhashed: Entries | None = None
         self._restore_unindexed()
         self._tree: GrowingTree | None = None
         with contextlib.suppress(JournalDamaged):  # it is told by each checkpoint that is asked for
@@ -201,17 +198,15 @@ class JournalWriter:
     def _commit(self, observations: Sequence[Observation], purged: Sequence[MessageRow] = ()) -> None:
         self.grow()
         batch = self._catalogue.encode(observations, self._size, self._last_at_us)
-        blob = encode_runs(batch.runs)
-        count = batch.end - self._size
-        row = (self._size, count, batch.first_at_us, batch.last_at_us, batch.body_bytes, zlib.crc32(blob), blob)
+        count, runs, rows = batch.end - self._size, batch.runs, batch.rows
+        row = (self._size, count, batch.first_at_us, batch.last_at_us, batch.body_bytes, crc32(runs), runs)
         with _Transaction(self):
             if batch.names:
                 self._connection.executemany("INSERT INTO names (name, id) VALUES (?, ?)", batch.names.items())
-            if batch.messages:
-                encode_messages_into(batch.messages, self._rows)
+            if rows:
                 self._connection.execute(
                     "INSERT INTO messages VALUES (?, ?, ?, ?, ?)",
-                    (self._catalogue.next_message, len(batch.messages), self._size, zlib.crc32(self._rows), self._rows),
+                    (self._catalogue.next_message, len(batch.addresses), self._size, crc32(rows), rows),
                 )
             if batch.bodies:
                 self._replace({message_id: StoredMessage(*body) for message_id, body in batch.bodies.items()})
@@ -220,7 +215,7 @@ class JournalWriter:
             self._connection.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self._note_unindexed(batch)
         self._catalogue.accept(batch)
-        self._unhashed = observations, batch, self._size
+        self._unhashed = batch.entries
         self._last_commit = row[0], row[5]
         self._size = batch.end
         self._last_at_us = batch.last_at_us
@@ -239,7 +234,7 @@ class JournalWriter:
                 self._list_expiry(block.first_id, expired_us, block.expires_us)
             rows = encode_messages(block.messages)
             self._connection.execute(
-                "UPDATE messages SET crc = ?, rows = ? WHERE first_id = ?", (zlib.crc32(rows), rows, block.first_id)
+                "UPDATE messages SET crc = ?, rows = ? WHERE first_id = ?", (crc32(rows), rows, block.first_id)
             )
             pending = pending[len(inside) :]
 
@@ -257,11 +252,9 @@ class JournalWriter:
     def _note_unindexed(self, batch: Batch) -> None:
         """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
         first_id = self._catalogue.next_message
-        if batch.messages:
-            self._addresses.add([message[0] for message in batch.messages])
-            expiries = [expires_us for message in batch.messages if (expires_us := message[4]) is not None]
-            if expiries:
-                self._unindexed_expiries[first_id] = min(expiries)
+        self._addresses.add(batch.addresses)
+        if batch.expires_us is not None:
+            self._unindexed_expiries[first_id] = batch.expires_us
         for message_id, body in batch.bodies.items():
             if message_id >= self._addresses.end and body[4] is not None:
                 block_id = self.reader.block_start(message_id)
@@ -315,7 +308,7 @@ class JournalWriter:
         unhashed, self._unhashed = self._unhashed, None
         if unhashed is None or self._tree is None:
             return
-        self._tree.extend(hash_batch(*unhashed, self._tails))
+        self._tree.extend(hash_entries(unhashed))
         if len(self._tree.growth.blocks) >= MAX_BLOCKS_UNSTORED:
             self.checkpoint()
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from struct import Struct
-from typing import NamedTuple
 
 from msgspec import UNSET
 
+from dovetail.fast import twin
 from dovetail.pcp.codec_v1 import CHUNK_DATA, Frame
 from dovetail.pcp.envelope import UUID_CHARS, is_uuid
 from dovetail.pcp.timestamps import decode_timestamp
@@ -32,17 +32,48 @@ _read_chunk = Struct(">Bi").unpack_from
 _seconds: dict[bytes, int] = {}
 
 
-class Template(NamedTuple):
+@twin
+class Template:
     """The bytes of a message around its id and its expiry, up to the envelope's end."""
 
-    head: bytes
-    id_end: int
-    middle: bytes
-    second_end: int
-    zone_at: int
-    tail: bytes
-    end: int
-    fraction_us: int
+    __slots__ = ("_parts",)
+
+    def __init__(
+        self,
+        head: bytes,
+        id_end: int,
+        middle: bytes,
+        second_end: int,
+        zone_at: int,
+        tail: bytes,
+        end: int,
+        fraction_us: int,
+    ) -> None:
+        self._parts = head, id_end, middle, second_end, zone_at, tail, end, fraction_us
+
+    def expiry(self, message: bytes) -> int | None:
+        """When a message that fits expires, in microseconds; None where it does not fit."""
+        head, id_end, middle, second_end, zone_at, tail, end, fraction_us = self._parts
+        if not (message.startswith(head) and message.startswith(middle, id_end) and message.startswith(tail, zone_at)):
+            return None
+        if not is_uuid(message[id_end - UUID_CHARS : id_end]):
+            return None
+        size = len(message)
+        if size != end and (size < end + 6 or _read_chunk(message, end) != (CHUNK_DATA, size - end - 5)):
+            return None
+        second = message[second_end - _SECOND_BYTES : second_end]
+        fraction = message[second_end + 1 : zone_at]
+        if message[second_end] != _POINT or not fraction.isdigit():
+            return None
+        second_us = _seconds.get(second)
+        if second_us is None:
+            second_us = _decode_second(second)
+            if second_us is None:
+                return None
+        return second_us + int(fraction) * fraction_us
+
+
+match_template = Template.expiry
 
 
 def make_template(message: bytes, frame: Frame) -> Template | None:
@@ -76,28 +107,6 @@ def make_template(message: bytes, frame: Frame) -> Template | None:
         end,
         10 ** (6 - digits),
     )
-
-
-def match_template(template: Template, message: bytes) -> int | None:
-    """When a message that fits the template expires, in microseconds; None where it does not fit."""
-    head, id_end, middle, second_end, zone_at, tail, end, fraction_us = template
-    if not (message.startswith(head) and message.startswith(middle, id_end) and message.startswith(tail, zone_at)):
-        return None
-    if not is_uuid(message[id_end - UUID_CHARS : id_end]):
-        return None
-    size = len(message)
-    if size != end and (size < end + 6 or _read_chunk(message, end) != (CHUNK_DATA, size - end - 5)):
-        return None
-    second = message[second_end - _SECOND_BYTES : second_end]
-    fraction = message[second_end + 1 : zone_at]
-    if message[second_end] != _POINT or not fraction.isdigit():
-        return None
-    second_us = _seconds.get(second)
-    if second_us is None:
-        second_us = _decode_second(second)
-        if second_us is None:
-            return None
-    return second_us + int(fraction) * fraction_us
 
 
 def _decode_second(second: bytes) -> int | None:

@@ -8,9 +8,8 @@ that closed before, or what the shell reported in between as not taken by the ke
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 
-from dovetail.model.address import Address
+from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.envelope import Salvage
@@ -56,7 +55,7 @@ class Outbound:
 
     def pass_on(self, raw: bytes, sender: Session, session: Session, expires_us: int, now: int) -> None:
         """Accept a message and enqueue it for one session as it came: the data path. The journal keeps its bytes."""
-        address: Address = sha256(raw).digest()  # type: ignore[assignment]
+        address = address_of(raw)
         self.accepted_total += 1
         self.events.append(
             Observation(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
+
+from dovetail.fast import twin
 
 
 class Holder(Protocol, Hashable):
@@ -43,7 +45,8 @@ class Memory:
         self.used_bytes -= self._holders.pop(holder, 0)
 
 
-def encode_frames(payloads: Iterable[bytes], is_text: bool) -> bytes:
+@twin
+def encode_frames(payloads: Sequence[bytes], is_text: bool) -> bytes:
     """Messages as unmasked frames, one after the other; what a server sends (RFC 6455, 5.2)."""
     opcode = 0x81 if is_text else 0x82
     parts: list[bytes] = []

@@ -19,7 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from dovetail import __version__
+from dovetail import __version__, fast
 from dovetail.runtime.http import Reply
 from dovetail.runtime.listening import listening
 
@@ -44,8 +44,9 @@ class _Build(Collector):
     """Which version runs here."""
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("dovetail_build_info", "Always 1; the labels tell.", labels=["version", "python"])
-        build.add_metric([__version__, platform.python_version()], 1)
+        labels = ["version", "python", "fast"]
+        build = GaugeMetricFamily("dovetail_build_info", "Always 1; the labels tell.", labels=labels)
+        build.add_metric([__version__, platform.python_version(), fast.IMPLEMENTATION], 1)
         yield build
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 
+from dovetail.fast import twin
 from dovetail.model.errors import CheckpointError
 
 HASH_BYTES = 32
@@ -33,6 +34,7 @@ def fold_perfect(hashes: Sequence[bytes]) -> bytes:
     return fold(b"".join(hashes))
 
 
+@twin
 def fold(level: bytes) -> bytes:
     """The same from hashes that lie behind each other."""
     count = len(level) // HASH_BYTES

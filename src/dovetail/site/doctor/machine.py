@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from dovetail import fast
 from dovetail.audit.java import Java, Rejected, find_java
 from dovetail.site.doctor.finding import Finding, fail, ok, warn
 
@@ -34,6 +35,7 @@ _AUDIT_ADVICE = "the audit needs it: make setup, or pip install 'dovetail[audit]
 def check_machine() -> Iterator[Finding]:
     """Every check of the machine, one after another."""
     yield check_python()
+    yield check_fast()
     java, rejected = find_java()
     yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
     yield check_spark()
@@ -49,6 +51,13 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     if version < MIN_PYTHON:
         return fail("python", f"Python {text}", "install Python 3.11 or newer")
     return ok("python", f"Python {text} ({platform.python_implementation()}) in {sys.prefix}")
+
+
+def check_fast() -> Finding:
+    """Whether what every message passes runs in native code; without it everything works, and costs more."""
+    if fast.IMPLEMENTATION == "native":
+        return ok("native code", f"in use: {fast.REASON}")
+    return ok("native code", f"not in use: {fast.REASON}; with it a message costs about half (docs/how-to/native.md)")
 
 
 def check_java(java: Java | None, rejected: list[Rejected], *, java_home: str | None) -> Finding:

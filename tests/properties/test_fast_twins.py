@@ -1,0 +1,225 @@
+"""What is written twice, in Python and in Rust, does the same: on everything a fabric reports, and on hostile bytes."""
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail import fast
+from dovetail.journal import addresses, encoding, layout  # noqa: F401  # they register their twins
+from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, Run
+from dovetail.journal.messages import MessageRow
+from dovetail.model.address import address_of
+from dovetail.model.hop import Observation, Stage
+from dovetail.pcp import frame_template  # noqa: F401
+from dovetail.runtime import frames  # noqa: F401
+from journal.worlds import START_US, random_observations
+
+native = pytest.importorskip("dovetail_fast", reason="native/ is not built here: there is no cargo, or no network")
+
+hashes = st.binary(min_size=32, max_size=32)
+
+
+def both(name):
+    return fast.TWINS[name], getattr(native, name)
+
+
+def outcome(function, *arguments):
+    """The result, or that there is none; the texts of errors may differ."""
+    try:
+        return function(*arguments)
+    except (ValueError, OverflowError, TypeError, LookupError) as error:
+        return "refused", isinstance(error, ValueError)
+
+
+def test_every_twin_has_its_native_one():
+    assert {name for name in dir(native) if not name.startswith("_")} == {*fast.TWINS, "VERSION"}
+
+
+def compare_commit(observations, recalled, names, new_names, *state):
+    results = []
+    for encode, hash_entries in zip(both("encode_commit"), both("hash_entries"), strict=True):
+        encoded = outcome(encode, observations, recalled, names, new_names, *state)
+        if isinstance(encoded, tuple) and len(encoded) == 8:
+            encoded = (*encoded[:7], hash_entries(encoded[7]))
+        results.append(encoded)
+    assert results[0] == results[1]
+    return results[0]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.booleans(), st.integers(0, 2**40), st.integers(1, 2**30))
+@settings(max_examples=150, deadline=None)
+def test_commits(seed, count, hashes_bytes, size, next_message):
+    rng = random.Random(seed)
+    observations = random_observations(rng, START_US, count)
+    if hashes_bytes:  # where the address is the hash of the bytes, bytes are whole
+        observations = [o for o in observations if o.raw is None or address_of(o.raw) == o.message] or observations[:0]
+    digests = [None, hashlib.sha256(b"elsewhere").digest()]
+    observations = [
+        o if o.raw is not None else msgspec.structs.replace(o, digest=rng.choice([*digests, o.message]))
+        for o in observations
+    ]
+    known = sorted({o.message for o in observations})
+    recalled = {a: rng.choice([-1, 1]) * rng.randrange(1, next_message + 1) for a in known if rng.random() < 0.3}
+    recalled = {a: n for a, n in recalled.items() if abs(n) < next_message}
+    texts = sorted({name for o in observations for name in o.counterparts})
+    names = {name: rng.choice([1, 200, 70_000, 2**32 - 1]) for name in texts}
+    state = next_message, size, rng.choice([-(1 << 62), START_US, START_US + 10**9]), hashes_bytes
+    split = rng.randrange(len(texts) + 1)
+    first, rest = dict(list(names.items())[:split]), dict(list(names.items())[split:])
+    encoded = compare_commit(observations, recalled, first, rest, *state)
+    if observations:
+        assert len(encoded[7]) == 32 * (encoded[0][0] - size)
+    if rest:
+        assert set(compare_commit(observations, recalled, first, {}, *state)) == set(rest)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Observation(at_us=1, stage=Stage.ACCEPTED, message=b"short"),
+        Observation(at_us=1, stage=Stage.ACCEPTED, message=bytes(33)),
+        Observation(at_us=1, stage=Stage.ACCEPTED, message=bytes(32), size=3, digest=b"short"),
+        Observation(at_us=1, stage=Stage.ACCEPTED, message=bytes(32), counterparts=("a",) * ((1 << 20) + 1)),
+    ],
+)
+def test_what_no_journal_can_hold_is_refused(bad):
+    assert compare_commit([bad], {}, {"a": 1}, {}, 1, 0, 0, True) == ("refused", True)
+
+
+@st.composite
+def stored(draw):
+    """Runs and messages as a file may hold them, honest or not."""
+    number = st.integers(0, 6)
+    counterparts = (
+        st.none()
+        | st.integers(0, 9)
+        | st.lists(st.integers(0, 9), max_size=9).map(lambda ids: b"".join(i.to_bytes(4, "little") for i in ids))
+        | st.binary(max_size=9)
+    )
+    times = st.integers(-5, 2**40) | st.integers(-(2**63), 2**63 - 1)
+    run = st.builds(Run, number, st.integers(0, 14), st.integers(0, 40), times, counterparts)
+    optional = st.none() | st.integers(0, 20)
+    row = st.builds(
+        MessageRow, number, hashes, optional, optional, st.none() | st.just(b"") | hashes, st.none(), st.none()
+    )
+    return draw(st.lists(run, max_size=8)), {row.id: row for row in draw(st.lists(row, max_size=7))}
+
+
+@given(
+    stored(), st.integers(0, 20), st.integers(-(2**50), 2**50), st.dictionaries(st.integers(0, 9), st.text(max_size=9))
+)
+@settings(max_examples=400, deadline=None)
+def test_runs_of_a_file(rows, seq, at_us, names):
+    runs, messages = rows
+    python, rust = (
+        outcome(function, seq, at_us, runs, messages, names, STAGE_OF_CODE, REASON_OF_CODE)
+        for function in both("hash_runs")
+    )
+    assert python == rust
+
+
+@given(st.binary(max_size=600))
+@settings(max_examples=400, deadline=None)
+def test_entries_of_any_bytes_are_hashed_or_refused(data):
+    leaves = outcome(native.hash_entries, data)
+    assert leaves == ("refused", True) or len(leaves) % 32 == 0
+
+
+@given(st.binary(max_size=33 * 32) | st.integers(0, 9).map(lambda level: random.Random(level).randbytes(32 << level)))
+@settings(max_examples=200, deadline=None)
+def test_folds(level):
+    python, rust = (outcome(function, level) for function in both("fold"))
+    assert python == rust
+
+
+@given(st.binary(max_size=5000))
+@settings(deadline=None)
+def test_digests_and_checksums(data):
+    for name in ("address_of", "crc32"):
+        python, rust = both(name)
+        assert python(data) == rust(data)
+
+
+@given(st.lists(hashes, max_size=200), st.integers(1, 2**50), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_filters_and_buckets(some, first_id, seed):
+    rng = random.Random(seed)
+    some += [hashlib.sha256(b"%d" % rng.randrange(300)).digest() for _ in range(100)]
+    python_filter, rust_filter = (kind() for kind in both("AddressFilter"))
+    for _ in range(6):
+        part = rng.choices(some, k=rng.randrange(50))
+        action = rng.choice(["ask", "add", "hits"])
+        assert getattr(python_filter, action)(part) == getattr(rust_filter, action)(part)
+    python, rust = both("encode_buckets")
+    assert python(some, first_id) == rust(some, first_id)
+    assert list(python(some, first_id)) == list(rust(some, first_id))
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_frames_of_every_length_of_length(is_text):
+    payloads = [random.Random(size).randbytes(size) for size in (0, 1, 125, 126, 65_535, 65_536, 70_000)]
+    python, rust = both("encode_frames")
+    for some in ([], payloads, payloads[:3], tuple(payloads[::-1])):
+        assert python(some, is_text) == rust(some, is_text)
+
+
+HEAD, MIDDLE, TAIL = b'\1\1\0\0\0\0{"id":"', b'","expires":"', b'Z","targets":["pcp://*/agent"]}'
+
+
+@given(st.data())
+@settings(max_examples=600, deadline=None)
+def test_templates_fit_the_same_messages(data):
+    digits = data.draw(st.integers(1, 6))
+    identifier = data.draw(st.uuids()).__str__().encode()
+    second = data.draw(st.datetimes()).isoformat(timespec="seconds").encode()
+    if data.draw(st.booleans()):
+        second = data.draw(st.from_regex(rb"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\Z"))
+    fraction = data.draw(st.integers(0, 10**digits - 1)).__str__().encode().zfill(digits)
+    envelope = HEAD + identifier + MIDDLE + second + b"." + fraction + TAIL
+    body = data.draw(st.binary(max_size=12))
+    chunk = b"\2" + len(body).to_bytes(4) + body
+    message = bytearray(envelope + data.draw(st.sampled_from([b"", chunk, body])))
+    for _ in range(data.draw(st.integers(0, 2))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.integers(0, 5)) == 0:
+        del message[data.draw(st.integers(0, len(message))) :]
+    second_end = len(HEAD) + 36 + len(MIDDLE) + 19
+    parts = HEAD, len(HEAD) + 36, MIDDLE, second_end, second_end + 1 + digits, TAIL, len(envelope), 10 ** (6 - digits)
+    python, rust = (kind(*parts).expiry(bytes(message)) for kind in both("Template"))
+    assert python == rust
+
+
+def test_parts_of_a_template_that_do_not_meet_are_refused():
+    with pytest.raises(ValueError, match="do not follow each other"):
+        native.Template(HEAD, 2, MIDDLE, 3, 4, TAIL, 5, 1)
+
+
+@pytest.mark.parametrize("scenario", ["pcp", "swarm"])
+def test_a_world_from_one_seed_gives_the_same_journals_byte_for_byte(tmp_path, scenario):
+    journals = {}
+    for name in ("python", "native"):
+        out = tmp_path / name
+        world = ["--scenario", scenario, "--seed", "7", "--duration", "2", "--faults", "crash", "--out", str(out)]
+        command = [sys.executable, "-m", "dovetail", "sim", "run", *world]
+        ran = subprocess.run(
+            command, env={**os.environ, "DOVETAIL_FAST": name}, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        journals[name] = {path.name: path.read_bytes() for path in out.rglob("*.journal")}
+    assert journals["python"]
+    assert journals["python"] == journals["native"]
+
+
+@pytest.mark.parametrize(("wanted", "implementation"), [("python", "python"), ("native", "native"), ("", "native")])
+def test_the_environment_decides(wanted, implementation):
+    code = "from dovetail import fast; print(fast.IMPLEMENTATION)"
+    environment = {**os.environ, "DOVETAIL_FAST": wanted}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{implementation}\n"
