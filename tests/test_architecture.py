@@ -17,10 +17,7 @@ IMPURE = {
 
 PENDING = [
     frozenset(f"dovetail.{name}" for name in names.split())
-    for names in (
-        "audit.decode audit.decode_pcp audit.decode_swarm audit.decode_won",
-        "sim.process sim.streams",
-    )
+    for names in ("audit.decode audit.decode_pcp audit.decode_swarm audit.decode_won",)
 ]
 
 GENERAL = ("journal", "lake", "receipt", "audit", "report", "dashboard")

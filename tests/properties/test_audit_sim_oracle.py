@@ -48,7 +48,7 @@ def won_hops(seed: int) -> tuple[dict[str, list[Hop]], dict[str, bytes]]:
     world = World(seed, link=Link(latency_us=(5_000, 150_000)))
     setting = Setting(places=2, duration_us=3 * SECOND_US)
     play = build_won(world, setting)
-    apply_faults(world, draw_schedule(FAULTS, world.randomness, list(world.places), setting.duration_us))
+    apply_faults(world, draw_schedule(FAULTS, world.randomness, list(world.processes), setting.duration_us))
     world.run(setting.duration_us)
     keys = {uri: world.randomness.derive_key(uri) for uri in play.nodes.values()}
     return {name: hops for name, hops in world.hops().items() if name in play.nodes}, keys

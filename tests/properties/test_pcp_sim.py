@@ -11,7 +11,7 @@ import pytest
 from dovetail.model.hop import Stage
 from dovetail.sim.core import CrashPoint
 from dovetail.sim.faults import AnyFault, AppendCrash, Crash, apply_faults
-from dovetail.sim.pcp_scenario import BROKER, PcpPlay
+from dovetail.sim.pcp_scenario import BROKER, PcpScenario
 from dovetail.sim.scenario import Setting, run_scenario
 from dovetail.sim.world import SECOND_US, World
 
@@ -45,9 +45,9 @@ def test_any_misfortune(seed):
     assert report.facts["accepted"] > 0
 
 
-def run_world(seed: int) -> tuple[World, PcpPlay]:
+def run_world(seed: int) -> tuple[World, PcpScenario]:
     world = World(seed)
-    play = PcpPlay(world, SETTING)
+    play = PcpScenario(world, SETTING)
     apply_faults(world, draw_crashes(seed))
     world.run(30 * SECOND_US)
     return world, play

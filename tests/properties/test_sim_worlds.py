@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
-from dovetail.sim import SECOND_US, CloseStream, CrashPoint, Frame, Link, MemoryDisks, MemoryJournal, OpenStream, World
+from dovetail.model.wire import CloseLink, OpenLink, SendFrames
+from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryDisks, MemoryJournal, ProcessOptions, World
 from dovetail.sim.clock import Clock
 from dovetail.sim.disk import JournalFolder
 from dovetail.sim.faults import (
@@ -71,19 +72,20 @@ class Talker:
         self.ended = set()
         self._outgoing = []
 
-    def receive_accepted(self, stream, peer, label, now):
-        self.came[stream] = []
+    def receive_accepted(self, link, label, now):
+        self.came[link] = []
 
-    def receive_opened(self, stream, peer, now):
-        self.came[stream] = []
+    def receive_opened(self, link, now):
+        self.came[link] = []
 
-    def receive_frame(self, data, stream, now):
-        assert stream not in self.ended, "nothing comes after the end"
-        self.came[stream].append(data)
+    def receive_frames(self, frames, now):
+        for data, link, _ in frames:
+            assert link not in self.ended, "nothing comes after the end"
+            self.came[link].append(data)
 
-    def receive_closed(self, stream, code, now):
-        assert stream not in self.ended, "a stream ends once"
-        self.ended.add(stream)
+    def receive_closed(self, link, now):
+        assert link not in self.ended, "a link ends once"
+        self.ended.add(link)
 
     def send(self, *items):
         self._outgoing.extend(items)
@@ -114,14 +116,15 @@ class Talker:
 def test_stream_delivers_a_prefix_and_all_of_it_unless_it_broke(seed, link, cuts, pauses, crash_s, close_s):
     world = World(seed, link=link)
     for name in ("a", "b"):
-        world.add_place(name, lambda boot: Talker(), server=f"https://{name}/won")
-    first_life = world.places["b"].core
+        options = ProcessOptions(on_accepted=Talker.receive_accepted)
+        world.add_process(name, lambda boot: Talker(), server=f"https://{name}/won", options=options)
+    first_life = world.processes["b"].core
     sent = [bytes([number]) for number in range(100)]
-    world.command("a", lambda core, now: core.send(OpenStream("s", "b")))
+    world.command("a", lambda core, now: core.send(OpenLink("s", "b")))
     for number, data in enumerate(sent):
-        world.command("a", lambda core, now, data=data: core.send(Frame("s", data)), number * SECOND_US)
+        world.command("a", lambda core, now, data=data: core.send(SendFrames(("s",), (data,))), number * SECOND_US)
     if close_s is not None:
-        world.command("a", lambda core, now: core.send(CloseStream("s")), close_s * SECOND_US + 1)
+        world.command("a", lambda core, now: core.send(CloseLink("s")), close_s * SECOND_US + 1)
         sent = sent[: close_s + 1]
     for at_s, for_s in cuts:
         world.schedule(at_s * SECOND_US, lambda for_s=for_s: heal_later(world, for_s))
@@ -134,8 +137,8 @@ def test_stream_delivers_a_prefix_and_all_of_it_unless_it_broke(seed, link, cuts
     assert came == sent[: len(came)]
     if crash_s is None and not any(for_s >= 30 for _, for_s in cuts) and len(cuts) < 2:
         assert came == sent
-    if world.places["a"].core.ended or close_s is not None:
-        assert world.streams.live_count == 0
+    if world.processes["a"].core.ended or close_s is not None:
+        assert world.links.live_count == 0
 
 
 def heal_later(world, for_s):

@@ -2,6 +2,8 @@
 
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
+from dovetail.model.wire import Datagrams, SendFrames
+from dovetail.sim import ProcessOptions
 
 
 def note(text, now, stage=Stage.ACCEPTED):
@@ -22,12 +24,16 @@ class Mailbox:
         self._events = []
         self._outgoing = []
 
+    def receive_frames(self, frames, now):
+        for data, sender, _ in frames:
+            self.receive_datagram(data, sender, now)
+
     def receive_datagram(self, data, sender, now):
         self.received.append((now, sender, data))
         if self.is_journaling:
             self._events.append(note(data, now))
         if self.echo:
-            self._outgoing.append((sender, data))
+            self.send((sender, data))
 
     def handle_timer(self, now):
         due = [at for at in self.timers_us if at <= now]
@@ -38,7 +44,7 @@ class Mailbox:
         return min(self.timers_us, default=None)
 
     def send(self, *items):
-        self._outgoing.extend(items)
+        self._outgoing += [Datagrams(item[0], (item[1],)) if isinstance(item, tuple) else item for item in items]
 
     def tell(self, *events):
         self._events.extend(events)
@@ -60,17 +66,18 @@ class Line:
         self.times_us = []
         self._outgoing = []
 
-    def receive_accepted(self, stream, peer, label, now):
-        self._remember(now, "accepted", stream, peer, label)
+    def receive_opened(self, link, now):
+        self._remember(now, "opened", link)
 
-    def receive_opened(self, stream, peer, now):
-        self._remember(now, "opened", stream, peer)
+    def receive_frames(self, frames, now):
+        for data, link, _ in frames:
+            self._remember(now, "frame", link, data)
 
-    def receive_frame(self, data, stream, now):
-        self._remember(now, "frame", stream, data)
+    def receive_accepted(self, link, label, now):
+        self._remember(now, "accepted", link, label)
 
-    def receive_closed(self, stream, code, now):
-        self._remember(now, "closed", stream, code)
+    def receive_closed(self, link, code, now):
+        self._remember(now, "closed", link, code)
 
     def handle_timer(self, now):
         raise AssertionError("a line has no timer")
@@ -96,11 +103,26 @@ class Line:
         self.log.append(entry)
 
 
-def add(world, name, core_factory=Mailbox, **options):
-    """Put a place into the world; returns it."""
-    return world.add_place(name, lambda boot: core_factory(), server=f"swarm://test/{name}", **options)
+def Frame(link, data):
+    """One frame for one link."""
+    return SendFrames((link,), (data,))
+
+
+def add(world, name, core_factory=Mailbox, *, skew_us=0, drift_ppm=0, **options):
+    """Put a process into the world; returns it. Commits take no time."""
+    if core_factory is Line:
+        options |= {"on_accepted": Line.receive_accepted, "on_closed": _tell_closed}
+    options = ProcessOptions(**{"commit_us": (0, 0), **options})
+    server = f"swarm://test/{name}"
+    return world.add_process(
+        name, lambda boot: core_factory(), server=server, options=options, skew_us=skew_us, drift_ppm=drift_ppm
+    )
+
+
+def _tell_closed(core, link, code, unsent_bytes, now):
+    core.receive_closed(link, code, now)
 
 
 def send(world, name, *items, after_us=0):
-    """Make a place send."""
+    """Make a process send."""
     world.command(name, lambda core, now: core.send(*items), after_us)

@@ -128,8 +128,8 @@ def test_faults_strike_at_their_time_and_pass():
     def state():
         send(world, "c", ("b", b"?"))
         world.run(1000)
-        got = len(world.places["b"].core.received)
-        return world.places["a"].is_up, world.network.is_cut("a", "b"), world.places["b"].clock.skew_us, got
+        got = len(world.processes["b"].core.received)
+        return world.processes["a"].is_up, world.network.is_cut("a", "b"), world.processes["b"].clock.skew_us, got
 
     seen = []
     for _ in range(10):
@@ -156,12 +156,12 @@ def test_pause_full_disk_and_crash_on_append_strike():
     world.run(1)
     for name in PLACES:
         world.command(name, lambda core, now: core.tell(note("x", now)))
-    world.command("c", lambda core, now: core.tell(note("y", now)))
+    world.command("c", lambda core, now: core.tell(note("y", now)), after_us=1)
     world.run(9_000)
-    assert [world.places[name].journal.size for name in PLACES] == [0, 0, 1]
+    assert [world.processes[name].journal.size for name in PLACES] == [0, 0, 1]
     world.run(SECOND_US)
-    assert [world.places[name].journal.size for name in PLACES] == [1, 1, 1]
-    assert [world.places[name].counts.crashes for name in PLACES] == [0, 0, 1]
+    assert [world.processes[name].journal.size for name in PLACES] == [1, 1, 1]
+    assert [world.processes[name].counts.crashes for name in PLACES] == [0, 0, 1]
 
 
 def test_fault_of_a_stranger_is_refused():

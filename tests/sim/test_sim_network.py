@@ -23,7 +23,7 @@ def send_many(world, count=MANY, gap_us=1000):
     for number in range(count):
         send(world, "a", ("b", number.to_bytes(4)), after_us=number * gap_us)
     world.run(3600 * SECOND_US)
-    return [(now, int.from_bytes(data)) for now, _, data in world.places["b"].core.received]
+    return [(now, int.from_bytes(data)) for now, _, data in world.processes["b"].core.received]
 
 
 def assert_about(share, expected):
@@ -83,7 +83,7 @@ def test_a_new_place_does_not_shift_the_luck_of_others():
         send(world, "c", ("b", b""), ("a", b""), after_us=number * 777)
         send(world, "a", ("c", b""), ("0", b""), after_us=number * 777)
     send_many(world, 200)
-    from_a = [(now, int.from_bytes(data)) for now, sender, data in world.places["b"].core.received if sender == "a"]
+    from_a = [(now, int.from_bytes(data)) for now, sender, data in world.processes["b"].core.received if sender == "a"]
     assert from_a == alone
 
 
@@ -95,7 +95,7 @@ def test_each_direction_of_each_pair_has_its_own_luck():
     world.run(SECOND_US)
 
     def luck(source, destination):
-        return [data for _, sender, data in world.places[destination].core.received if sender == source]
+        return [data for _, sender, data in world.processes[destination].core.received if sender == source]
 
     assert luck("a", "b") != luck("a", "c") != luck("b", "c")
 
@@ -111,8 +111,8 @@ def test_partition_swallows_what_is_sent_meanwhile_only():
     world.heal(cut)
     send(world, "a", ("b", b"healed"))
     world.run(5000)
-    assert [data for _, _, data in world.places["b"].core.received] == [b"under way", b"healed"]
-    assert world.places["c"].core.received == []
+    assert [data for _, _, data in world.processes["b"].core.received] == [b"under way", b"healed"]
+    assert world.processes["c"].core.received == []
     assert world.network.counts.cut == 3
 
 
@@ -122,7 +122,7 @@ def test_places_of_one_side_and_those_named_nowhere_reach_each_other():
     send(world, "a", ("b", b"same side"))
     send(world, "c", ("d", b"the rest"), ("a", b"cut"))
     world.run(SECOND_US)
-    assert [len(world.places[name].core.received) for name in "abd"] == [0, 1, 1]
+    assert [len(world.processes[name].core.received) for name in "abd"] == [0, 1, 1]
 
 
 def test_each_partition_is_healed_by_itself():
@@ -151,8 +151,8 @@ def test_one_direction_of_one_pair_can_be_overridden():
     send(world, "a", ("b", b"lost"))
     send(world, "b", ("a", b"arrives"))
     world.run(SECOND_US)
-    assert world.places["b"].core.received == []
-    assert [data for _, _, data in world.places["a"].core.received] == [b"arrives"]
+    assert world.processes["b"].core.received == []
+    assert [data for _, _, data in world.processes["a"].core.received] == [b"arrives"]
 
 
 def test_weather_rules_over_all_links_until_it_ends():
@@ -163,7 +163,7 @@ def test_weather_rules_over_all_links_until_it_ends():
         sent_at = world.now
         send(world, "a", ("b", b""))
         world.run(SECOND_US)
-        return world.places["b"].core.received[-1][0] - sent_at
+        return world.processes["b"].core.received[-1][0] - sent_at
 
     assert arrival() == 20
     storm = world.network.add_weather(Link(latency_us=(700, 700)))

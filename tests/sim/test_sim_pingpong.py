@@ -4,7 +4,8 @@ import pytest
 
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Reason, Stage
-from dovetail.sim import Boot, Link, MemoryJournal, World
+from dovetail.model.wire import Datagrams
+from dovetail.sim import Boot, Link, MemoryJournal, ProcessOptions, World
 from dovetail.sim.pingpong import (
     RETRY_US,
     PingAcknowledged,
@@ -31,7 +32,7 @@ def test_ping_and_pong_come_back_from_their_bytes():
 @pytest.mark.parametrize("data", [b"", b"P", b"P" + bytes(8), b"Q" + bytes(9), b"P" + bytes(300), b"A" + bytes(31)])
 def test_what_is_neither_is_rejected(data):
     core = PingPong("a", [], count=0, interval_us=1, now=0)
-    core.receive_datagram(data, "b", 5)
+    core.receive_frames([(data, "b", False)], 5)
     [event] = core.events()
     assert (event.stage, event.reason, event.raw) == (Stage.REJECTED, Reason.MALFORMED, data)
     assert core.to_send() == []
@@ -41,13 +42,14 @@ def test_ping_is_journaled_before_it_is_sent_and_repeated_until_the_pong():
     core = PingPong("a", ["b"], count=1, interval_us=1, now=0)
     core.handle_timer(0)
     assert stages(core.events()) == [Stage.CREATED, Stage.FORWARDED]
-    [(peer, ping)] = core.to_send()
-    assert peer == "b"
+    [sent] = core.to_send()
+    (ping,) = sent.datagrams
+    assert sent.endpoint == "b"
     assert core.next_timer() == RETRY_US
     core.handle_timer(RETRY_US)
     assert core.events() == []
-    assert core.to_send() == [("b", ping)]
-    core.receive_datagram(encode_pong(address_of(ping)), "b", RETRY_US + 1)
+    assert core.to_send() == [Datagrams("b", (ping,))]
+    core.receive_frames([(encode_pong(address_of(ping)), "b", False)], RETRY_US + 1)
     events = core.events()
     assert stages(events) == [Stage.ACCEPTED]
     assert events[-1] == PingAcknowledged(peer="b", address=address_of(ping))
@@ -57,14 +59,14 @@ def test_ping_is_journaled_before_it_is_sent_and_repeated_until_the_pong():
 def test_second_copy_of_a_ping_is_answered_and_not_journaled():
     core = PingPong("b", [], count=0, interval_us=1, now=0)
     ping = encode_ping(0, "a")
-    core.receive_datagram(ping, "a", 1)
+    core.receive_frames([(ping, "a", False)], 1)
     events = core.events()
     assert stages(events) == [Stage.ACCEPTED, Stage.DELIVERED, Stage.CREATED, Stage.FORWARDED]
     assert events[-1] == PingDelivered(number=0, peer="a", address=address_of(ping))
     first = core.to_send()
-    core.receive_datagram(ping, "a", 2)
+    core.receive_frames([(ping, "a", False)], 2)
     assert core.events() == []
-    assert core.to_send() == first == [("a", encode_pong(address_of(ping)))]
+    assert core.to_send() == first == [Datagrams("a", (encode_pong(address_of(ping)),))]
 
 
 def test_restored_core_repeats_what_is_unanswered_and_goes_on_counting():
@@ -72,14 +74,14 @@ def test_restored_core_repeats_what_is_unanswered_and_goes_on_counting():
     core = PingPong("a", ["b"], count=3, interval_us=10, now=0)
     core.handle_timer(10)
     journal.append([event for event in core.events() if isinstance(event, Observation)])
-    first, second = (data for _, data in core.to_send())
-    core.receive_datagram(encode_pong(address_of(first)), "b", 11)
+    first, second = (each.datagrams[0] for each in core.to_send())
+    core.receive_frames([(encode_pong(address_of(first)), "b", False)], 11)
     journal.append([event for event in core.events() if isinstance(event, Observation)])
 
     again = PingPong("a", ["b"], count=3, interval_us=10, now=1000)
     again.restore(journal.hops(), 1000)
     again.handle_timer(1000)
-    assert again.to_send() == [("b", encode_ping(2, "a")), ("b", second)]
+    assert again.to_send() == [Datagrams("b", (encode_ping(2, "a"),)), Datagrams("b", (second,))]
 
 
 def test_two_places_exchange_pings_over_a_bad_network():
@@ -87,7 +89,7 @@ def test_two_places_exchange_pings_over_a_bad_network():
 
     def start(peer):
         def factory(boot: Boot):
-            core = PingPong(boot.place, [peer], count=20, interval_us=10_000, now=boot.now)
+            core = PingPong(boot.name, [peer], count=20, interval_us=10_000, now=boot.now)
             core.restore(boot.journal.hops(), boot.now)
             return core
 
@@ -95,11 +97,11 @@ def test_two_places_exchange_pings_over_a_bad_network():
 
     world = World(1, link=Link(loss=0.3, duplicate=0.2, reorder=0.2))
     for name, peer in (("a", "b"), ("b", "a")):
-        world.add_place(
+        world.add_process(
             name,
             start(peer),
             server=f"swarm://pingpong/{name}",
-            observer=lambda place, event, now: told.append((place, event)),
+            options=ProcessOptions(observer=lambda place, event, now: told.append((place, event))),
         )
     world.schedule(50_000, lambda: world.crash("b", restart_after_us=2 * SECOND_US))
     assert world.run(60 * SECOND_US), "no timer is left when all pings are answered"
@@ -108,4 +110,4 @@ def test_two_places_exchange_pings_over_a_bad_network():
     delivered = [hop.message for name in hops for hop in hops[name] if hop.stage is Stage.DELIVERED]
     assert len(delivered) == len(set(delivered)) == 40
     assert set(acknowledged) <= set(delivered)
-    assert world.places["b"].counts.crashes == 1
+    assert world.processes["b"].counts.crashes == 1

@@ -13,7 +13,7 @@ from dovetail.model.errors import UsageError
 from dovetail.model.hop import Observation, Stage
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryDisks, Randomness, World
 from dovetail.sim.faults import KINDS, AppendCrash, Crash, encode_faults
-from dovetail.sim.pingpong import PingPong, PingPongPlay
+from dovetail.sim.pingpong import PingPong, PingPongScenario
 from dovetail.sim.scenario import SCENARIOS, Setting, draw_schedule, find_builder, name_places, run_scenario
 
 SMALL = Setting(places=2, duration_us=SECOND_US // 2)
@@ -32,11 +32,11 @@ class HastyPingPong(PingPong):
         return late + [event for event in events if not isinstance(event, Observation)]
 
 
-class HastyPlay(PingPongPlay):
+class HastyPlay(PingPongScenario):
     core_class = HastyPingPong
 
 
-class CarelessPlay(PingPongPlay):
+class CarelessPlay(PingPongScenario):
     """Takes everything for settled at any time."""
 
     def is_settled(self):
@@ -81,7 +81,7 @@ def test_core_that_promises_before_it_journals_is_found_out(monkeypatch):
 
 def test_lost_and_doubled_hops_are_found():
     world = World(1)
-    play = PingPongPlay(world, SMALL)
+    play = PingPongScenario(world, SMALL)
     world.run(10 * SECOND_US)
     hops = world.hops()
     assert play.findings(hops) == []

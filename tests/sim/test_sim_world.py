@@ -4,7 +4,7 @@ import pytest
 from sim_cores import Mailbox, add, note, send
 
 from dovetail.model.errors import LocalProtocolError
-from dovetail.sim import SECOND_US, CrashPoint, MemoryJournal, World
+from dovetail.sim import SECOND_US, CrashPoint, MemoryJournal, ProcessOptions, World
 
 
 def test_time_starts_at_a_fixed_instant_and_moves_only_in_run():
@@ -22,13 +22,6 @@ def test_names_are_unique():
         add(world, "a")
 
 
-def test_fabric_is_that_of_the_servers_uri():
-    world = World(1)
-    add(world, "a", fabric="swarm")
-    with pytest.raises(LocalProtocolError, match="swarm://test/b is no server of pcp"):
-        add(world, "b", fabric="pcp")
-
-
 def test_appends_are_counted_from_one():
     world = World(1)
     add(world, "a")
@@ -41,7 +34,7 @@ def test_observer_may_ask_for_more_and_gets_it_in_a_later_turn():
     log = []
 
     def observe(place, event, now):
-        log.append((event, world.places[place].journal.size))
+        log.append((event, world.processes[place].journal.size))
         if event == "first":
             world.command(place, lambda core, now: core.tell("second", note("y", now)))
 
@@ -85,7 +78,7 @@ def test_journals_are_opened_by_the_factory_at_each_life_and_closed_at_its_end()
         return disks.setdefault(place, Disk(server))
 
     world = World(1, journal_factory=open_journal)
-    world.add_place("a", lambda boot: Mailbox(), server="https://a/won")
+    world.add_process("a", lambda boot: Mailbox(), server="https://a/won", options=ProcessOptions(commit_us=(0, 0)))
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.run(1)
     world.crash("a")
@@ -115,7 +108,7 @@ def test_digests_follow_the_journals():
 def test_a_datagram_core_hears_nothing_of_streams_and_the_world_goes_on():
     world = World(1)
     add(world, "a")
-    world.add_place("b", lambda boot: Mailbox(), server="swarm://test/b")
+    world.add_process("b", lambda boot: Mailbox(), server="swarm://test/b")
     send(world, "a", ("b", b"x"))
     assert world.run(SECOND_US)
-    assert len(world.places["b"].core.received) == 1
+    assert len(world.processes["b"].core.received) == 1

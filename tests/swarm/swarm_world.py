@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dovetail.model.address import Address
 from dovetail.model.wire import Datagrams
-from dovetail.sim import SECOND_US, Boot, Link, World
+from dovetail.sim import SECOND_US, Boot, Link, ProcessOptions, World
 from dovetail.swarm.events import MessageAccepted
 from dovetail.swarm.peer import Peer
 from dovetail.swarm.peer_exchange import Endpoint
@@ -76,7 +76,7 @@ class SwarmWorld:
         self.names.append(name)
 
         def factory(boot: Boot) -> Peer:
-            address = hashlib.sha256(f"{self.world.seed} {boot.place}".encode()).digest()[:20]
+            address = hashlib.sha256(f"{self.world.seed} {boot.name}".encode()).digest()[:20]
             peer = UnluckyPeer(
                 self.settings, address, boot.random, boot.now, settings=self.peer_settings, bootstrap=others
             )
@@ -85,7 +85,8 @@ class SwarmWorld:
             return peer
 
         server = f"swarm://{self.settings.name}/{name}"
-        self.world.add_place(name, factory, server=server, fabric="swarm", observer=self._observe, skew_us=skew_us)
+        options = ProcessOptions(observer=self._observe, commit_us=(0, 0))
+        self.world.add_process(name, factory, server=server, options=options, skew_us=skew_us)
         return name
 
     def _observe(self, place: str, event: object, now: int) -> None:
@@ -95,13 +96,13 @@ class SwarmWorld:
             self.events.append((place, event))
 
     def peer(self, name: str) -> Peer:
-        core = self.world.places[name].core
+        core = self.world.processes[name].core
         assert isinstance(core, Peer)
         return core
 
     @property
     def peers(self) -> list[Peer]:
-        return [self.peer(name) for name in self.names if self.world.places[name].is_up]
+        return [self.peer(name) for name in self.names if self.world.processes[name].is_up]
 
     def run(self, seconds: float) -> None:
         self.world.run(int(seconds * SECOND_US))

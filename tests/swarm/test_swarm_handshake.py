@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from dovetail.model.hop import Reason, Stage
-from dovetail.sim import Boot
+from dovetail.sim import Boot, ProcessOptions
 from dovetail.swarm.contacts import Contacts
 from dovetail.swarm.events import IdentityConflict
 from dovetail.swarm.handshake import CONFLICT_US, ENOUGH_CONTACTS, MAX_SENT, Handshake
@@ -106,9 +106,8 @@ def join_twin(swarm: SwarmWorld, name: str, of: str, bootstrap: list[str]) -> No
     def factory(boot: Boot) -> Peer:
         return Peer(swarm.settings, address, boot.random, boot.now, bootstrap=bootstrap)
 
-    swarm.world.add_place(
-        name, factory, server=f"swarm://{swarm.settings.name}/{name}", observer=swarm._observe, skew_us=0
-    )
+    options = ProcessOptions(observer=swarm._observe)
+    swarm.world.add_process(name, factory, server=f"swarm://{swarm.settings.name}/{name}", options=options)
 
 
 def conflicts(swarm: SwarmWorld) -> set[tuple[str, str]]:

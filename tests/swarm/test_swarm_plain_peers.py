@@ -313,7 +313,7 @@ def add_seed_peer(swarm: SwarmWorld, name: str, neighbours: list[str]) -> None:
     def factory(boot: Boot) -> SeedPeer:
         return SeedPeer(swarm.settings, neighbours, boot.random, boot.now)
 
-    swarm.world.add_place(name, factory, server=f"swarm://{swarm.settings.name}/{name}")
+    swarm.world.add_process(name, factory, server=f"swarm://{swarm.settings.name}/{name}")
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
@@ -335,7 +335,7 @@ def test_a_peer_that_speaks_only_the_seed_gets_and_gives_every_message(loss, is_
         swarm.publish("first")
         swarm.run(1)
     swarm.run(60)
-    held = [swarm.world.places[name].core.addresses() for name in swarm.names]
+    held = [swarm.world.processes[name].core.addresses() for name in swarm.names]
     assert len(swarm.published) == 16
     assert all(addresses >= set(swarm.published) for addresses in held)
 
@@ -348,4 +348,4 @@ def test_a_new_peer_that_speaks_only_the_seed_gets_the_past():
         swarm.run(0.1)
     add_seed_peer(swarm, "seed", [swarm.names[0]])
     swarm.run(60)
-    assert swarm.world.places["seed"].core.addresses() >= set(swarm.published)
+    assert swarm.world.processes["seed"].core.addresses() >= set(swarm.published)

@@ -34,7 +34,7 @@ def assert_converges(world: SwarmWorld, within: float) -> None:
 def assert_nothing_expired_was_served(world: SwarmWorld) -> None:
     for name in world.names:
         expires = {}
-        for hop in world.world.places[name].hops():
+        for hop in world.world.processes[name].hops():
             if hop.raw is not None and hop.stage in (Stage.ACCEPTED, Stage.CREATED):
                 timestamp = int.from_bytes(hop.raw[11:17], "little")
                 ttl = int.from_bytes(hop.raw[17:19], "little") or 1
@@ -229,7 +229,7 @@ def sybil_world(seed: int, honest: int, ratio: int) -> SwarmWorld:
         def factory(boot, address=address):
             return Sybil(world.settings, address, boot.random, boot.now, victims, kind)
 
-        world.world.add_place(name, factory, server=f"swarm://sim/{name}", fabric="swarm")
+        world.world.add_process(name, factory, server=f"swarm://sim/{name}")
     world.run(WARM_UP)
     return world
 
@@ -301,7 +301,7 @@ def test_churn_of_10_percent_a_minute():
     for minute in range(3):
         for number in range(5):
             victim = world.names[(minute * 17 + number * 7) % 50]
-            if world.world.places[victim].is_up:
+            if world.world.processes[victim].is_up:
                 world.world.crash(victim, restart_after_us=30 * SECOND_US)
             world.join()
             world.traffic(12)

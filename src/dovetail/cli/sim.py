@@ -106,7 +106,7 @@ def _write_report(report: Report, out: Path) -> None:
 
 def _summarize(report: Report) -> str:
     """The report for people."""
-    network, streams = report.network, report.streams
+    network, streams = report.network, report.links
     rows = {
         "world": f"{report.scenario}, seed {report.seed}, {report.places} places, {len(report.faults)} faults",
         "time": f"{report.virtual_us / _SECOND_US:.3f} s virtual, {report.events} events, "

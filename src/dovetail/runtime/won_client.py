@@ -32,7 +32,6 @@ from dovetail.tlog.keys import Signer
 from dovetail.won.chain import ChainState
 from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
 from dovetail.won.keys import read_key_document
-from dovetail.won.links import LinkKind
 from dovetail.won.message import Message
 from dovetail.won.owner import Owner
 from dovetail.won.settings import WonSettings
@@ -161,7 +160,6 @@ class OwnerClient:
         self._links = WonLinks(
             self.owner,
             self.journal,
-            label=LinkKind.OWNER.value,
             context=client_context(authority=self.home.file.authority),
             observer=self._observe,
             documents=self.home,

@@ -54,14 +54,12 @@ class WonLinks(LinkHandler[LinkId]):
         journal: Journal,
         *,
         durability: Durability = "full",
-        label: str,
         context: ssl.SSLContext | None,
         on_accepted: Callable[[LinkId, str, int], None] | None = None,
         observer: Callable[[Event], None] | None = None,
         documents: Documents | None = None,
     ) -> None:
         self._core = core
-        self._label = label
         self._context = context
         self._on_accepted = on_accepted
         self._observer = observer
@@ -166,7 +164,7 @@ class WonLinks(LinkHandler[LinkId]):
                 self._observer(event)
 
     async def _open(self, item: OpenLink) -> None:
-        url = link_url(item.destination, self._label)
+        url = link_url(item.destination, item.label)
         self._opening.add(item.link)
         try:
             await dial(self, url, item.link, tls=self._context, limits=LIMITS)

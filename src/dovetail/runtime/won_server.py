@@ -99,7 +99,6 @@ class NodeServer:
             self.node,
             self.journal,
             durability=self.options.journal_options.durability,
-            label=LinkKind.NODE.value,
             context=self._client_context,
             on_accepted=lambda link, kind, now: self.node.receive_accepted(link, LinkKind(kind), now),
             observer=self._observer,

@@ -1,38 +1,20 @@
-"""Whole worlds of cores in one process on a virtual clock: same seed, same journals, byte for byte."""
+"""Whole worlds of servers and clients in one process on a virtual clock: same seed, same journals, byte for byte."""
 
-from dovetail.sim.core import (
-    Boot,
-    CloseStream,
-    Core,
-    CrashPoint,
-    Datagram,
-    DatagramCore,
-    Frame,
-    Journal,
-    JournalFactory,
-    OpenStream,
-    Outgoing,
-    StreamCore,
-)
+from dovetail.sim.core import Boot, CrashPoint, Journal, JournalFactory
 from dovetail.sim.memory import MemoryDisks, MemoryJournal, digest_hops
 from dovetail.sim.network import Link
+from dovetail.sim.process import ProcessOptions, SimProcess
 from dovetail.sim.randomness import Randomness
 from dovetail.sim.world import SECOND_US, World
 
 __all__ = [
     "World",
+    "SimProcess",
+    "ProcessOptions",
     "Link",
     "Randomness",
     "SECOND_US",
-    "Core",
-    "DatagramCore",
-    "StreamCore",
     "Boot",
-    "Outgoing",
-    "Datagram",
-    "OpenStream",
-    "Frame",
-    "CloseStream",
     "CrashPoint",
     "Journal",
     "JournalFactory",

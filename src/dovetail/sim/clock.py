@@ -1,11 +1,19 @@
-"""A place's own clock: world time with an offset and a drift."""
+"""A process's own clock: world time with an offset and a drift."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.model.errors import LocalProtocolError
+from dovetail.runtime.driver import Cancellable
+from dovetail.sim.timeline import Timeline
 
 START_US = 1_767_225_600_000_000
 """Where world time begins: 2026-01-01T00:00:00Z."""
 
 _MILLION = 1_000_000
+MAX_TIMER_SPINS = 1000
 
 
 class Clock:
@@ -36,3 +44,48 @@ class Clock:
         while self.read(world_us - 1) >= shown_us:
             world_us -= 1
         return world_us
+
+
+class ProcessClock:
+    """The clock of one life of a process, for its driver. `run` calls an action in it, unless it is dead or paused."""
+
+    def __init__(
+        self, name: str, clock: Clock, timeline: Timeline, run: Callable[[Callable[[], None], Any], None]
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._timeline = timeline
+        self._run = run
+        self._spins = 0
+        self._last_us = 0
+
+    def now(self) -> int:
+        """What the process's clock shows."""
+        return self._clock.read(self._timeline.now)
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """At this moment, after what was planned for it before."""
+        self._timeline.push(self._timeline.now, self._run, action, None)
+
+    def call_at(self, when: int, action: Callable[[], None]) -> Cancellable:
+        """Once the clock shows so much; setting the clock meanwhile does not change it."""
+        at_us = max(self._timeline.now, self._clock.when(when))
+        self._spins = self._spins + 1 if at_us == self._last_us == self._timeline.now else 0
+        self._last_us = at_us
+        if self._spins > MAX_TIMER_SPINS:
+            raise LocalProtocolError(f"{self._name} wants its timer more than {MAX_TIMER_SPINS} times in a microsecond")
+        call = _Call(action)
+        self._timeline.push(at_us, self._run, call, None)
+        return call
+
+
+class _Call:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Callable[[], None] | None = action
+
+    def __call__(self) -> None:
+        if self._action is not None:
+            self._action()
+
+    def cancel(self) -> None:
+        self._action = None

@@ -7,22 +7,26 @@ is the name in the client's certificate. Clients keep no journal: what they were
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from dovetail.model import wire
-from dovetail.model.address import Address
+from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Hop, Stage
+from dovetail.model.wire import LinkId
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import MessageReceived
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.envelope import Envelope
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
+from dovetail.pcp.uri import BROKER_URI as SERVER_URI
+from dovetail.pcp.uri import BROKER_URIS, parse_uri
 from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
-from dovetail.sim.core import Boot, CloseStream, Frame, OpenStream, Outgoing
+from dovetail.sim.core import Boot
 from dovetail.sim.invariants import Finding, check_journals
+from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
 from dovetail.sim.world import World
@@ -52,132 +56,28 @@ def _make_ids(boot: Boot) -> Callable[[], str]:
     return lambda: str(uuid.UUID(int=draw_between(boot.random, 0, 2**53) << 64 | draw_between(boot.random, 0, 2**53)))
 
 
-class BrokerPlace:
-    """The broker's core as the world drives it."""
-
-    def __init__(self, boot: Boot) -> None:
-        self.broker = Broker(
-            PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS), _make_ids(boot)
-        )
-        self.broker.restore(boot.journal.hops(), boot.now)
-        self._streams: set[str] = set()
-        self._outgoing: list[wire.Outgoing] = []
-        self._now = boot.now
-
-    def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
-        """A client opened a connection."""
-        del peer
-        self._streams.add(stream)
-        self.broker.receive_opened(stream, label, "/pcp", now)
-
-    def receive_opened(self, stream: str, peer: str, now: int) -> None:
-        """A broker opens no streams."""
-        raise AssertionError(f"{stream} to {peer} was opened by a broker at {now}")
-
-    def receive_frame(self, data: bytes, stream: str, now: int) -> None:
-        """A frame came, unless the broker closed the connection in the meantime."""
-        if stream in self._streams:
-            self._now = now
-            self.broker.receive_frame(data, stream, now)
-
-    def receive_closed(self, stream: str, code: int, now: int) -> None:
-        """A connection ended."""
-        del code
-        self._now = now
-        self._streams.discard(stream)
-        self.broker.receive_closed(stream, now)
-
-    def handle_timer(self, now: int) -> None:
-        """Do what is due."""
-        self._now = now
-        self.broker.handle_timer(now)
-
-    def next_timer(self) -> int | None:
-        """When something is due."""
-        return self.broker.next_timer()
-
-    def events(self) -> Sequence[object]:
-        """What happened."""
-        outgoing = self.broker.to_send()
-        events = self.broker.events()
-        for item in outgoing:
-            if isinstance(item, wire.CloseLink):
-                self._streams.discard(item.link)
-                self.broker.receive_closed(item.link, self._now)
-        self._outgoing += outgoing
-        return [*events, *self.broker.events()]
-
-    def to_send(self) -> Sequence[Outgoing]:
-        """Frames and closes."""
-        outgoing: list[Outgoing] = []
-        for item in self._outgoing:
-            if isinstance(item, wire.SendFrames):
-                outgoing += [Frame(link, data) for link in item.links for data in item.frames]
-            elif isinstance(item, wire.CloseLink):
-                outgoing.append(CloseStream(item.link, item.code))
-        self._outgoing = []
-        return outgoing
+def _make_broker(boot: Boot) -> Broker:
+    broker = Broker(PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS), _make_ids(boot))
+    broker.restore(boot.journal.hops(), boot.now)
+    return broker
 
 
-class ClientPlace:
-    """A client's core as the world drives it; `got` is the application's, which outlives the client."""
-
-    def __init__(self, boot: Boot, got: list[tuple[str, str]]) -> None:
-        self.client = Client(client_uri(boot.place), 1, _make_ids(boot), boot.random.random, _OPTIONS)
-        self._place = boot.place
-        self._got = got
-        self.client.start(boot.now)
-
-    def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
-        """Nobody opens a stream to a client."""
-        raise AssertionError(f"{peer} opened {stream}, labelled {label}, to a client at {now}")
-
-    def receive_opened(self, stream: str, peer: str, now: int) -> None:
-        """The connection is open."""
-        del peer
-        self.client.receive_opened(stream, now)
-
-    def receive_frame(self, data: bytes, stream: str, now: int) -> None:
-        """A frame came."""
-        self.client.receive_frames([(data, stream, False)], now)
-
-    def receive_closed(self, stream: str, code: int, now: int) -> None:
-        """The connection ended."""
-        self.client.receive_closed(stream, now, code, "closed")
-
-    def handle_timer(self, now: int) -> None:
-        """Do what is due."""
-        self.client.handle_timer(now)
-
-    def next_timer(self) -> int | None:
-        """When something is due."""
-        return self.client.next_timer()
-
-    def events(self) -> Sequence[object]:
-        """Nothing that is journaled; what the client decided is for `to_send`."""
-        for event in self.client.events():
-            match event:
-                case MessageReceived():
-                    self._got.append((event.message.id, self.client.uri))
-                case _:
-                    pass
-        return ()
-
-    def to_send(self) -> Sequence[Outgoing]:
-        """Connections and frames."""
-        outgoing: list[Outgoing] = []
-        for item in self.client.to_send():
-            match item:
-                case wire.OpenLink():
-                    outgoing.append(OpenStream(item.link, BROKER, self._place))
-                case wire.CloseLink():
-                    outgoing.append(CloseStream(item.link, abort=True))
-                case wire.SendFrames((link,), (data,)):
-                    outgoing.append(Frame(link, data))
-        return outgoing
+def _accept(broker: Broker, link: LinkId, label: str, now: int) -> None:
+    """A client opened a connection; the label stands for its certificate."""
+    broker.receive_opened(link, parse_uri(label).name, "/pcp", now)
 
 
-class PcpPlay:
+def _close(broker: Broker, link: LinkId, _code: int, unsent_bytes: int, now: int) -> None:
+    broker.receive_closed(link, now, unsent_bytes)
+
+
+def _make_client(boot: Boot) -> Client:
+    client = Client(client_uri(boot.name), 1, _make_ids(boot), boot.random.random, _OPTIONS)
+    client.start(boot.now)
+    return client
+
+
+class PcpScenario:
     """A broker, clients and their traffic."""
 
     def __init__(self, world: World, setting: Setting) -> None:
@@ -185,19 +85,29 @@ class PcpPlay:
         self.names = name_places("client", max(2, setting.places))
         self.got: list[tuple[str, str]] = []
         """(message id, client's URI) of all that was handed to an application."""
+        self._addresses: dict[str, Address] = {}
         self._end_us = world.now + setting.duration_us + (2 * TTL_MS + 1_000) * 1_000
         self._chance = world.randomness.stream("traffic")
-        world.add_place(BROKER, BrokerPlace, server=BROKER_URI)
+        self.durability = setting.draw_durability(world.randomness)
+        options = ProcessOptions(durability=self.durability, on_accepted=_accept, on_closed=_close, watches_frames=True)
+        world.names[SERVER_URI] = world.add_process(BROKER, _make_broker, server=BROKER_URI, options=options)
         for name in self.names:
-            world.add_place(name, lambda boot: ClientPlace(boot, self.got), server=f"pcp://{name}/server")
+            options = ProcessOptions(observer=self._observe)
+            world.add_process(name, _make_client, server=f"pcp://{name}/server", options=options)
         self._plan_traffic(setting.duration_us)
 
     @property
     def broker(self) -> Broker:
         """The broker's core, which is up."""
-        place = self.world.places[BROKER].core
-        assert isinstance(place, BrokerPlace), "the broker is down"
-        return place.broker
+        core = self.world.processes[BROKER].core
+        assert isinstance(core, Broker), "the broker is down"
+        return core
+
+    def _observe(self, name: str, event: object, now: int) -> None:
+        del now
+        if isinstance(event, MessageReceived):
+            self.got.append((event.message.id, client_uri(name)))
+            self._addresses[event.message.id] = address_of(event.message.raw)
 
     def _plan_traffic(self, duration_us: int) -> None:
         moment = 0
@@ -211,9 +121,10 @@ class PcpPlay:
             self.world.command(sender, _make_sending(targets, ttl_ms), after_us=moment)
         for at_us in range(0, duration_us, STALL_EVERY_US):
             name, _ = self._draw_names()[:2]
-            self.world.command(BROKER, _make_stall(name, is_full=True), after_us=at_us)
             length_us = draw_between(self._chance, 1, 2 * STALL_EVERY_US)
-            self.world.command(BROKER, _make_stall(name, is_full=False), after_us=at_us + length_us)
+            for after_us, is_full in ((at_us, True), (at_us + length_us, False)):
+                fill = functools.partial(self.world.processes[BROKER].fill_link, client_uri(name), is_full=is_full)
+                self.world.schedule(after_us, fill)
 
     def _draw_names(self) -> list[str]:
         """A client and, after it, everybody it may write to, by chance."""
@@ -229,16 +140,23 @@ class PcpPlay:
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
         """Recipients with no outcome, or several; senders not told; what came twice, or is unknown to the journal."""
-        journal = hops[BROKER]
-        found = [*check_journals(hops), *_check_outcomes(journal), *_check_notices(journal)]
+        broker = self.world.processes[BROKER]
+        lost = broker.disk.lost if self.durability == "relaxed" else frozenset()
+        journal = [hop for hop in hops[BROKER] if hop.message not in lost]
+        found = [*check_journals(hops), *_check_outcomes(journal), *_check_notices(journal, hops[BROKER])]
         pings = _read_pings(journal)
-        delivered = {
-            (pings[hop.message].id, hop.counterpart)
-            for hop in journal
-            if hop.message in pings and hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)
-        }
+        handed = [hop for hop in journal if hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)]
+        delivered = {(pings[hop.message].id, hop.counterpart) for hop in handed if hop.message in pings}
+        found += [
+            Finding(rule="left", server=BROKER_URI, seq=hop.seq, detail=f"{hop.stage} to {hop.counterpart} never left")
+            for hop in handed
+            if (hop.message, hop.counterpart) not in broker.left and hop.counterpart not in BROKER_URIS
+        ]
         for (identity, uri), count in Counter(self.got).items():
-            if count != 1:
+            address = self._addresses.get(identity)
+            if (address, uri) in broker.doubtful or address in lost:
+                continue  # a crash came between the frame and its `delivered`
+            if count > 1:
                 found.append(Finding(rule="once", server=uri, seq=None, detail=f"{identity} came {count} times"))
             if (identity, uri) not in delivered:
                 detail = f"{identity} came, and the journal does not know"
@@ -247,8 +165,8 @@ class PcpPlay:
 
     def facts(self) -> dict[str, int]:
         """How much was accepted and handed over."""
-        pings = _read_pings(self.world.places[BROKER].hops())
-        return {"accepted": len(pings), "received": len(self.got)}
+        pings = _read_pings(self.world.processes[BROKER].hops())
+        return {"accepted": len(pings), "received": len(self.got), "full": int(self.durability == "full")}
 
 
 def _check_outcomes(journal: Sequence[Hop]) -> list[Finding]:
@@ -271,11 +189,11 @@ def _check_outcomes(journal: Sequence[Hop]) -> list[Finding]:
     return found
 
 
-def _check_notices(journal: Sequence[Hop]) -> list[Finding]:
+def _check_notices(journal: Sequence[Hop], everything: Sequence[Hop]) -> list[Finding]:
     """For each message that expired, one `ttl_expired` was made for its sender."""
     notices = Counter(
         envelope.in_reply_to
-        for envelope in _read_envelopes(journal, Stage.CREATED).values()
+        for envelope in _read_envelopes(everything, Stage.CREATED).values()
         if envelope.message_type == TTL_EXPIRED
     )
     expired = {hop.message for hop in journal if hop.stage is Stage.EXPIRED}
@@ -297,28 +215,14 @@ def _read_pings(journal: Sequence[Hop]) -> dict[Address, Envelope]:
     return {address: envelope for address, envelope in accepted.items() if envelope.message_type == MESSAGE_TYPE}
 
 
-def _make_sending(targets: list[str], ttl_ms: int) -> Callable[[ClientPlace, int], None]:
-    def act(place: ClientPlace, now: int) -> None:
-        if place.client.state is ClientState.ASSOCIATED:
-            place.client.send(MESSAGE_TYPE, targets, b"{}", ttl_ms=ttl_ms, now=now)
+def _make_sending(targets: list[str], ttl_ms: int) -> Callable[[Client, int], None]:
+    def act(client: Client, now: int) -> None:
+        if client.state is ClientState.ASSOCIATED:
+            client.send(MESSAGE_TYPE, targets, b"{}", ttl_ms=ttl_ms, now=now)
 
     return act
 
 
-def _make_stall(name: str, *, is_full: bool) -> Callable[[BrokerPlace, int], None]:
-    """The transport of a client is full, or has room again."""
-
-    def act(place: BrokerPlace, now: int) -> None:
-        session = place.broker.registry.by_uri.get(client_uri(name))
-        if session is not None:
-            if is_full:
-                place.broker.receive_paused(session.connection, 0, now)
-            else:
-                place.broker.receive_resumed(session.connection, now)
-
-    return act
-
-
-def build(world: World, setting: Setting) -> PcpPlay:
+def build(world: World, setting: Setting) -> PcpScenario:
     """The scenario `pcp`."""
-    return PcpPlay(world, setting)
+    return PcpScenario(world, setting)

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 from dovetail.model.address import ADDRESS_BYTES, Address, address_of
 from dovetail.model.hop import Hop, Observation, Reason, Stage
+from dovetail.model.wire import Datagrams, Frame, Outgoing
 from dovetail.sim.core import Boot, CoreFactory
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.process import ProcessOptions
 from dovetail.sim.scenario import Setting, name_places
 from dovetail.sim.world import World
 
@@ -87,7 +89,7 @@ class PingPong:
         self._waiting: dict[Address, tuple[str, bytes, int]] = {}  # -> peer, bytes, when to send again
         self._taken: set[Address] = set()
         self._events: list[Event] = []
-        self._outgoing: list[tuple[str, bytes]] = []
+        self._outgoing: list[Outgoing] = []
 
     def restore(self, hops: Iterable[Hop], now: int) -> None:
         """Take up what the journal says was begun."""
@@ -103,8 +105,12 @@ class PingPong:
             elif hop.stage is Stage.ACCEPTED:
                 self._taken.add(hop.message)
 
-    def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
-        """Take a ping or a pong; anything else is rejected."""
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Take pings and pongs; anything else is rejected."""
+        for data, sender, _ in frames:
+            self._receive(data, sender, now)
+
+    def _receive(self, data: bytes, sender: str, now: int) -> None:
         try:
             if data[:1] == b"A":
                 self._receive_pong(decode_pong(data), data, sender, now)
@@ -120,7 +126,7 @@ class PingPong:
         for address, (peer, data, again_us) in self._waiting.items():
             if again_us <= now:
                 self._waiting[address] = (peer, data, now + RETRY_US)
-                self._outgoing.append((peer, data))
+                self._outgoing.append(Datagrams(peer, (data,)))
 
     def next_timer(self) -> int | None:
         """When the next ping or repetition is due."""
@@ -134,8 +140,8 @@ class PingPong:
         events, self._events = self._events, []
         return events
 
-    def to_send(self) -> list[tuple[str, bytes]]:
-        """Datagrams to send, as (place, bytes)."""
+    def to_send(self) -> list[Outgoing]:
+        """Datagrams to send."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -146,14 +152,14 @@ class PingPong:
         self._note(now, Stage.CREATED, address, None, raw=data)
         self._note(now, Stage.FORWARDED, address, peer)
         self._waiting[address] = (peer, data, now + RETRY_US)
-        self._outgoing.append((peer, data))
+        self._outgoing.append(Datagrams(peer, (data,)))
         self._created += 1
         self._next_ping_us += self._interval_us
 
     def _receive_ping(self, ping: tuple[int, str], data: bytes, sender: str, now: int) -> None:
         address = address_of(data)
         pong = encode_pong(address)
-        self._outgoing.append((sender, pong))
+        self._outgoing.append(Datagrams(sender, (pong,)))
         if address in self._taken:
             return
         self._taken.add(address)
@@ -184,7 +190,7 @@ class PingPong:
         )
 
 
-class PingPongPlay:
+class PingPongScenario:
     """The scenario: every place pings all others in turn; what was acknowledged must be journaled, nothing twice."""
 
     core_class = PingPong
@@ -199,11 +205,13 @@ class PingPongPlay:
         for place, name in enumerate(names):
             peers = names[place + 1 :] + names[:place]
             server = f"swarm://pingpong/{name}"
-            world.add_place(name, self._factory(peers), server=server, observer=self._observe)
+            world.add_process(name, self._factory(peers), server=server, options=ProcessOptions(observer=self._observe))
 
     def is_settled(self) -> bool:
         """Whether no place waits for a pong any more and all pings were made."""
-        return all(place.core is not None and place.core.next_timer() is None for place in self._world.places.values())
+        return all(
+            place.core is not None and place.core.next_timer() is None for place in self._world.processes.values()
+        )
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
         """Acknowledged pings that are not journaled as delivered, and anything that is journaled twice."""
@@ -211,7 +219,7 @@ class PingPongPlay:
         delivered = {hop.message for part in hops.values() for hop in part if hop.stage is Stage.DELIVERED}
         for address, name in self._acknowledged.items():
             if address not in delivered:
-                server = self._world.places[name].server
+                server = self._world.processes[name].server
                 detail = f"{address.hex()} was acknowledged, but nobody journaled its delivery"
                 findings.append(Finding(rule="acknowledged", server=server, seq=None, detail=detail))
         if self.is_settled() and len(delivered) != self._expected:
@@ -225,7 +233,7 @@ class PingPongPlay:
 
     def _factory(self, peers: Sequence[str]) -> CoreFactory:
         def build_core(boot: Boot) -> PingPong:
-            core = self.core_class(boot.place, peers, count=self._count, interval_us=PING_INTERVAL_US, now=boot.now)
+            core = self.core_class(boot.name, peers, count=self._count, interval_us=PING_INTERVAL_US, now=boot.now)
             core.restore(boot.journal.hops(), boot.now)
             return core
 
@@ -238,6 +246,6 @@ class PingPongPlay:
             self._delivered += 1
 
 
-def build(world: World, setting: Setting) -> PingPongPlay:
+def build(world: World, setting: Setting) -> PingPongScenario:
     """The builder of the scenario `pingpong`."""
-    return PingPongPlay(world, setting)
+    return PingPongScenario(world, setting)

@@ -1,67 +1,117 @@
-"""A place: one core, its journal and its clock, driven as a shell would drive it.
+"""A simulated process: a core, its journal, its clock and its links, run by the driver that runs every server.
 
-A turn is: feed one input -> journal the observations -> tell the observer -> send -> re-arm the timer. A place is
-ready, or it is up but not ready (paused, or its disk is full), or it is down.
-
-- Not ready: inputs wait in the inbox, timers are late. When it is ready again all inputs are fed in one turn, which is
-  one append: the group commit of a busy shell. Datagrams beyond a bound are dropped, as by a socket's buffer.
-- Disk full: the append was refused, so nothing of this turn may be told or sent. The place keeps what it could not
-  journal, takes no input, and tries again until there is room; then it tells, sends and goes on.
-- Crash: the core, the inbox and whatever was not journaled are gone, and all streams break. A crash can be planned for
-  the n-th append: before its commit, between commit and send, in the middle of the sends, or after them.
+- Paused: nothing runs, timers are late; what comes waits, datagrams up to a bound, as in the buffer of a socket. When
+  it goes on all of it is fed in one turn, which is one commit.
+- Disk full: the journal stalls, so the driver's gate stays closed.
+- Crash: the core, its input and whatever was not durable are gone, and all links break. A crash can be planned for the
+  n-th commit: before it, between it and the sends, amid the sends, or after them.
 - Start: the journal is opened anew and the factory rebuilds the core from it.
+- A link that is full takes nothing: what is written to it waits here, and is lost if the link ends.
+
+Everything that leaves is watched: with durability `full` nothing may leave while the core holds an input whose
+observations are not durable.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from dovetail.model.errors import JournalFull, LocalProtocolError
-from dovetail.model.hop import Hop, Observation
-from dovetail.model.wire import Datagrams
-from dovetail.sim.clock import Clock
+from dovetail.model.address import Address, address_of
+from dovetail.model.hop import Hop
+from dovetail.model.wire import CLOSE_ABNORMAL, CloseLink, Datagrams, Frame, LinkId, OpenLink, Outgoing, SendFrames
+from dovetail.runtime.driver import Core, Driver, Durability, HandOverCore
+from dovetail.runtime.frames import encode_frames
+from dovetail.sim.clock import Clock, ProcessClock
 from dovetail.sim.core import (
     Boot,
     CoreFactory,
+    Crashed,
     CrashPoint,
-    DatagramCore,
     Journal,
     JournalFactory,
     Observer,
-    StreamCore,
+    OnAccepted,
+    OnClosed,
 )
+from dovetail.sim.invariants import Finding
+from dovetail.sim.journal import Disk, SimJournal
+from dovetail.sim.links import End, Links
 from dovetail.sim.network import Network
 from dovetail.sim.randomness import Randomness
-from dovetail.sim.timeline import Act, Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dovetail.sim.streams import End, Streams
+from dovetail.sim.timeline import Timeline
 
 MAX_WAITING_DATAGRAMS = 4096
-DISK_RETRY_US = 100_000
-_MAX_TIMER_SPINS = 1000
+MAX_FINDINGS = 20
+COMMIT_US = (0, 30_000)
 
 
-class PlaceCounts(msgspec.Struct):
-    """What a place did and what it missed."""
+class ProcessCounts(msgspec.Struct):
+    """What a process did and what it missed."""
 
     received: int = 0
-    appends: int = 0
     crashes: int = 0
     missed: int = 0
-    """Inputs that came while the place was down, or that its core cannot take."""
+    """Inputs that came while the process was down, or that its core cannot take."""
     overflowed: int = 0
-    refused_appends: int = 0
 
 
-class Place:
-    """One named place; the world owns it and plans its crashes, starts and pauses."""
+class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process is run."""
+
+    durability: Durability = "full"
+    commit_us: tuple[int, int] = COMMIT_US
+    max_inbox_bytes: int = 64 << 20
+    on_accepted: OnAccepted | None = None
+    on_closed: OnClosed = lambda core, link, _code, _unsent, now: core.receive_closed(link, now)
+    observer: Observer | None = None
+    watches_frames: bool = False
+    """Whether each frame that leaves is a message that must be durable, as with pcp."""
+
+
+class WatchedCore:
+    """The core as the driver sees it; notes whether it was fed since its events were drained, and what it raises."""
+
+    def __init__(self, core: Core[Any]) -> None:
+        self._core = core
+        self.is_ahead = False
+        self.error: Exception | None = None
+        self.next_timer = core.next_timer
+        self.to_send = core.to_send
+        if isinstance(core, HandOverCore):
+            self.receive_broken = core.receive_broken
+            self.receive_paused = core.receive_paused
+            self.receive_resumed = core.receive_resumed
+
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Feed frames."""
+        self.feed(lambda _: self._core.receive_frames(frames, now), now)
+
+    def handle_timer(self, now: int) -> None:
+        """Do what is due."""
+        self.feed(self._core.handle_timer, now)
+
+    def feed(self, action: Callable[[int], object], now: int) -> None:
+        """Feed anything; an error of the core is not only logged, as by a server, but ends the world."""
+        self.is_ahead = True
+        try:
+            action(now)
+        except Exception as error:
+            self.error = self.error or error
+            raise
+
+    def events(self) -> Sequence[Any]:
+        """Drain the events."""
+        self.is_ahead = False
+        return self._core.events()
+
+
+class SimProcess:
+    """One named process; the world owns it and plans its crashes, starts and pauses."""
 
     def __init__(
         self,
@@ -70,61 +120,68 @@ class Place:
         *,
         server: str,
         clock: Clock,
-        observer: Observer | None,
+        options: ProcessOptions,
         timeline: Timeline,
         network: Network,
-        exchange: Streams,
+        links: Links,
         randomness: Randomness,
         journal_factory: JournalFactory,
+        driver_class: type[Driver[Any]] = Driver,
     ) -> None:
         self.name = name
         self.server = server
         self.clock = clock
-        self.counts = PlaceCounts()
-        self.core: DatagramCore | StreamCore | None = None
+        self.options = options
+        self.counts = ProcessCounts()
+        self.disk = Disk(randomness.stream(f"disk\0{name}"), options.commit_us)
         self.journal: Journal = journal_factory(name, server)
-        self.streams: dict[str, End] = {}
+        self.ends: dict[LinkId, End] = {}
         self.life = -1
-        self._disk_full_until_us = 0
-        self.crash_plan: dict[int, tuple[CrashPoint, Callable[[], None]]] = {}
+        self.findings: list[Finding] = []
+        self.driver_class = driver_class
+        self.left: set[tuple[Address, str]] = set()
+        """Frames that left, each with the label of its link."""
+        self.doubtful: set[tuple[Address, str]] = set()
+        """Frames that left and that a crash kept the journal from calling handed over: they may leave again."""
         self._factory = factory
-        self._observer = observer
         self._timeline = timeline
         self._network = network
+        self._links = links
         self._randomness = randomness
         self._journal_factory = journal_factory
-        self._exchange = exchange
-        self._datagram_core: DatagramCore | None = None
-        self._stream_core: StreamCore | None = None
-        self._is_ready = False
-        self._paused_until_us = 0
-        self._unsaved: Sequence[object] = ()
-        self._inbox: deque[tuple[Act, Any, Any]] = deque()
-        self._waiting_datagrams = 0
-        self._wake_us: int | None = None
-        self._fired_us = 0
-        self._spins = 0
+        self._running: _Life | None = None
 
     # -- life
 
     @property
     def is_up(self) -> bool:
-        """Whether the place runs, ready or not."""
-        return self.core is not None
+        """Whether the process runs, paused or not."""
+        return self._running is not None
 
     @property
-    def takes_streams(self) -> bool:
+    def core(self) -> Any:
+        """The core; None while the process is down."""
+        return None if self._running is None else self._running.core
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that the core observed is in the journal."""
+        return self._running is not None and not (self._running.journal.is_busy or self._running.watched.is_ahead)
+
+    @property
+    def takes_links(self) -> bool:
         """Whether somebody who knocks here is let in."""
-        return self._stream_core is not None
+        return self._running is not None and self.options.on_accepted is not None
 
     @property
     def now(self) -> int:
-        """What the place's own clock shows."""
+        """What the process's own clock shows."""
         return self.clock.read(self._timeline.now)
 
     def hops(self) -> list[Hop]:
-        """All that is journaled, also while the place is down."""
-        if self.core is not None:
+        """All that is journaled, also while the process is down; what nobody waits for is made durable first."""
+        if self._running is not None:
+            self._running.journal.flush()
             return list(self.journal.hops())
         journal = self._journal_factory(self.name, self.server)
         try:
@@ -134,237 +191,280 @@ class Place:
 
     def start(self) -> None:
         """Begin a life: build the core from the journal; its first turn comes with the next event."""
-        if self.core is not None:
+        if self._running is not None:
             return
         self.life += 1
         if self.life:
             self.journal = self._journal_factory(self.name, self.server)
-        chance = self._randomness.stream(f"place\0{self.name}\0{self.life}")
+        chance = self._randomness.stream(f"process\0{self.name}\0{self.life}")
         core = self._factory(Boot(self.name, self.server, self.journal, self.now, self.life, chance))
-        self.core = core
-        self._datagram_core = core if isinstance(core, DatagramCore) else None
-        self._stream_core = core if isinstance(core, StreamCore) else None
-        self._is_ready = True
-        self._timeline.push(self._timeline.now, self._first_turn, self.life, None)
+        self._running = _Life(self, core, self._timeline, self._network, self._links)
+        self._running.driver.wake()
 
     def crash(self) -> None:
         """End a life: everything in memory is gone."""
-        if self.core is None:
+        if self._running is None:
             return
+        running, self._running = self._running, None
         self.counts.crashes += 1
-        self.core = self._datagram_core = self._stream_core = None
-        self._is_ready = False
-        self._paused_until_us = 0
-        self._unsaved = ()
-        self._inbox.clear()
-        self._waiting_datagrams = 0
-        self._wake_us = None
+        running.end()
+        self.doubtful |= self.left - self.disk.handed
         self.journal.close()
-        self._exchange.break_all_of(self)
+        self._links.break_all_of(self)
 
     def pause(self, until_us: int) -> None:
         """Take no input and fire no timer until then."""
-        if self.core is not None and until_us > self._paused_until_us:
-            self._paused_until_us = until_us
-            self._is_ready = False
-            self._timeline.push(until_us, self._resume, self.life, None)
+        if self._running is not None:
+            self._running.pause(until_us)
 
     def jump_clock(self, by_us: int) -> None:
         """Set the clock forwards or backwards."""
         self.clock.skew_us += by_us
-        if self._is_ready:
-            self._wake_us = None
-            self._arm()
 
-    def fill_disk(self, until_us: int) -> None:
-        """Leave the journal no room until then."""
-        self._disk_full_until_us = max(self._disk_full_until_us, until_us)
+    def fill_link(self, label: str, *, is_full: bool) -> None:
+        """The links with this label take nothing more, or take everything again."""
+        if self._running is not None:
+            self._running.fill_link(label, is_full=is_full)
 
     # -- input
 
     def take_datagram(self, data: bytes, sender: str) -> None:
         """A datagram arrived."""
-        core = self._datagram_core
-        if core is None:
+        if self._running is None:
             self.counts.missed += 1
-        elif self._is_ready:
-            self.counts.received += 1
-            core.receive_datagram(data, sender, self.clock.read(self._timeline.now))
-            self._settle()
-        elif self._waiting_datagrams < MAX_WAITING_DATAGRAMS:
-            self._waiting_datagrams += 1
-            self._inbox.append((self._feed_datagram, data, sender))
         else:
-            self.counts.overflowed += 1
+            self._running.take_datagram(data, sender)
 
-    def take(self, feed: Act, a: object, b: object) -> None:
-        """Anything else arrived: feed it now, or when the place is ready."""
-        if self._is_ready:
-            self.counts.received += 1
-            feed(a, b)
-            self._settle()
-        elif self.core is not None:
-            self._inbox.append((feed, a, b))
-        else:
-            self.counts.missed += 1
-
-    def _feed_datagram(self, data: bytes, sender: str) -> None:
-        assert self._datagram_core is not None, "only a datagram core's inbox has datagrams"
-        self._datagram_core.receive_datagram(data, sender, self.now)
-
-    def feed_command(self, action: Callable[[Any, int], object], _: object) -> None:
+    def command(self, action: Callable[[Any, int], object]) -> None:
         """An application, owner or client of the scenario calls the core."""
-        action(self.core, self.now)
+        self._take(lambda life: life.call(lambda now: action(life.core, now)))
 
-    def feed_accepted(self, stream: str, end: End) -> None:
-        """A stream was opened to this place."""
-        if self._stream_core is not None:
-            self._stream_core.receive_accepted(stream, end.peer.place.name, end.label, self.now)
+    def link_accepted(self, link: LinkId, label: str) -> None:
+        """A link was opened to this process."""
+        accept = self.options.on_accepted
+        assert accept is not None, "the process takes links"
+        self._take(lambda life: life.call(lambda now: accept(life.core, link, label, now)))
 
-    def feed_opened(self, stream: str, peer: str) -> None:
-        """A stream that this place asked for is open."""
-        if self._stream_core is not None:
-            self._stream_core.receive_opened(stream, peer, self.now)
+    def link_opened(self, link: LinkId) -> None:
+        """A link that this process asked for is open."""
+        self._take(lambda life: life.call(lambda now: life.core.receive_opened(link, now)))
 
-    def feed_frame(self, data: bytes, stream: str) -> None:
-        """A frame arrived, unless this place closed the stream in the meantime."""
-        if self._stream_core is not None and stream in self.streams:
-            self._stream_core.receive_frame(data, stream, self.now)
+    def link_frame(self, data: bytes, link: LinkId) -> None:
+        """A frame arrived, unless this process closed the link in the meantime."""
+        self._take(lambda life: life.driver.receive(data, link) if link in self.ends else None)
 
-    def feed_closed(self, stream: str, code: int) -> None:
-        """A stream ended, unless this place closed it first."""
-        if self._stream_core is not None and self.streams.pop(stream, None) is not None:
-            self._stream_core.receive_closed(stream, code, self.now)
+    def link_closed(self, link: LinkId, code: int) -> None:
+        """A link ended, unless this process closed it first."""
+        self._take(lambda life: life.tell_closed(link, code, end.label) if (end := self.ends.pop(link, None)) else None)
 
-    # -- the turn
+    def _take(self, feed: Callable[[_Life], None]) -> None:
+        if self._running is None:
+            self.counts.missed += 1
+        else:
+            self._running.take(functools.partial(feed, self._running))
 
-    def _settle(self) -> None:
-        """Journal, tell, send, re-arm: what follows every feeding."""
-        core = self.core
-        if core is None:
+    def report(self, rule: str, detail: str) -> None:
+        """Note a broken rule, up to a bound."""
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(rule=rule, server=self.server, seq=None, detail=detail))
+
+
+class _Life:
+    """One life of a process: the core with its driver, and as its transport what is between it and the network."""
+
+    def __init__(self, process: SimProcess, core: Any, timeline: Timeline, network: Network, links: Links) -> None:
+        options = process.options
+        self.core = core
+        self.watched = WatchedCore(core)
+        self._process = process
+        self._timeline = timeline
+        self._network = network
+        self._links = links
+        self._is_alive = True
+        self._is_reading = True
+        self._paused_until_us = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting_datagrams = 0
+        self._late: list[Callable[[], None]] = []
+        self._full: dict[str, list[tuple[LinkId, bytes]]] = {}
+        self._crash_at: tuple[CrashPoint, Callable[[], None]] | None = None
+        self._is_full = options.durability == "full"
+        self.journal = SimJournal(process.journal, process.disk, options.durability, timeline, self.run, self._crash)
+        self.driver: Driver[Any] = process.driver_class(
+            self.watched,
+            self.journal,
+            self,
+            ProcessClock(process.name, process.clock, timeline, self.run),
+            durability=options.durability,
+            on_events=self._observe,
+            on_failure=self._fail,
+            max_inbox_bytes=options.max_inbox_bytes,
+        )
+
+    def end(self) -> None:
+        """Nothing of this life runs any more."""
+        self._is_alive = False
+        self.driver.stop()
+        self.journal.give_up()
+
+    def run(self, action: Callable[[], None], _: Any = None) -> None:
+        """Do something in this life: now, or when it is no longer paused; never when it is over."""
+        if not self._is_alive:
             return
-        events = core.events()
-        if events and not self._save(events):
+        if self._timeline.now < self._paused_until_us:
+            self._late.append(action)
             return
-        outgoing = core.to_send()
-        if outgoing:
+        try:
+            action()
+        except Crashed:
+            return
+        if self.watched.error is not None and self._is_alive:
+            raise self.watched.error
+
+    def pause(self, until_us: int) -> None:
+        """Stand still until then."""
+        if until_us > self._paused_until_us:
+            self._paused_until_us = until_us
+            self._timeline.push(until_us, self._go_on, None, None)
+
+    def _go_on(self, _a: object, _b: object) -> None:
+        if self._is_alive and self._timeline.now >= self._paused_until_us:
+            self._take_waiting()
+            late, self._late = self._late, []
+            for action in late:
+                self.run(action)
+
+    # -- input
+
+    def take(self, action: Callable[[], None]) -> None:
+        """Feed an input now, or once the process runs and reads."""
+        if self._timeline.now < self._paused_until_us or not self._is_reading:
+            self._waiting.append(action)
+        else:
+            self._process.counts.received += 1
+            self.run(action)
+
+    def take_datagram(self, data: bytes, sender: str) -> None:
+        """As `take`, with a buffer of bounded size."""
+        if self._timeline.now < self._paused_until_us or not self._is_reading:
+            if self._waiting_datagrams >= MAX_WAITING_DATAGRAMS:
+                self._process.counts.overflowed += 1
+                return
+            self._waiting_datagrams += 1
+        self.take(lambda: self.driver.receive(data, sender))
+
+    def call(self, action: Callable[[int], object]) -> None:
+        """Any input but a frame."""
+        self.driver.call(lambda now: self.watched.feed(action, now))
+
+    def tell_closed(self, link: LinkId, code: int, label: str) -> None:
+        """A link ended; what waited for room in it is lost."""
+        unsent = [data for name, data in self._full.get(label, []) if name == link]
+        if unsent:
+            self._full[label] = [entry for entry in self._full[label] if entry[0] != link]
+        size, told = len(encode_frames(unsent, False)), self._process.options.on_closed
+        self.driver.receive_closed(
+            link, lambda now: self.watched.feed(lambda now: told(self.core, link, code, size, now), now)
+        )
+
+    def _label(self, link: LinkId) -> str:
+        end = self._process.ends.get(link)
+        return "" if end is None else end.label
+
+    def _take_waiting(self) -> None:
+        waiting, self._waiting, self._waiting_datagrams = self._waiting, deque(), 0
+        for action in waiting:
+            self.take(action)
+
+    # -- what the driver calls
+
+    def set_reading(self, wanted: bool) -> None:
+        """Stop or go on taking input from the network."""
+        self._is_reading = wanted
+        if wanted and self._is_alive:
+            self._timeline.push(self._timeline.now, self.run, self._take_waiting, None)
+
+    def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:  # noqa: ARG002
+        """Put it on its way, up to where a crash is planned."""
+        if self._crash_at is None:
             self._send(outgoing)
-        self._arm()
-
-    def _save(self, events: Sequence[object]) -> bool:
-        """Journal the observations and tell the rest; False if the turn ends here."""
-        core = self.core
-        assert core is not None, "a place that saves is up"
-        observations = [event for event in events if isinstance(event, Observation)]
-        point, crash = None, None
-        if observations:
-            if self._timeline.now < self._disk_full_until_us:
-                return self._stall(events)
-            point, crash = self.crash_plan.get(self.counts.appends + 1, (None, None))
-            if point is not CrashPoint.BEFORE_COMMIT:
-                try:
-                    self.journal.append(observations)
-                except JournalFull:
-                    return self._stall(events)
-            self.counts.appends += 1
-            if crash is not None and point in (CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT):
-                crash()
-                return False
-        if self._observer is not None and len(observations) < len(events):
-            now = self.now
-            for event in events:
-                if not isinstance(event, Observation):
-                    self._observer(self.name, event, now)
-                if core is not self.core:
-                    return False  # the observer crashed this place
-        if crash is None:
-            return True
-        outgoing = core.to_send()
+            return
+        (point, crash), self._crash_at = self._crash_at, None
         self._send(outgoing[: len(outgoing) // 2] if point is CrashPoint.MID_SEND else outgoing)
         crash()
-        return False
+        raise Crashed
 
-    def _send(self, outgoing: Sequence[Any]) -> None:
-        name = self.name
-        send_datagram = self._network.send_datagram
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
+        process = self._process
+        is_early = self._is_full and (self.watched.is_ahead or self.journal.is_busy)
         for item in outgoing:
-            if isinstance(item, tuple):
-                send_datagram(name, item[0], item[1])
-            elif isinstance(item, Datagrams):
-                for data in item.datagrams:
-                    send_datagram(name, item.endpoint, data)
-            else:
-                self._exchange.send(self, item)
+            if is_early and not isinstance(item, CloseLink):
+                process.report("commit_first", f"{type(item).__name__} left before a commit")
+            match item:
+                case Datagrams(endpoint, datagrams):
+                    for data in datagrams:
+                        self._network.send_datagram(process.name, endpoint, data)
+                case SendFrames(links, frames):
+                    for link in links:
+                        self._write(link, frames)
+                case OpenLink():
+                    self._links.open(process, item)
+                case CloseLink():
+                    if isinstance(self.core, HandOverCore) and item.link in process.ends:  # it is told when it is gone
+                        tell = functools.partial(self.tell_closed, item.link, CLOSE_ABNORMAL, self._label(item.link))
+                        self._timeline.push(self._timeline.now, self.run, tell, None)
+                    self._links.close(process, item)
 
-    def _arm(self) -> None:
-        """Plan a wake-up for the core's next timer, unless one is planned that comes early enough."""
-        assert self.core is not None, "a place that arms its timer is up"
-        due = self.core.next_timer()
-        if due is None:
+    def _write(self, link: LinkId, frames: Sequence[bytes]) -> None:
+        label = self._label(link)
+        if label in self._full and link in self._process.ends:
+            self._full[label] += [(link, data) for data in frames]
+            self.driver.receive_paused(link, len(encode_frames(frames, False)))
             return
-        now = self._timeline.now
-        due_us = max(self.clock.when(due), now)
-        if self._wake_us is None or due_us < self._wake_us:
-            self._wake_us = due_us
-            self._timeline.push(due_us, self._wake, due_us, None)
+        for data in frames:
+            self._leave(link, label, data)
 
-    def _wake(self, planned_us: int, _: object) -> None:
-        if planned_us != self._wake_us or self.core is None:
+    def _leave(self, link: LinkId, label: str, data: bytes) -> None:
+        process = self._process
+        if self._links.send(process, link, data) and process.options.watches_frames:
+            address = address_of(data)
+            process.left.add((address, label))
+            if self._is_full and address not in process.disk.durable:
+                process.report("commit_first", f"{address.hex()} left, and the journal does not have it")
+
+    def fill_link(self, label: str, *, is_full: bool) -> None:
+        """Links with this label take nothing more, or everything that waits and comes."""
+        links = [name for name, end in self._process.ends.items() if end.label == label]
+        if is_full and label not in self._full:
+            self._full[label] = []
+            for link in links:
+                self.driver.receive_paused(link, 0)
+        elif not is_full and label in self._full:
+            for link, data in self._full.pop(label):
+                self._leave(link, label, data)
+            for link in links:
+                self.driver.receive_resumed(link)
+
+    def _observe(self, events: list[Any]) -> None:
+        observer, process = self._process.options.observer, self._process
+        for event in events:
+            if observer is not None and self._is_alive:
+                observer(process.name, event, process.now)
+
+    def _fail(self, error: Exception) -> None:
+        self.watched.error = self.watched.error or error
+
+    def _crash(self, point: CrashPoint, crash: Callable[[], None]) -> None:
+        """The journal has come to where a crash is planned."""
+        if point in (CrashPoint.MID_SEND, CrashPoint.AFTER_SEND) and self._is_full:
+            self._crash_at = (point, crash)
+            self._timeline.push(self._timeline.now, self.run, self._crash_anyway, None)
             return
-        self._wake_us = None
-        if not self._is_ready:
-            return
-        due = self.core.next_timer()
-        now = self.now
-        if due is None or due > now:
-            self._arm()
-            return
-        self._spins = self._spins + 1 if planned_us == self._fired_us else 0
-        self._fired_us = planned_us
-        if self._spins > _MAX_TIMER_SPINS:
-            raise LocalProtocolError(f"{self.name} wants its timer more than {_MAX_TIMER_SPINS} times in a microsecond")
-        self.core.handle_timer(now)
-        self._settle()
+        crash()
+        raise Crashed
 
-    # -- not ready, and ready again
-
-    def _first_turn(self, life: int, _: object) -> None:
-        if life == self.life and self._is_ready:
-            self._settle()
-
-    def _stall(self, events: Sequence[object]) -> bool:
-        self.counts.refused_appends += 1
-        self._unsaved = events
-        self._is_ready = False
-        self._timeline.push(self._timeline.now + DISK_RETRY_US, self._retry, self.life, None)
-        return False
-
-    def _retry(self, life: int, _: object) -> None:
-        if life != self.life or not self._unsaved or self._paused_until_us > self._timeline.now:
-            return
-        events, self._unsaved = self._unsaved, ()
-        if self._save(events):
-            assert self.core is not None, "a place that saves is up"
-            self._send(self.core.to_send())
-            self._become_ready()
-
-    def _resume(self, life: int, _: object) -> None:
-        if life != self.life or self.core is None or self._timeline.now < self._paused_until_us:
-            return
-        if self._unsaved:
-            self._retry(life, None)
-        else:
-            self._become_ready()
-
-    def _become_ready(self) -> None:
-        """Feed all that waited and settle it in one turn; a late timer fires right after."""
-        self._is_ready = True
-        inbox, self._inbox = self._inbox, deque()
-        self._waiting_datagrams = 0
-        life = self.life
-        for feed, a, b in inbox:
-            if self.core is None or self.life != life:
-                return  # a command crashed this place
-            self.counts.received += 1
-            feed(a, b)
-        self._settle()
+    def _crash_anyway(self) -> None:
+        if self._crash_at is not None:  # there was nothing to send
+            (_, crash), self._crash_at = self._crash_at, None
+            crash()
+            raise Crashed

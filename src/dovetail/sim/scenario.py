@@ -1,8 +1,7 @@
 """Run a world from a seed with faults until it is quiet, and report what came of it.
 
-A scenario is a builder: it puts places into a world, plans the traffic of a setting, and returns a play that can say
-whether everything that was promised has arrived, and what is wrong. To add one, write a builder and put it into
-SCENARIOS; it is imported only when it runs.
+A scenario puts processes into a world, plans the traffic of a setting, and can say whether everything that was promised
+has arrived, and what is wrong. To add one, write the class and put it into SCENARIOS; it is imported only when it runs.
 """
 
 from __future__ import annotations
@@ -10,24 +9,26 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from dovetail.model.errors import UsageError
 from dovetail.model.hop import Hop
+from dovetail.runtime.driver import Driver, Durability
 from dovetail.sim.core import JournalFactory
 from dovetail.sim.faults import KINDS, AnyFault, apply_faults, draw_faults, end_of
 from dovetail.sim.invariants import Finding, check_journals
+from dovetail.sim.links import LinkCounts
 from dovetail.sim.network import Link, NetworkCounts
 from dovetail.sim.randomness import Randomness
-from dovetail.sim.streams import StreamCounts
 from dovetail.sim.world import SECOND_US, World
 
 GRACE_US = 120 * SECOND_US
 """How long after the traffic and the last fault a world may take to settle."""
 _LOOK_EVERY_US = SECOND_US // 4
 MAX_PLACES = 10_000
+FULL_SHARE = 0.6
 
 SCENARIOS: dict[str, str] = {
     "pingpong": "dovetail.sim.pingpong:build",
@@ -43,10 +44,17 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     places: int = 3
     duration_us: int = 10 * SECOND_US
+    durability: Durability | None = None
+    """Of the servers; drawn from the seed if not given."""
+
+    def draw_durability(self, randomness: Randomness) -> Durability:
+        """The durability of the servers in the world of this seed."""
+        is_full = randomness.stream("durability").random() < FULL_SHARE
+        return self.durability or ("full" if is_full else "relaxed")
 
 
-class Play(Protocol):
-    """A scenario under way."""
+class Scenario(Protocol):
+    """Processes and traffic in a world."""
 
     def is_settled(self) -> bool:
         """Whether all that must arrive has arrived; asked now and then while the world runs."""
@@ -58,7 +66,7 @@ class Play(Protocol):
         """Numbers for the report."""
 
 
-Builder = Callable[[World, Setting], Play]
+Builder = Callable[[World, Setting], Scenario]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +84,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     crashes: int
     missed: int
     network: NetworkCounts
-    streams: StreamCounts
+    links: LinkCounts
     facts: dict[str, int]
     findings: list[Finding]
     digests: dict[str, str]
@@ -91,23 +99,24 @@ def run_scenario(
     faults: Sequence[AnyFault] | str = (),
     link: Link | None = None,
     journal_factory: JournalFactory | None = None,
+    driver_class: type[Driver[Any]] = Driver,
 ) -> Report:
     """Build, run until settled or out of time, check, report; faults are a schedule or a text for `draw_schedule`."""
     setting = setting or Setting()
-    world = World(seed, link=link, journal_factory=journal_factory)
+    world = World(seed, link=link, journal_factory=journal_factory, driver_class=driver_class)
     try:
-        play = find_builder(name)(world, setting)
+        scenario = find_builder(name)(world, setting)
         if isinstance(faults, str):
-            faults = draw_schedule(faults, world.randomness, list(world.places), setting.duration_us)
+            faults = draw_schedule(faults, world.randomness, list(world.processes), setting.duration_us)
         apply_faults(world, faults)
-        _run_until_settled(world, play, max(setting.duration_us, end_of(faults)))
-        return _report(name, world, play, list(faults))
+        _run_until_settled(world, scenario, max(setting.duration_us, end_of(faults)))
+        return _report(name, world, scenario, list(faults))
     finally:
         world.close()
 
 
 def find_builder(name: str) -> Builder:
-    """The builder of a scenario by name."""
+    """What builds a scenario, by name."""
     if name not in SCENARIOS:
         raise UsageError(f"unknown scenario {name!r}, expected one of {', '.join(SCENARIOS)}")
     module, _, function = SCENARIOS[name].partition(":")
@@ -138,41 +147,48 @@ def draw_schedule(text: str, randomness: Randomness, places: Sequence[str], span
     return faults
 
 
-def _run_until_settled(world: World, play: Play, busy_us: int) -> None:
+def _run_until_settled(world: World, scenario: Scenario, busy_us: int) -> None:
     deadline_us = world.timeline.start_us + busy_us + GRACE_US
     while world.now < deadline_us:
         if world.run(_LOOK_EVERY_US):
             return
         is_over = world.now >= world.timeline.start_us + busy_us
-        if is_over and all(place.is_up for place in world.places.values()) and play.is_settled():
+        if is_over and _is_at_rest(world) and scenario.is_settled():
             return
 
 
-def _report(name: str, world: World, play: Play, faults: list[AnyFault]) -> Report:
+def _is_at_rest(world: World) -> bool:
+    """Whether all processes are up, and no core is ahead of its journal."""
+    return all(process.is_durable for process in world.processes.values())
+
+
+def _report(name: str, world: World, scenario: Scenario, faults: list[AnyFault]) -> Report:
     hops = world.hops()
     digests = world.digests()
-    findings = check_journals(hops) + play.findings(hops)
-    is_settled = play.is_settled()
+    findings = check_journals(hops) + scenario.findings(hops)
+    findings += [finding for process in world.processes.values() for finding in process.findings]
+    is_settled = scenario.is_settled()
     virtual_us = world.timeline.last_us - world.timeline.start_us
     if not is_settled:
         findings.append(Finding(rule="settled", server="", seq=None, detail=f"not settled after {virtual_us} us"))
-    counts = [place.counts for place in world.places.values()]
+    processes = list(world.processes.values())
+    counts = [process.counts for process in processes]
     return Report(
         scenario=name,
         seed=world.seed,
-        places=len(world.places),
+        places=len(processes),
         faults=faults,
         is_settled=is_settled,
         virtual_us=virtual_us,
         events=world.timeline.happened,
         hops=sum(len(part) for part in hops.values()),
-        appends=sum(count.appends for count in counts),
+        appends=sum(process.disk.appends for process in processes),
         crashes=sum(count.crashes for count in counts),
         missed=sum(count.missed for count in counts),
         network=world.network.counts,
-        streams=world.streams.counts,
-        facts=play.facts(),
+        links=world.links.counts,
+        facts=scenario.facts(),
         findings=findings,
         digests=digests,
-        digest=hashlib.sha256("\n".join(f"{place} {digests[place]}" for place in digests).encode()).hexdigest(),
+        digest=hashlib.sha256("\n".join(f"{each} {digests[each]}" for each in digests).encode()).hexdigest(),
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Hop, Observation, Stage
+from dovetail.model.wire import Datagrams, Frame, Outgoing
 from dovetail.swarm.acceptance import Acceptance, Entry, read_entry
 from dovetail.swarm.content import Content, MsgHash, encode_content, expiration_ms, is_expired, message_address
 from dovetail.swarm.dag import Dag
@@ -51,12 +52,16 @@ class SeedPeer:
         self._turn = 0
         self._tickets: dict[bytes, tuple[str, int]] = {}
         self._events: list[object] = []
-        self._outgoing: list[tuple[str, bytes]] = []
+        self._outgoing: list[Outgoing] = []
 
     # -- input and output
 
-    def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
-        """One datagram; everything that is not UEP-12 is ignored."""
+    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
+        """Datagrams; everything that is not UEP-12 is ignored."""
+        for data, sender, _ in frames:
+            self._receive(data, sender, now)
+
+    def _receive(self, data: bytes, sender: str, now: int) -> None:
         self._dag.expire(now // 1000)
         try:
             message = decode_packet(data, self._signer, now // 1000)
@@ -96,7 +101,7 @@ class SeedPeer:
         events, self._events = self._events, []
         return events
 
-    def to_send(self) -> list[tuple[str, bytes]]:
+    def to_send(self) -> list[Outgoing]:
         """Datagrams to send now."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
@@ -187,4 +192,5 @@ class SeedPeer:
     def _send(self, peer: str, messages: Iterable[bytes], now: int) -> None:
         for message in messages:
             subband = int(self._random.random() * 16)
-            self._outgoing.append((peer, encode_packet(message, self._signer, now // 1000, subband)))
+            packet = encode_packet(message, self._signer, now // 1000, subband)
+            self._outgoing.append(Datagrams(peer, (packet,)))

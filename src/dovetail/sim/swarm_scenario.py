@@ -13,6 +13,7 @@ from dovetail.model.address import Address
 from dovetail.model.hop import Hop
 from dovetail.sim.core import Boot, CoreFactory
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
 from dovetail.sim.seed_peer import SeedPeer
@@ -35,7 +36,7 @@ _PEER_ADDRESS_BYTES = 20
 _SEARCH = HashlibSearch()
 
 
-class SwarmPlay:
+class SwarmScenario:
     """Peers and what they publish."""
 
     def __init__(self, world: World, setting: Setting) -> None:
@@ -47,7 +48,8 @@ class SwarmPlay:
             bootstrap = self._draw_names(self.names[:number])
             is_seed_peer = self._chance.random() < SEED_PEER_SHARE
             factory = self._make_seed_peer(bootstrap) if is_seed_peer else self._make_peer(bootstrap)
-            world.add_place(name, factory, server=f"swarm://{SETTINGS.name}/{name}")
+            options = ProcessOptions(durability=setting.draw_durability(world.randomness))
+            world.add_process(name, factory, server=f"swarm://{SETTINGS.name}/{name}", options=options)
         self._plan_traffic(setting.duration_us)
 
     def _draw_names(self, names: Sequence[str]) -> list[str]:
@@ -55,7 +57,7 @@ class SwarmPlay:
 
     def _make_peer(self, bootstrap: list[str]) -> CoreFactory:
         def factory(boot: Boot) -> Peer:
-            address = PeerAddress(self.world.randomness.derive_key(boot.place)[:_PEER_ADDRESS_BYTES])
+            address = PeerAddress(self.world.randomness.derive_key(boot.name)[:_PEER_ADDRESS_BYTES])
             peer = Peer(SETTINGS, address, boot.random, boot.now, bootstrap=map(Endpoint, bootstrap))
             peer.restore(boot.journal.hops(), boot.now)
             return peer
@@ -92,7 +94,7 @@ class SwarmPlay:
 
     def peers(self) -> dict[str, Peer | SeedPeer]:
         """The cores that are up."""
-        cores = {name: self.world.places[name].core for name in self.names}
+        cores = {name: self.world.processes[name].core for name in self.names}
         return {name: core for name, core in cores.items() if isinstance(core, Peer | SeedPeer)}
 
     # -- what came of it
@@ -125,6 +127,6 @@ class SwarmPlay:
         }
 
 
-def build(world: World, setting: Setting) -> SwarmPlay:
+def build(world: World, setting: Setting) -> SwarmScenario:
     """The scenario `swarm`."""
-    return SwarmPlay(world, setting)
+    return SwarmScenario(world, setting)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from dovetail.model import wire
 from dovetail.model.hop import Hop, Reason, Stage
-from dovetail.sim.core import Boot, CloseStream, CoreFactory, Frame, OpenStream, Outgoing
+from dovetail.model.wire import LinkId
+from dovetail.sim.core import Boot, CoreFactory
 from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting
 from dovetail.sim.world import World
@@ -40,105 +41,7 @@ GET_US = 40_000
 """One way of fetching a document."""
 
 
-class NodePlace:
-    """A node's core as the world drives it."""
-
-    def __init__(self, node: Node, places: Mapping[str, str]) -> None:
-        self.node = node
-        self._places = places
-
-    def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
-        """An owner or another node opened a link."""
-        del peer
-        self.node.receive_accepted(stream, LinkKind(label), now)
-
-    def receive_opened(self, stream: str, peer: str, now: int) -> None:
-        """The link to another node is open."""
-        del peer
-        self.node.receive_opened(stream, now)
-
-    def receive_frame(self, data: bytes, stream: str, now: int) -> None:
-        """A dataset came."""
-        self.node.receive_frame(data, stream, now)
-
-    def receive_closed(self, stream: str, code: int, now: int) -> None:
-        """A link ended."""
-        del code
-        self.node.receive_closed(stream, now)
-
-    def handle_timer(self, now: int) -> None:
-        """Do what is due."""
-        self.node.handle_timer(now)
-
-    def next_timer(self) -> int | None:
-        """When something is due."""
-        return self.node.next_timer()
-
-    def events(self) -> Sequence[object]:
-        """What happened."""
-        return self.node.events()
-
-    def to_send(self) -> Sequence[Outgoing]:
-        """Frames and links."""
-        return [translate(item, self._places, LinkKind.NODE) for item in self.node.to_send()]
-
-
-class OwnerPlace:
-    """An owner's core as the world drives it."""
-
-    def __init__(self, owner: Owner, places: Mapping[str, str]) -> None:
-        self.owner = owner
-        self._places = places
-
-    def receive_accepted(self, stream: str, peer: str, label: str, now: int) -> None:
-        """Nobody opens a link to an owner."""
-        raise AssertionError(f"{peer} opened {stream}, labelled {label}, to an owner at {now}")
-
-    def receive_opened(self, stream: str, peer: str, now: int) -> None:
-        """The link to the node is open."""
-        del peer
-        self.owner.receive_opened(stream, now)
-
-    def receive_frame(self, data: bytes, stream: str, now: int) -> None:
-        """A dataset came."""
-        self.owner.receive_frame(data, stream, now)
-
-    def receive_closed(self, stream: str, code: int, now: int) -> None:
-        """The link ended."""
-        del code
-        self.owner.receive_closed(stream, now)
-
-    def handle_timer(self, now: int) -> None:
-        """Do what is due."""
-        self.owner.handle_timer(now)
-
-    def next_timer(self) -> int | None:
-        """When something is due."""
-        return self.owner.next_timer()
-
-    def events(self) -> Sequence[object]:
-        """What happened."""
-        return self.owner.events()
-
-    def to_send(self) -> Sequence[Outgoing]:
-        """Frames and links."""
-        return [translate(item, self._places, LinkKind.OWNER) for item in self.owner.to_send()]
-
-
-def translate(item: wire.Outgoing, places: Mapping[str, str], kind: LinkKind) -> Outgoing:
-    """What a core wants sent, in the world's words; `places` are the nodes' places by URI."""
-    match item:
-        case wire.OpenLink():
-            return OpenStream(item.link, places.get(item.destination, "nowhere"), kind.value)
-        case wire.SendFrames((link,), (data,)):
-            return Frame(link, data)
-        case wire.CloseLink():
-            return CloseStream(item.link, item.code)
-        case _:
-            raise AssertionError(f"a won core sends no {type(item).__name__}")
-
-
-class WonPlay:
+class WonScenario:
     """Nodes, owners and their talk."""
 
     def __init__(self, world: World, setting: Setting) -> None:
@@ -153,25 +56,27 @@ class WonPlay:
             for j in range(OWNERS_PER_NODE)
         }
         self._stored: set[str] = set()
+        durability = setting.durability or "full"  # `relaxed` nodes may lose in a crash what they have signed
         for name, uri in self.nodes.items():
-            world.add_place(name, self._make_node(uri), server=uri, observer=self._observe)
+            options = ProcessOptions(durability=durability, observer=self._observe, on_accepted=_accept)
+            world.add_process(name, self._make_node(uri), server=uri, options=options)
         for name, atom in self.atoms.items():
-            world.add_place(name, self._make_owner(atom), server=atom, observer=self._observe)
+            world.add_process(name, self._make_owner(atom), server=atom, options=ProcessOptions(observer=self._observe))
         self._plan_traffic(self._draw_pairs(), setting.duration_us)
 
     def node(self, name: str) -> Node:
         """The core of a node's place, which is up."""
-        place = self.world.places[name].core
-        assert isinstance(place, NodePlace), f"{name} is down"
-        return place.node
+        core = self.world.processes[name].core
+        assert isinstance(core, Node), f"{name} is down"
+        return core
 
     def owners(self) -> dict[str, Owner]:
         """The cores of all owners' places, which are up."""
         found = {}
         for name in self.atoms:
-            place = self.world.places[name].core
-            assert isinstance(place, OwnerPlace), f"{name} is down"
-            found[name] = place.owner
+            core = self.world.processes[name].core
+            assert isinstance(core, Owner), f"{name} is down"
+            found[name] = core
         return found
 
     # -- the places
@@ -180,21 +85,21 @@ class WonPlay:
         return SigningKey(self.world.randomness.derive_key(uri))
 
     def _make_node(self, uri: str) -> CoreFactory:
-        def factory(boot: Boot) -> NodePlace:
+        def factory(boot: Boot) -> Node:
             node = Node(uri, self._key(uri), boot.random, settings=SETTINGS)
             node.restore(boot.journal.hops(), boot.now)
-            return NodePlace(node, self.places)
+            return node
 
         return factory
 
     def _make_owner(self, atom: str) -> CoreFactory:
-        def factory(boot: Boot) -> OwnerPlace:
+        def factory(boot: Boot) -> Owner:
             owner = Owner(atom, self._key(atom), boot.random, settings=SETTINGS)
             owner.restore(boot.journal.hops(), boot.now)
             if not owner.is_created and not owner.unanswered:
                 owner.create([f"{atom}#chat"], boot.now)
             owner.start(boot.now)
-            return OwnerPlace(owner, self.places)
+            return owner
 
         return factory
 
@@ -219,16 +124,16 @@ class WonPlay:
                 one, other = other, one
             self.world.command(one, self._make_speech(one, other), after_us=moment)
 
-    def _make_speech(self, one: str, other: str) -> Callable[[OwnerPlace, int], None]:
+    def _make_speech(self, one: str, other: str) -> Callable[[Owner, int], None]:
         socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
 
-        def speak(place: OwnerPlace, now: int) -> None:
+        def speak(owner: Owner, now: int) -> None:
             if self.atoms[other] not in self._stored:
                 return  # whoever is not there yet cannot be known
-            conversation = place.owner.conversations.by_sockets.get((socket, target))
+            conversation = owner.conversations.by_sockets.get((socket, target))
             state = conversation.state if conversation else None
             kind = MessageType.CONNECTION if state is ConnectionState.CONNECTED else MessageType.CONNECT
-            place.owner.send_message(kind, socket, target, now, "words")
+            owner.send_message(kind, socket, target, now, "words")
 
         return speak
 
@@ -246,26 +151,22 @@ class WonPlay:
 
         def answer() -> None:
             data = None
-            if self.world.places[server].is_up and not self.world.network.is_cut(place, server):
+            if self.world.processes[server].is_up and not self.world.network.is_cut(place, server):
                 path = "/" + uri.partition("://")[2].partition("/")[2]
                 data = encode_resource(self.node(server), path, "", "application/trig")
 
-            def receive(there: NodePlace | OwnerPlace, now: int) -> None:
-                core = there.node if isinstance(there, NodePlace) else there.owner
-                core.receive_document(uri, data, now)
-
-            self.world.command(place, receive, GET_US)
+            self.world.command(place, lambda core, now: core.receive_document(uri, data, now), GET_US)
 
         self.world.schedule(GET_US, answer)
 
     # -- what came of it
 
     def is_settled(self) -> bool:
-        """Whether nothing is owed, and every owner has all that its node has for it."""
+        """Whether nothing is owed, and every owner has read all that its node has for it."""
         if any(self.node(name).ledger.sent for name in self.nodes):
             return False
         for owner in self.owners().values():
-            if owner.unanswered or not owner.is_created:
+            if owner.unanswered or owner.deferred or not owner.is_created:
                 return False
             if owner.position != len(self.node(self.places[owner.node]).ledger.atoms[owner.atom].log):
                 return False
@@ -325,6 +226,10 @@ class WonPlay:
         )
 
 
+def _accept(node: Node, link: LinkId, label: str, now: int) -> None:
+    node.receive_accepted(link, LinkKind(label), now)
+
+
 def _read_messages(journal: Sequence[Hop]) -> dict[str, Message]:
     return {
         (message := decode_message(hop.raw)).uri: message
@@ -333,6 +238,6 @@ def _read_messages(journal: Sequence[Hop]) -> dict[str, Message]:
     }
 
 
-def build(world: World, setting: Setting) -> WonPlay:
+def build(world: World, setting: Setting) -> WonScenario:
     """The scenario `won`."""
-    return WonPlay(world, setting)
+    return WonScenario(world, setting)

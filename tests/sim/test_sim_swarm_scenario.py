@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.sim.faults import ClockJump, Crash, Partition
 from dovetail.sim.scenario import Setting, run_scenario
-from dovetail.sim.swarm_scenario import SwarmPlay
+from dovetail.sim.swarm_scenario import SwarmScenario
 from dovetail.sim.world import SECOND_US, World
 
 MISFORTUNE = "all=1"
@@ -46,7 +46,7 @@ def test_messages_dated_before_the_last_questions_reach_a_peer_that_asks_only_fo
 
 def test_peer_that_is_cut_off_is_found():
     world = World(1)
-    play = SwarmPlay(world, Setting(places=3, duration_us=5 * SECOND_US))
+    play = SwarmScenario(world, Setting(places=3, duration_us=5 * SECOND_US))
     world.partition([["peer-0002"]])
     world.run(20 * SECOND_US)
     assert not play.is_settled()

@@ -1,10 +1,11 @@
 """Streams: order, opening, closing, and how they break."""
 
 import pytest
-from sim_cores import Line, Mailbox, add, note, send
+from sim_cores import Frame, Line, Mailbox, add, send
 
 from dovetail.model.errors import LocalProtocolError
-from dovetail.sim import SECOND_US, CloseStream, Frame, Link, OpenStream, World
+from dovetail.model.wire import CloseLink, OpenLink
+from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.network import RETRANSMIT_US
 
 TIMEOUT_US = 30 * SECOND_US
@@ -18,16 +19,16 @@ def world_with(*names, link=None, seed=1):
 
 
 def log_of(world, name):
-    return world.places[name].core.log
+    return world.processes[name].core.log
 
 
 def open_world(**options):
     """Two places with one open stream, `s` at a and `a~1` at b."""
     world = world_with("a", "b", **options)
-    send(world, "a", OpenStream("s", "b", "/path"))
+    send(world, "a", OpenLink("s", "b", "/path"))
     world.run(10 * SECOND_US)
-    assert log_of(world, "a") == [("opened", "s", "b")]
-    assert log_of(world, "b") == [("accepted", "a~1", "a", "/path")]
+    assert log_of(world, "a") == [("opened", "s")]
+    assert log_of(world, "b") == [("accepted", "a~1", "/path")]
     return world
 
 
@@ -39,17 +40,17 @@ def test_frames_go_both_ways_in_order_whatever_the_latency():
         send(world, "a", Frame("s", there[number]), after_us=number)
         send(world, "b", Frame("a~1", back[number]), after_us=number)
     world.run(60 * SECOND_US)
-    assert world.places["b"].core.frames() == there
-    assert world.places["a"].core.frames() == back
-    assert world.streams.counts.frames_lost == 0
+    assert world.processes["b"].core.frames() == there
+    assert world.processes["a"].core.frames() == back
+    assert world.links.counts.frames_lost == 0
 
 
 def test_frames_may_follow_the_opening_at_once():
     world = world_with("a", "b")
-    send(world, "a", OpenStream("s", "b"), Frame("s", b"1"), Frame("s", b"2"), CloseStream("s", 4001))
+    send(world, "a", OpenLink("s", "b"), Frame("s", b"1"), Frame("s", b"2"), CloseLink("s", 4001))
     world.run(SECOND_US)
     assert log_of(world, "b") == [
-        ("accepted", "a~1", "a", ""),
+        ("accepted", "a~1", ""),
         ("frame", "a~1", b"1"),
         ("frame", "a~1", b"2"),
         ("closed", "a~1", 4001),
@@ -59,19 +60,19 @@ def test_frames_may_follow_the_opening_at_once():
 
 def test_frame_after_close_is_lost_at_either_end():
     world = open_world()
-    send(world, "b", CloseStream("a~1", 4000))
+    send(world, "b", CloseLink("a~1", 4000))
     send(world, "a", Frame("s", b"crosses the close"))
     world.run(SECOND_US)
     send(world, "a", Frame("s", b"after the close"))
     world.run(SECOND_US)
     assert log_of(world, "a")[1:] == [("closed", "s", 4000)]
     assert log_of(world, "b")[1:] == []
-    assert world.streams.counts.frames_lost == 2
+    assert world.links.counts.frames_lost == 2
 
 
 def test_abort_loses_what_is_under_way():
     world = open_world()
-    send(world, "a", Frame("s", b"x"), CloseStream("s", abort=True))
+    send(world, "a", Frame("s", b"x"), CloseLink("s", abort=True))
     world.run(SECOND_US)
     assert log_of(world, "b")[1:] == [("closed", "a~1", 1006)]
     assert log_of(world, "a")[1:] == []
@@ -79,40 +80,13 @@ def test_abort_loses_what_is_under_way():
 
 def test_late_news_of_a_broken_stream_does_not_touch_a_new_one_of_the_same_name():
     world = open_world(link=Link(latency_us=(1000, 1000)))
-    send(world, "b", CloseStream("a~1", abort=True))
+    send(world, "b", CloseLink("a~1", abort=True))
     world.run(500)
     world.crash("a", restart_after_us=1)
     world.run(1)
-    send(world, "a", OpenStream("s", "b"))
+    send(world, "a", OpenLink("s", "b"))
     world.run(SECOND_US)
-    assert log_of(world, "a") == [("opened", "s", "b")]
-
-
-def test_frame_that_waits_at_a_place_with_a_full_disk_is_not_fed_after_the_close():
-    class Closer(Line):
-        """Journals the first frame and closes the stream in the same turn."""
-
-        def __init__(self):
-            super().__init__()
-            self.unsaved = []
-
-        def receive_frame(self, data, stream, now):
-            super().receive_frame(data, stream, now)
-            self.unsaved.append(note(data, now))
-            self.send(CloseStream(stream))
-
-        def events(self):
-            events, self.unsaved = self.unsaved, []
-            return events
-
-    world = World(1, link=Link(latency_us=(1000, 1000)))
-    add(world, "a", Line)
-    add(world, "b", Closer)
-    world.fill_disk("b", SECOND_US)
-    send(world, "a", OpenStream("s", "b"), Frame("s", b"1"), Frame("s", b"2"))
-    world.run(5 * SECOND_US)
-    assert world.places["b"].core.frames() == [b"1"]
-    assert log_of(world, "a") == [("opened", "s", "b"), ("closed", "s", 1000)]
+    assert log_of(world, "a") == [("opened", "s")]
 
 
 def test_loss_becomes_waiting_twice_as_long_each_time():
@@ -121,12 +95,12 @@ def test_loss_becomes_waiting_twice_as_long_each_time():
     world.network.set_link("a", "b", Link(latency_us=(7, 7), loss=1.0))
     send(world, "a", Frame("s", b"x"))
     world.run(60 * SECOND_US)
-    assert world.places["b"].core.times_us[-1] == began + 7 + RETRANSMIT_US * (1 + 2 + 4 + 8 + 16 + 32)
+    assert world.processes["b"].core.times_us[-1] == began + 7 + RETRANSMIT_US * (1 + 2 + 4 + 8 + 16 + 32)
 
 
 def test_abort_before_the_opening_arrived_is_never_seen():
     world = world_with("a", "b")
-    send(world, "a", OpenStream("s", "b"), CloseStream("s", abort=True))
+    send(world, "a", OpenLink("s", "b"), CloseLink("s", abort=True))
     world.run(SECOND_US)
     assert log_of(world, "a") == log_of(world, "b") == []
 
@@ -136,20 +110,20 @@ def test_stream_is_refused_by_nobody_by_a_dead_place_and_by_one_without_streams(
     world = world_with("a", "down")
     add(world, "deaf", Mailbox)
     world.crash("down")
-    send(world, "a", OpenStream("s", destination))
+    send(world, "a", OpenLink("s", destination))
     world.run(SECOND_US)
     assert log_of(world, "a") == [("closed", "s", 1006)]
-    assert world.streams.counts.refused == 1
+    assert world.links.counts.refused == 1
 
 
 def test_name_in_use_is_an_error_of_ours_and_free_again_after_the_end():
     world = open_world()
-    send(world, "b", CloseStream("a~1"))
+    send(world, "b", CloseLink("a~1"))
     world.run(SECOND_US)
-    send(world, "a", OpenStream("s", "b"))
+    send(world, "a", OpenLink("s", "b"))
     world.run(SECOND_US)
-    assert log_of(world, "b")[-1] == ("accepted", "a~2", "a", "")
-    send(world, "a", OpenStream("s", "b"))
+    assert log_of(world, "b")[-1] == ("accepted", "a~2", "")
+    send(world, "a", OpenLink("s", "b"))
     with pytest.raises(LocalProtocolError, match="'s'"):
         world.run(SECOND_US)
 
@@ -160,13 +134,13 @@ def test_short_partition_only_delays():
     send(world, "a", Frame("s", b"1"), Frame("s", b"2"))
     send(world, "b", Frame("a~1", b"3"))
     world.run(TIMEOUT_US - SECOND_US)
-    assert world.places["b"].core.frames() == []
+    assert world.processes["b"].core.frames() == []
     world.heal(cut)
     send(world, "a", Frame("s", b"4"))
     world.run(2 * TIMEOUT_US)
-    assert world.places["b"].core.frames() == [b"1", b"2", b"4"]
-    assert world.places["a"].core.frames() == [b"3"]
-    assert world.streams.counts.broken == 0
+    assert world.processes["b"].core.frames() == [b"1", b"2", b"4"]
+    assert world.processes["a"].core.frames() == [b"3"]
+    assert world.links.counts.broken == 0
 
 
 def test_long_partition_breaks_both_ends_and_loses_what_was_held():
@@ -179,8 +153,8 @@ def test_long_partition_breaks_both_ends_and_loses_what_was_held():
     world.run(SECOND_US)
     assert log_of(world, "a")[1:] == [("closed", "s", 1006)]
     assert log_of(world, "b")[1:] == [("closed", "a~1", 1006)]
-    assert world.places["a"].core.times_us[-1] == began + TIMEOUT_US
-    assert (world.streams.counts.broken, world.streams.counts.frames_lost) == (2, 1)
+    assert world.processes["a"].core.times_us[-1] == began + TIMEOUT_US
+    assert (world.links.counts.broken, world.links.counts.frames_lost) == (2, 1)
 
 
 def test_two_short_partitions_are_not_one_long_one():
@@ -190,23 +164,23 @@ def test_two_short_partitions_are_not_one_long_one():
         world.run(TIMEOUT_US * 2 // 3)
         world.heal(cut)
     world.run(2 * TIMEOUT_US)
-    assert world.streams.counts.broken == 0
+    assert world.links.counts.broken == 0
 
 
 def test_opening_across_a_partition_waits_and_gives_up():
     world = world_with("a", "b")
     cut = world.partition([["a"]])
-    send(world, "a", OpenStream("heals", "b"), Frame("heals", b"x"))
+    send(world, "a", OpenLink("heals", "b"), Frame("heals", b"x"))
     world.run(SECOND_US)
     world.heal(cut)
     world.run(SECOND_US)
-    assert world.places["b"].core.frames() == [b"x"]
+    assert world.processes["b"].core.frames() == [b"x"]
     world.partition([["a"]])
-    send(world, "a", OpenStream("never", "b"))
+    send(world, "a", OpenLink("never", "b"))
     world.run(TIMEOUT_US + SECOND_US)
     assert log_of(world, "a")[-1] == ("closed", "never", 1006)
     assert not any(entry[1] == "a~2" for entry in log_of(world, "b"))
-    assert world.streams.counts.broken == 3, "both ends of the first, the opener of the second"
+    assert world.links.counts.broken == 3, "both ends of the first, the opener of the second"
 
 
 def test_crash_tells_the_other_end_at_once_and_loses_what_is_under_way():
@@ -216,16 +190,16 @@ def test_crash_tells_the_other_end_at_once_and_loses_what_is_under_way():
     crash_at = world.now + 11
     world.run(SECOND_US)
     assert log_of(world, "b")[1:] == [("closed", "a~1", 1006)]
-    assert world.places["b"].core.times_us[-1] == crash_at
+    assert world.processes["b"].core.times_us[-1] == crash_at
     assert log_of(world, "a") == [], "a new life knows nothing of the old stream"
-    send(world, "a", OpenStream("s", "b"))
+    send(world, "a", OpenLink("s", "b"))
     world.run(SECOND_US)
-    assert log_of(world, "b")[-1] == ("accepted", "a~2", "a", "")
+    assert log_of(world, "b")[-1] == ("accepted", "a~2", "")
 
 
 def test_crash_of_the_acceptor_while_the_stream_opens():
     world = world_with("a", "b", link=Link(latency_us=(1000, 1000)))
-    send(world, "a", OpenStream("s", "b"))
+    send(world, "a", OpenLink("s", "b"))
     world.schedule(1500, lambda: world.crash("b"))
     world.run(SECOND_US)
     assert log_of(world, "a") == [("closed", "s", 1006)]
@@ -233,7 +207,7 @@ def test_crash_of_the_acceptor_while_the_stream_opens():
 
 def test_crash_of_the_opener_while_the_stream_opens_is_never_seen():
     world = world_with("a", "b", link=Link(latency_us=(1000, 1000)))
-    send(world, "a", OpenStream("s", "b"), Frame("s", b"x"))
+    send(world, "a", OpenLink("s", "b"), Frame("s", b"x"))
     world.schedule(500, lambda: world.crash("a"))
     world.run(SECOND_US)
     assert log_of(world, "b") == []
@@ -250,15 +224,15 @@ def test_crash_behind_a_partition_is_heard_of_when_it_heals_or_times_out(heals):
         world.schedule(2 * SECOND_US, world.heal)
     world.run(2 * TIMEOUT_US)
     assert log_of(world, "b")[1:] == [("closed", "a~1", 1006)]
-    heard_after = world.places["b"].core.times_us[-1] - began
+    heard_after = world.processes["b"].core.times_us[-1] - began
     assert 2 * SECOND_US < heard_after < 3 * SECOND_US if heals else heard_after == TIMEOUT_US
-    assert world.streams.counts.frames_lost == 1
+    assert world.links.counts.frames_lost == 1
 
 
 def test_close_across_a_partition_arrives_when_it_heals():
     world = open_world()
     cut = world.partition([["a"]])
-    send(world, "a", Frame("s", b"last"), CloseStream("s", 4003))
+    send(world, "a", Frame("s", b"last"), CloseLink("s", 4003))
     world.run(SECOND_US)
     world.heal(cut)
     world.run(SECOND_US)
@@ -279,8 +253,8 @@ def test_paused_place_gets_frames_and_the_end_in_order_when_it_goes_on():
 def test_streams_leave_nothing_behind():
     world = world_with("a", "b")
     for number in range(50):
-        send(world, "a", OpenStream(f"s{number}", "b"), Frame(f"s{number}", b"x"), after_us=number * 100)
-        send(world, "a", CloseStream(f"s{number}", abort=number % 2 == 0), after_us=number * 100 + SECOND_US)
+        send(world, "a", OpenLink(f"s{number}", "b"), Frame(f"s{number}", b"x"), after_us=number * 100)
+        send(world, "a", CloseLink(f"s{number}", abort=number % 2 == 0), after_us=number * 100 + SECOND_US)
     world.run(5 * SECOND_US)
-    assert world.places["a"].streams == world.places["b"].streams == {}
-    assert world.streams.live_count == 0
+    assert world.processes["a"].ends == world.processes["b"].ends == {}
+    assert world.links.live_count == 0

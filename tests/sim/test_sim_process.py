@@ -4,8 +4,9 @@ import pytest
 from sim_cores import Mailbox, add, note, send
 
 from dovetail.model.errors import JournalFull, LocalProtocolError
-from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryJournal, World
-from dovetail.sim.process import DISK_RETRY_US, MAX_WAITING_DATAGRAMS
+from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryJournal, ProcessOptions, World
+from dovetail.sim.journal import RETRY_US
+from dovetail.sim.process import MAX_WAITING_DATAGRAMS
 
 LINK = Link(latency_us=(1000, 1000))
 
@@ -31,21 +32,21 @@ def crash_world(point, *, observed=None):
     [
         (CrashPoint.BEFORE_COMMIT, 0, 0, []),
         (CrashPoint.AFTER_COMMIT, 1, 0, []),
-        (CrashPoint.MID_SEND, 1, 2, ["told"]),
-        (CrashPoint.AFTER_SEND, 1, 4, ["told"]),
+        (CrashPoint.MID_SEND, 1, 2, []),
+        (CrashPoint.AFTER_SEND, 1, 4, []),
     ],
 )
 def test_crash_point_decides_what_is_left(point, hops, sent, told):
     observed = []
     world = crash_world(point, observed=observed)
     assert len(world.hops()["b"]) == hops
-    assert len(world.places["a"].core.received) == sent
+    assert len(world.processes["a"].core.received) == sent
     assert observed == told
-    assert world.places["b"].is_up
-    assert world.places["b"].life == 1
+    assert world.processes["b"].is_up
+    assert world.processes["b"].life == 1
 
 
-def test_turn_is_feed_journal_tell_send_arm():
+def test_turn_is_feed_journal_send_tell_arm():
     order = []
 
     class Noting(Mailbox):
@@ -73,17 +74,21 @@ def test_turn_is_feed_journal_tell_send_arm():
     order.clear()
     send(world, "a", ("b", b""))
     world.run(SECOND_US)
-    assert order == ["feed", "journal", "tell", "send", "arm"]
+    assert order == ["feed", "journal", "send", "tell", "arm"]
 
 
-def test_place_that_its_observer_crashes_sends_nothing_more():
+def test_process_that_its_observer_crashes_is_told_nothing_more():
+    told = []
+
+    def observe(name, event, now):
+        told.append(event)
+        world.crash(name, restart_after_us=1)
+
     world = World(1, link=LINK)
-    add(world, "a")
-    place = add(world, "b", observer=lambda name, event, now: world.crash(name, restart_after_us=1))
-    world.command("b", lambda core, now: (core.tell(note("x", now), "event"), core.send(("a", b""))))
+    place = add(world, "b", observer=observe)
+    world.command("b", lambda core, now: core.tell(note("x", now), "first", "second"))
     world.run(SECOND_US)
-    assert (place.journal.size, place.counts.crashes) == (1, 1)
-    assert world.places["a"].core.received == []
+    assert (place.journal.size, place.counts.crashes, told) == (1, 1, ["first"])
 
 
 def test_inputs_behind_a_command_that_crashes_the_place_are_gone():
@@ -102,7 +107,7 @@ def test_all_observations_of_a_turn_are_one_append():
     place = add(world, "a")
     world.command("a", lambda core, now: core.tell(note("x", now), note("y", now)))
     world.run(1)
-    assert (place.counts.appends, place.journal.size) == (1, 2)
+    assert (place.disk.appends, place.journal.size) == (1, 2)
 
 
 def test_core_is_rebuilt_from_its_journal_with_other_luck():
@@ -114,7 +119,7 @@ def test_core_is_rebuilt_from_its_journal_with_other_luck():
 
     world = World(1)
     start = world.now
-    world.add_place("a", factory, server="swarm://test/a")
+    world.add_process("a", factory, server="swarm://test/a", options=ProcessOptions(commit_us=(0, 0)))
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.schedule(10, lambda: world.crash("a", restart_after_us=5))
     world.run(SECOND_US)
@@ -133,8 +138,8 @@ def test_what_comes_while_a_place_is_down_is_missed():
     world.restart("b")
     send(world, "a", ("b", b"late"))
     world.run(SECOND_US)
-    assert [data for _, _, data in world.places["b"].core.received] == [b"late"]
-    assert world.places["b"].counts.missed == 2
+    assert [data for _, _, data in world.processes["b"].core.received] == [b"late"]
+    assert world.processes["b"].counts.missed == 2
 
 
 def test_crash_of_a_dead_place_and_a_stale_restart_change_nothing():
@@ -176,8 +181,8 @@ def test_paused_place_takes_everything_in_one_turn_when_it_goes_on():
     resumed = start + 1 + SECOND_US
     assert place.core.received == [(resumed, "a", bytes([number])) for number in range(3)]
     assert place.core.fired == [(resumed, [start + 5000])], "late, and once"
-    assert place.counts.appends == 1
-    assert len(world.places["a"].core.received) == 3
+    assert place.disk.appends == 1
+    assert len(world.processes["a"].core.received) == 3
 
 
 def test_longer_pause_wins_and_a_crash_ends_it():
@@ -216,12 +221,12 @@ def test_full_disk_holds_back_the_turn_and_all_input_until_there_is_room():
     send(world, "a", ("b", b"1"))
     send(world, "a", ("b", b"2"), after_us=1000)
     world.run(SECOND_US - 1)
-    assert (place.journal.size, world.places["a"].core.received) == (0, [])
+    assert (place.journal.size, world.processes["a"].core.received) == (0, [])
     assert len(place.core.received) == 1
     world.run(SECOND_US)
     assert [hop.raw for hop in place.hops()] == [b"1", b"2"]
-    assert [data for _, _, data in world.places["a"].core.received] == [b"1", b"2"]
-    assert place.counts.refused_appends == SECOND_US // DISK_RETRY_US
+    assert [data for _, _, data in world.processes["a"].core.received] == [b"1", b"2"]
+    assert place.disk.refused == SECOND_US // RETRY_US
 
 
 def test_crash_while_the_disk_is_full_forgets_what_was_held_back():
@@ -232,7 +237,7 @@ def test_crash_while_the_disk_is_full_forgets_what_was_held_back():
     send(world, "a", ("b", b"1"))
     world.schedule(SECOND_US // 2, lambda: world.crash("b", restart_after_us=1))
     world.run(5 * SECOND_US)
-    assert (place.journal.size, world.places["a"].core.received) == (0, [])
+    assert (place.journal.size, world.processes["a"].core.received) == (0, [])
 
 
 def test_full_disk_during_a_pause():
@@ -246,7 +251,7 @@ def test_full_disk_during_a_pause():
     assert place.journal.size == 0
     world.run(2 * SECOND_US)
     assert place.journal.size == 1
-    assert len(world.places["a"].core.received) == 1
+    assert len(world.processes["a"].core.received) == 1
 
 
 def test_journal_that_says_it_is_full_is_believed():
@@ -263,7 +268,7 @@ def test_journal_that_says_it_is_full_is_believed():
     place = add(world, "a")
     world.command("a", lambda core, now: core.tell(note("x", now)))
     world.run(SECOND_US)
-    assert (place.counts.refused_appends, place.journal.size) == (1, 1)
+    assert (place.disk.refused, place.journal.size) == (1, 1)
 
 
 def test_timers_fire_when_due_also_if_they_move():
@@ -274,7 +279,7 @@ def test_timers_fire_when_due_also_if_they_move():
     world.command("a", lambda core, now: core.timers_us.remove(start + 300), after_us=200)
     world.command("a", lambda core, now: core.timers_us.append(now + 50), after_us=400)
     world.run(SECOND_US)
-    assert place.core.fired == [(start + at, [start + at]) for at in (100, 450, 500)]
+    assert [each for each in place.core.fired if each[1]] == [(start + at, [start + at]) for at in (100, 450, 500)]
 
 
 def test_core_that_never_tires_of_its_timer_is_found_out():
@@ -304,8 +309,8 @@ def test_place_lives_by_its_own_clock():
     assert world.now == start + 20 * SECOND_US
 
 
-@pytest.mark.parametrize(("jump_us", "fires_after_us"), [(600, 400), (-600, 1600), (5000, 100)])
-def test_clock_jump_moves_timers(jump_us, fires_after_us):
+@pytest.mark.parametrize(("jump_us", "fires_after_us"), [(600, [1000]), (-600, [1000, 1600]), (5000, [1000])])
+def test_timers_are_set_by_the_clock_and_checked_when_they_fire(jump_us, fires_after_us):
     world = World(1)
     start = world.now
     fired = []
@@ -319,7 +324,7 @@ def test_clock_jump_moves_timers(jump_us, fires_after_us):
     world.command("a", lambda core, now: core.timers_us.append(now + 1000))
     world.schedule(100, lambda: world.jump_clock("a", jump_us))
     world.run(SECOND_US)
-    assert fired == [fires_after_us]
+    assert fired == fires_after_us
 
 
 def test_journal_keeps_its_order_when_the_clock_goes_back():
@@ -344,4 +349,4 @@ def test_what_a_core_wants_to_send_at_its_birth_is_sent():
     add(world, "a", eager)
     add(world, "b")
     world.run(SECOND_US)
-    assert len(world.places["b"].core.received) == 1
+    assert len(world.processes["b"].core.received) == 1

@@ -1,0 +1,125 @@
+"""The journal of a simulated process: commits that take time, a full disk, and crashes before or after a commit.
+
+With `full` a commit is durable and called back some milliseconds later. With `relaxed` it is called back at once and
+becomes durable with the next flush. While the disk is full nothing becomes durable, and it is tried again. What a crash
+catches in between is remembered as lost, so that a scenario can say what each durability promises.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dovetail.model.address import Address
+from dovetail.model.errors import JournalError, JournalFull
+from dovetail.model.hop import Observation, Stage
+from dovetail.runtime.driver import Durability
+from dovetail.sim.core import CrashPoint, Journal
+from dovetail.sim.randomness import draw_between
+from dovetail.sim.timeline import Timeline
+
+RETRY_US = 100_000
+Done = Callable[[JournalError | None], None]
+
+
+class Disk:
+    """What outlives a process: how its disk behaves, what it was told, and what its crashes lost."""
+
+    def __init__(self, chance: random.Random, commit_us: tuple[int, int]) -> None:
+        self.chance = chance
+        self.commit_us = commit_us
+        self.full_until_us = 0
+        self.appends = 0
+        self.refused = 0
+        self.crash_plan: dict[int, tuple[CrashPoint, Callable[[], None]]] = {}
+        self.durable: set[Address] = set()
+        """Messages that the journal knows."""
+        self.handed: set[tuple[Address, str]] = set()
+        """Messages that the journal says were handed to somebody."""
+        self.lost: set[Address] = set()
+        """Messages of which a crash lost an observation."""
+
+
+class SimJournal:
+    """One life of a journal. `run` calls an action in the process, unless it is dead or paused; `crash` ends it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        disk: Disk,
+        durability: Durability,
+        timeline: Timeline,
+        run: Callable[[Callable[[], None], Any], None],
+        crash: Callable[[CrashPoint, Callable[[], None]], None],
+    ) -> None:
+        self.stalled: JournalError | None = None
+        self.is_busy = False
+        """Whether something was committed that is not durable yet."""
+        self._journal = journal
+        self._disk = disk
+        self._is_full = durability == "full"
+        self._timeline = timeline
+        self._run = run
+        self._crash = crash
+        self._queue: list[tuple[Sequence[Observation], Done | None]] = []
+
+    def commit(self, observations: Sequence[Observation], done: Done) -> None:
+        """As the journal of a server does."""
+        is_waiting = self._is_full or self.stalled is not None
+        self._queue.append((observations, done if is_waiting else None))
+        if not self.is_busy:
+            self.is_busy = True
+            self._plan(draw_between(self._disk.chance, *self._disk.commit_us))
+        if not is_waiting:
+            done(None)
+
+    def flush(self) -> None:
+        """Make durable what nobody waits for; at the end of a world."""
+        if self.stalled is None and not any(done for _, done in self._queue):
+            for observations, _ in self._take():
+                self._append(observations)
+
+    def give_up(self) -> None:
+        """The process is dead: what is queued is lost."""
+        self._disk.lost.update(observed.message for observations, _ in self._take() for observed in observations)
+
+    def _take(self) -> list[tuple[Sequence[Observation], Done | None]]:
+        queue, self._queue, self.is_busy = self._queue, [], False
+        return queue
+
+    def _plan(self, after_us: int) -> None:
+        self._timeline.push(self._timeline.now + after_us, self._run, self._write, None)
+
+    def _write(self) -> None:
+        disk = self._disk
+        point, crash = disk.crash_plan.get(disk.appends + 1, (None, None))
+        observations = [observed for group, _ in self._queue for observed in group]
+        if point is CrashPoint.BEFORE_COMMIT and crash is not None:
+            disk.appends += 1
+            self._crash(point, crash)
+        try:
+            if self._timeline.now < disk.full_until_us:
+                raise JournalFull("no room left")
+            self._append(observations)
+        except JournalFull as error:
+            disk.refused += 1
+            self.stalled = error
+            self._plan(RETRY_US)
+            return
+        self.stalled = None
+        disk.appends += 1
+        queue = self._take()
+        if point is not None and crash is not None:
+            self._crash(point, crash)
+        for _, done in queue:
+            if done is not None:
+                done(None)
+
+    def _append(self, observations: Sequence[Observation]) -> None:
+        self._journal.append(observations)
+        disk = self._disk
+        disk.durable.update(observed.message for observed in observations)
+        for observed in observations:
+            if observed.stage in (Stage.DELIVERED, Stage.REDELIVERED):
+                disk.handed.update((observed.message, counterpart) for counterpart in observed.counterparts)
