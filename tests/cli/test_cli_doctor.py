@@ -23,11 +23,11 @@ def test_json_has_an_object_per_check(dovetail, site):
     assert ran.code == (1 if any(finding["status"] == "fail" for finding in findings) else 0)
 
 
-def test_a_failure_says_what_to_do_and_exits_with_1(dovetail, site):
+def test_a_failure_says_what_to_do_and_exits_with_3(dovetail, site):
     create_authority(site.parent / "keys", "CA")
     (site.parent / "keys" / "ca.key").chmod(0o644)
     ran = dovetail("doctor", "--config", site)
-    assert ran.code == 1
+    assert ran.code == 3
     lines = ran.out.splitlines()
     at = lines.index(f"fail  keys: {site.parent}/keys/ca.key has mode 0644")
     assert lines[at + 1].startswith("      -> chmod 600 ")
@@ -37,7 +37,7 @@ def test_ports_are_checked_when_asked(dovetail, site):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         ran = dovetail("doctor", "--listen", f"127.0.0.1:{port}", "--listen", f"udp:127.0.0.1:{port}")
-    assert ran.code == 1
+    assert ran.code == 3
     assert f"fail  port tcp:127.0.0.1:{port}: is in use\n" in ran.out
     assert f"ok    port udp:127.0.0.1:{port}: is free\n" in ran.out
 

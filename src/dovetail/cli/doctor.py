@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.client_options import EXIT_NO
+
 if TYPE_CHECKING:
     from dovetail.site.doctor import Finding
 
@@ -19,6 +21,12 @@ _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 @app.command()
 def doctor(
+    site_file: Annotated[
+        Path | None, typer.Argument(help="The configuration file of a site.", metavar="[SITE.toml]")
+    ] = None,
+    running: Annotated[
+        bool, typer.Option("--running", help="Ask every server of the running site how it is; nothing else.")
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="Also check everything this configuration file refers to.", metavar="FILE")
     ] = None,
@@ -31,20 +39,27 @@ def doctor(
 ) -> None:
     """Check Python, Java, Spark, SQLite, limits, clock, directories, room, certificates and ports; say what to do.
 
-    Exits with 1 if anything failed.
+    Exits with 3 if anything failed.
     """
     from dovetail.cli.output import print_json
     from dovetail.site.config import load_config
     from dovetail.site.doctor import Status, check_machine, check_ports, check_site, start_spark
+    from dovetail.site.preflight import check_needed_files
+    from dovetail.site.running import check_running
+    from dovetail.site.servers import Site
 
     addresses = [_parse_listen(text) for text in listen or ()]
-    loaded = load_config(config)
+    loaded = load_config(site_file or config)
 
     def findings() -> Iterator[Finding]:
+        if running:
+            yield from check_running(Site.choose(loaded.config, ()))
+            return
         yield from check_machine()
         if spark:
             yield start_spark()
         yield from check_site(loaded.config)
+        yield from check_needed_files(Site(loaded.config))
         yield from check_ports(addresses)
 
     failed = False
@@ -55,7 +70,7 @@ def doctor(
         else:
             _print(finding)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)
 
 
 def _parse_listen(text: str) -> tuple[str, str]:

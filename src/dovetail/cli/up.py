@@ -227,6 +227,7 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
     from dovetail.cli.transcript import Transcript
     from dovetail.runtime.metrics import MetricsServer
     from dovetail.site.config import parse_listen
+    from dovetail.site.running import SiteHealth
     from dovetail.site.site_metrics import SiteCollector
     from dovetail.site.supervisor import Rules, Supervisor
 
@@ -244,10 +245,12 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.reload)
-        metrics = MetricsServer(supervisor.registry, supervisor.health)
+        readings = SiteCollector(site)
+        health = SiteHealth(site, supervisor.health, lambda: supervisor.pids, lambda: list(readings.collect()))
+        metrics = MetricsServer(supervisor.registry, health.health)
         if section.metrics is not None:
-            readings = SiteCollector(site)
             readings.start()
+            health.start()
             supervisor.registry.register(readings)
             await metrics.start(*parse_listen(section.metrics))
         try:

@@ -1,6 +1,6 @@
 """Prometheus `/metrics` and `/healthz` over a tiny HTTP server; shared by all fabrics.
 
-A server hands over a registry and a function that tells its health: `ok`, or why it cannot do its work (`driver`). Only
+A server hands over a registry and a function that tells its health (`server_health`): `ok`, or why not. Only
 GET and HEAD of the two paths are answered; a request has a size limit and a time limit, and every answer closes its
 connection.
 """
@@ -22,12 +22,10 @@ from prometheus_client.registry import Collector
 from dovetail import __version__, fast
 from dovetail.runtime.http import Reply
 from dovetail.runtime.listening import listening
+from dovetail.runtime.server_health import is_well
 
 MAX_REQUEST_BYTES = 8_192
 REQUEST_TIMEOUT_S = 5.0
-OK = "ok"
-"""What a server says that can do its work; anything else is the reason why not."""
-
 log = logging.getLogger("dovetail.metrics")
 
 
@@ -57,7 +55,7 @@ class _HealthOf(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        value = int(self._health() == OK)
+        value = int(is_well(self._health()))
         yield GaugeMetricFamily("dovetail_healthy", "1 where /healthz answers 200, else 0.", value=value)
 
 
@@ -110,7 +108,7 @@ class MetricsServer:
             reply = Reply(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
         elif path == b"/healthz":
             health = self._health()
-            reply = Reply(200 if health == OK else 503, health.encode() + b"\n")
+            reply = Reply(200 if is_well(health) else 503, health.encode() + b"\n")
         else:
             reply = Reply(404, b"there are /metrics and /healthz\n")
         return reply.encode(is_head=method == b"HEAD")

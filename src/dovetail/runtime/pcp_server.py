@@ -32,7 +32,7 @@ from dovetail.pcp.vocabulary import (
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Driver, Health
+from dovetail.runtime.driver import Driver
 from dovetail.runtime.frames import Memory, encode_frames
 from dovetail.runtime.http import Reply
 from dovetail.runtime.limited_log import LimitedLog
@@ -43,6 +43,7 @@ from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.pace import Rates
 from dovetail.runtime.pcp_access import access, log_message
 from dovetail.runtime.pcp_metrics import BrokerMetrics
+from dovetail.runtime.server_health import judge_certificates
 from dovetail.runtime.tls import RevocationList, ServerTls, common_name, serial_number
 from dovetail.runtime.websocket import LINGER_S, Accept, Link, LinkHandler, Request, listen
 
@@ -180,9 +181,9 @@ class PcpServer(LinkHandler[LinkId]):
         for connection in list(self._connections):
             self.broker.close(connection, CLOSE_GOING_AWAY, "shutting down", now)
 
-    def health(self) -> Health:
+    def health(self) -> str:
         """What `/healthz` says."""
-        return self.driver.health
+        return judge_certificates(self.driver.health, {} if self._tls is None else self._expiries())
 
     def _fail(self, error: Exception) -> None:
         if self.failed is not None and not self.failed.done():

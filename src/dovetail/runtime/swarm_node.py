@@ -34,8 +34,8 @@ from dovetail.keys import load_signing_key
 from dovetail.keys.files import make_private_directory, write_private
 from dovetail.model.address import Address, address_of
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Health
 from dovetail.runtime.loop import ask
+from dovetail.runtime.server_health import OK
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp
 from dovetail.swarm.content import MsgHash, decode_content
@@ -135,13 +135,14 @@ class SwarmNode:
         now = now_us()
         key = _load_key(directory / KEY_FILE)
         address = PeerAddress(address_of(key.public_key().public_bytes_raw())[:20])
+        contacts = [Endpoint(text) for text in bootstrap]
         self.peer = Peer(
             swarm,
             address,
             random.SystemRandom(),
             now,
             settings=settings,
-            bootstrap=[Endpoint(text) for text in bootstrap],
+            bootstrap=contacts,
         )
         self.journal = Journal.open(
             directory / JOURNAL_FILE, server=self.peer.uri, signer=Signer(self.peer.uri, key), options=options
@@ -165,6 +166,7 @@ class SwarmNode:
         self._solver: WorkSolver | None = None
         self._subscriptions: set[_Subscription] = set()
         self._linked = asyncio.Event()
+        self._knows_others = bool(contacts)
 
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
@@ -244,9 +246,12 @@ class SwarmNode:
         return self.peer.status()
 
     @property
-    def health(self) -> Health:
-        """Whether the peer can do its work."""
-        return self._udp.driver.health
+    def health(self) -> str:
+        """Whether the peer can do its work, and whether it knows another one."""
+        health = self._udp.driver.health
+        if health != OK or not self._knows_others or self.peer.status().forward:
+            return health
+        return f"{OK}, but no other peer is in reach"
 
     async def linked(self) -> None:
         """Wait until the first peer is there that we relay to."""

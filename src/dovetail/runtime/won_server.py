@@ -18,10 +18,10 @@ from dovetail.model.errors import ConfigError
 from dovetail.runtime.acceptor import Acceptor
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Health
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import MetricsServer
+from dovetail.runtime.server_health import judge_certificates
 from dovetail.runtime.tls import ServerTls, client_context, first_expiry
 from dovetail.runtime.websocket import PROCESS_MEMORY, PROCESS_UNSENT, Accept, Request, listen
 from dovetail.runtime.won_links import LIMITS, WonLinks
@@ -127,9 +127,9 @@ class NodeServer:
         served = {} if self._tls is None else self._tls.expiries()
         return {**served, "authority": self._authority_expiry}
 
-    def health(self) -> Health:
+    def health(self) -> str:
         """Whether the node takes messages in and makes them durable."""
-        return self.driver.health
+        return judge_certificates(self.driver.health, self._expiries())
 
     async def stop(self) -> None:
         """Stop listening, journal what waits, close the journal."""

@@ -31,11 +31,9 @@ FindJava = Callable[[], tuple[Java | None, list[Rejected]]]
 
 def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[str]:
     """Everything that would keep the site from running, one line each."""
+    for finding in check_needed_files(site):
+        yield f"{finding.check}: {finding.detail}: {finding.advice}"
     for table in site.servers():
-        for path, advice in site.needed_files(table):
-            problem = _why_unreadable(path)
-            if problem is not None:
-                yield f"{table.label}: {path}: {problem}: {advice}"
         if not isinstance(table, SwarmServerSection):
             yield from _find_bad_key(table.label, site.signing_key_of(table))
         if isinstance(table, SwarmServerSection):
@@ -55,6 +53,28 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
         # what the doctor only warns of does not keep anything from running
         if finding.status is Status.FAIL or (finding.check == "spark" and finding.status is not Status.OK):
             yield f"{finding.check}: {finding.detail}: {finding.advice}"
+
+
+def check_needed_files(site: Site) -> Iterator[Finding]:
+    """The keys and certificates that servers cannot start or work without: not there, or out of date."""
+    for table in site.servers():
+        for path, advice in site.needed_files(table):
+            problem = _why_unreadable(path)
+            if problem is None and path.suffix == ".pem":
+                problem = _why_out_of_date(path)
+            if problem is not None:
+                yield fail(table.label, f"{path}: {problem}", advice)
+
+
+def _why_out_of_date(path: Path) -> str | None:
+    from dovetail.keys import describe
+
+    try:
+        records = list(describe(path))
+    except DovetailError as error:
+        return str(error)
+    over = [record for record in records if record.get("valid") is False]
+    return f"valid from {over[0]['valid_from']} until {over[0]['valid_until']}, and not now" if over else None
 
 
 def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:

@@ -32,7 +32,8 @@ from dataclasses import dataclass, field
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from dovetail.runtime.metrics import OK, new_registry
+from dovetail.runtime.metrics import new_registry
+from dovetail.runtime.server_health import OK
 from dovetail.site.backoff import Backoff
 from dovetail.site.output_lines import LineSplitter
 
