@@ -11,7 +11,7 @@ from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.model.address import address_of
 from dovetail.model.hop import Stage
 from dovetail.tlog.keys import Signer
-from journal.worlds import START_US, observe
+from journal.worlds import START_US, expiring, observe
 
 SERVER = "pcp://broker.example/server"
 
@@ -73,7 +73,7 @@ def test_a_folder_is_looked_through_for_journals_of_peers_too(site, capsys):
         (["-n", "3"], [7, 8, 9]),
         (["--from", "8"], [8, 9]),
         (["--since", "2023-11-14T22:13:25Z", "--until", "2023-11-14T22:13:27Z"], [5, 6]),
-        (["--message", address_of(b"m4").hex()[:10]], [4]),
+        (["--message", address_of(expiring(b"m4", START_US + 4_000_005)).hex()[:10]], [4]),
     ],
 )
 def test_tail_prints_the_hops_asked_for(site, capsys, options, seqs):

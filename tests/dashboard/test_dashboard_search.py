@@ -157,15 +157,21 @@ def test_bad_terms_are_refused(given):
         parse_query(given)
 
 
+def order(number: int) -> bytes:
+    """A message that expires soon, but the last, which states no lifetime."""
+    text = b'{"order": "gravel %d"}' % number
+    return worlds.expiring(text, world.T0 + 10) if number < 2 else text
+
+
 def write_purged(folder: Path) -> Path:
     """A journal of which everything is sealed, and the bytes of all requests but the last were purged."""
     path, lake = folder / "broker.journal", folder / "lake"
     with world.open_writer(path, world.BROKER) as writer:
         for number in range(3):
-            raw = b'{"order": "gravel %d"}' % number
+            raw = order(number)
             expires_us = world.T0 + 10 if number < 2 else None
             writer.append([replace(world.observe(raw, Stage.ACCEPTED, world.CONTROLLER), expires_us=expires_us)])
-        writer.append([world.observe(b'{"order": "gravel 0"}', Stage.DELIVERED, world.AGENT)])
+        writer.append([world.observe(order(0), Stage.DELIVERED, world.AGENT)])
         writer.checkpoint()
     assert seal_journal(path, LocalStore(lake)) is not None
     with world.open_writer(path, world.BROKER) as writer:
@@ -175,7 +181,7 @@ def write_purged(folder: Path) -> Path:
 
 def test_what_was_purged_is_found_by_its_sealed_bytes(tmp_path):
     lake = write_purged(tmp_path)
-    orders = [address_of(b'{"order": "gravel %d"}' % number) for number in range(3)]
+    orders = [address_of(order(number)) for number in range(3)]
     found, _ = find_all(Site((tmp_path,)), text="gravel")
     assert {address for _, address in found} == {orders[2]}, "without the lake its bytes are gone"
     for given in ({"text": "gravel"}, {"any": "GRAVEL"}):
@@ -187,7 +193,7 @@ def test_what_was_purged_is_found_by_its_sealed_bytes(tmp_path):
         assert {address for _, address in found} == expected
     with Site((tmp_path,), lake).open() as (sources, _):
         story, _ = tell(sources, orders[0])
-        assert story.raw == b'{"order": "gravel 0"}'
+        assert story.raw == order(0)
 
 
 def test_altered_bytes_of_the_lake_are_not_taken_for_purged_ones(tmp_path):
@@ -197,7 +203,7 @@ def test_altered_bytes_of_the_lake_are_not_taken_for_purged_ones(tmp_path):
         altered = [row | {"raw": row["raw"] and row["raw"].replace(b"gravel", b"marble")} for row in rows]
         pq.write_table(pa.Table.from_pylist(altered, schema=pq.read_schema(path)), path)
     with Site((tmp_path,), lake).open() as (sources, _):
-        story, _ = tell(sources, address_of(b'{"order": "gravel 0"}'))
+        story, _ = tell(sources, address_of(order(0)))
     assert story.raw is None
 
 

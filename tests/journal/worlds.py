@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -10,6 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.address import address_of
 from dovetail.model.hop import Hop, Observation, Reason, Stage
+from dovetail.model.times import time_text
+from dovetail.pcp.codec_v1 import encode_frame
+from dovetail.pcp.envelope import Envelope
 from dovetail.tlog.keys import Signer
 
 SERVER = "pcp://broker.example/server"
@@ -21,10 +25,18 @@ def open_writer(path: Path, **options) -> JournalWriter:
     return JournalWriter.open(path, server=SERVER, signer=SIGNER, **options)
 
 
+def expiring(text: bytes, expires_us: int) -> bytes:
+    """The bytes of a message with this text that states when it expires."""
+    number = str(uuid.UUID(bytes=address_of(text)[:16], version=4))
+    return encode_frame(Envelope(number, "http://example/work", time_text(expires_us), ["pcp://b/agent"], SERVER), text)
+
+
 def observe(
     text: bytes, stage: Stage = Stage.ACCEPTED, *counterparts: str, at_us: int = START_US, **more
 ) -> Observation:
-    """An observation of the message whose bytes are `text`."""
+    """An observation of the message whose bytes are `text`, or those that state its expiry where one is given."""
+    if more.get("expires_us") is not None:
+        text = expiring(text, more["expires_us"])
     more.setdefault("raw", text)
     return Observation(at_us=at_us, stage=stage, message=address_of(text), counterparts=counterparts, **more)
 
@@ -34,7 +46,10 @@ def random_observations(rng: random.Random, at_us: int, count: int) -> list[Obse
     made = []
     for _ in range(count):
         at_us += rng.choice([0, 0, 1, 1000, 2_000_000, -5000])
-        text = b"message %d" % rng.randrange(40) * rng.choice([1, 1, 30])
+        number = rng.randrange(40)
+        text = b"message %d" % number * rng.choice([1, 1, 30])
+        ends_us = (None, START_US + 1_000_000, START_US + 10**12)[number % 3]
+        text = text if ends_us is None else expiring(text, ends_us)
         names = tuple(f"pcp://host{rng.randrange(30)}/agent" for _ in range(rng.choice([0, 1, 1, 2, 17])))
         stage = rng.choice([s for s in Stage if s is not Stage.PURGED])
         reason = rng.choice(list(Reason)) if stage is Stage.REJECTED else None
@@ -48,7 +63,7 @@ def random_observations(rng: random.Random, at_us: int, count: int) -> list[Obse
                 reason=reason,
                 raw=raw,
                 size=size,
-                expires_us=rng.choice([None, at_us + 1_000_000, at_us + 10**12]),
+                expires_us=ends_us if raw == text and stage in (Stage.ACCEPTED, Stage.CREATED) else None,
             )
         )
     return made

@@ -19,7 +19,7 @@ from dovetail.lake.retain import announced_keys, sweep
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.snapshot import read_head, read_heads, snapshot
 from dovetail.lake.store import Store
-from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
+from dovetail.model.errors import JournalLocked, JournalRolledBack
 from dovetail.model.times import to_datetime
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.sources import open_sources
@@ -198,10 +198,10 @@ def test_another_history_is_never_sealed_over_this_one(store, tmp_path):
     for name, count in (("a", 3), ("b", 2)):
         append(tmp_path / f"{name}.journal", count=count)
     assert seal_journal(tmp_path / "a.journal", store) is not None
-    with pytest.raises(JournalError, match="old copy"):
+    with pytest.raises(JournalRolledBack, match="old copy"):
         seal_journal(tmp_path / "b.journal", store)
     append(tmp_path / "b.journal", 5)
-    with pytest.raises(JournalDamaged):
+    with pytest.raises(JournalRolledBack):
         seal_journal(tmp_path / "b.journal", store)
     assert len(hops_in(store)) == 6
 

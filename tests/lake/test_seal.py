@@ -24,7 +24,7 @@ from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.checkpoint import verify_checkpoint
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import Frontier, hash_leaf, root_of
-from journal.worlds import SERVER, SIGNER, START_US, observe, open_writer, random_observations
+from journal.worlds import SERVER, SIGNER, START_US, expiring, observe, open_writer, random_observations
 from lake.lakes import manifest_files, manifests_of
 
 DAY_US = 86_400_000_000
@@ -253,6 +253,7 @@ def test_names_of_files_carry_server_and_range(tmp_path):
 
 
 def test_expired_bytes_go_and_everything_still_verifies(tmp_path):
+    short, long = expiring(b"short", START_US + 10), expiring(b"long", START_US + 10**9)
     with open_writer(tmp_path / "a.journal") as journal:
         journal.append([observe(b"short", Stage.ACCEPTED, "pcp://a/agent", expires_us=START_US + 10)])
         journal.append([observe(b"long", expires_us=START_US + 10**9), observe(b"forever")])
@@ -264,22 +265,22 @@ def test_expired_bytes_go_and_everything_still_verifies(tmp_path):
         assert purge_step(journal, now_us=START_US + 100, below_seq=0) == 0, "nothing unsealed is purged"
         assert purge_step(journal, now_us=START_US + 100) == 1
         assert purge_step(journal, now_us=START_US + 100) == 0
-        assert journal.reader.raw(address_of(b"short")) is None
-        assert journal.reader.raw(address_of(b"long")) == b"long"
-        assert [hop.stage for hop in journal.reader.hops_of(address_of(b"short"))] == [Stage.ACCEPTED, Stage.PURGED]
-        journal.append([observe(b"short")])
-        assert journal.reader.raw(address_of(b"short")) is None, "purged bytes do not come back"
+        assert journal.reader.raw(address_of(short)) is None
+        assert journal.reader.raw(address_of(long)) == long
+        assert [hop.stage for hop in journal.reader.hops_of(address_of(short))] == [Stage.ACCEPTED, Stage.PURGED]
+        journal.append([observe(short)])
+        assert journal.reader.raw(address_of(short)) is None, "purged bytes do not come back"
         journal.checkpoint()
     verdict = verify_journal(tmp_path / "a.journal", since=before)
     assert verdict.findings == []
-    assert b"short" not in (tmp_path / "a.journal").read_bytes()
+    assert short not in (tmp_path / "a.journal").read_bytes()
     seal_journal(tmp_path / "a.journal", LocalStore(tmp_path / "lake"))
-    assert [hop.raw for hop in hops_of_lake(tmp_path / "lake")] == [None, b"long", b"forever", None, None]
+    assert [hop.raw for hop in hops_of_lake(tmp_path / "lake")] == [None, long, b"forever", None, None]
 
 
 def test_bytes_that_came_after_the_index_was_made_are_purged_too(tmp_path):
     with open_writer(tmp_path / "a.journal") as journal:
-        journal.append([observe(b"m", Stage.PULLED, raw=None)])
+        journal.append([observe(expiring(b"m", START_US + 10), Stage.PULLED, raw=None)])
         journal.index()
         journal.append([observe(b"m", expires_us=START_US + 10)])
         journal.checkpoint()

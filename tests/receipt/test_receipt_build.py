@@ -13,6 +13,7 @@ from dovetail.model.errors import DovetailError, ReceiptError
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import BuildOptions, build_receipt
 from dovetail.receipt.verify import verify_receipt
+from journal.worlds import expiring
 from receipt import receipt_samples as samples
 
 TRUSTED = samples.verifiers()
@@ -109,16 +110,17 @@ def test_a_live_journal_gives_receipts_of_what_is_signed(tmp_path):
 
 
 def test_a_purged_message_keeps_its_receipt_without_bytes(tmp_path):
-    raw = samples.pcp_message()
+    expires_us = samples.T0 + 1
+    raw = expiring(b"short-lived", expires_us)
     address = address_of(raw)
     path = tmp_path / "broker.journal"
     signer = samples.signer_of(samples.BROKER)
     with JournalWriter.open(path, server=samples.BROKER, signer=signer, durability="relaxed") as writer:
         writer.append(
-            [Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=address, raw=raw, expires_us=samples.T0 + 1)]
+            [Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=address, raw=raw, expires_us=expires_us)]
         )
         writer.checkpoint()
-        assert purge_step(writer, now_us=samples.T0 + 2) == 1
+        assert purge_step(writer, now_us=expires_us) == 1
         writer.checkpoint()
     built = build([path], address)
     assert "not kept any more" in built.remarks[0]

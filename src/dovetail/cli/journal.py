@@ -12,6 +12,7 @@ import typer
 if TYPE_CHECKING:
     from dovetail.journal.continuity import Known
     from dovetail.journal.reader import JournalReader
+    from dovetail.model.fabric import Agreement
     from dovetail.model.hop import Hop
     from dovetail.tlog.checkpoint import SignedCheckpoint
     from dovetail.tlog.keys import Signer, Verifier
@@ -31,6 +32,10 @@ SeenByWitness = Annotated[
     typer.Option(
         "--seen", help="Checkpoints that a witness stores (`receipt cosign --seen`).", metavar="DIR", show_default=False
     ),
+]
+SwarmFile = Annotated[
+    Path | None,
+    typer.Option("--swarm", help="The agreement of the journal's swarm (TOML).", metavar="FILE", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
@@ -143,11 +148,13 @@ def verify(
         ),
     ] = None,
     seen: SeenByWitness = None,
+    swarm: SwarmFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute every hash and signature; exit 3 and name the first bad row if anything is wrong."""
     from dovetail.cli.output import print_json, print_text, say
     from dovetail.cli.progress import Bar
+    from dovetail.journal.reader import read_identity
     from dovetail.journal.verify import verify_journal
 
     trusted = _load_trust(trust)
@@ -156,7 +163,10 @@ def verify(
     for path in _find(paths):
         with Bar(f"verify {path.name}", "hops") as bar:
             known = _known_elsewhere(path, lake, seen)
-            verdict = verify_journal(path, trusted=trusted, since=kept, known=known, progress=bar.update)
+            agreement = None if swarm is None else _load_agreement(swarm, read_identity(path).server)
+            verdict = verify_journal(
+                path, trusted=trusted, since=kept, known=known, agreement=agreement, progress=bar.update
+            )
         is_intact &= verdict.is_intact
         unsigned = verdict.hops - verdict.committed
         if as_json:
@@ -307,10 +317,12 @@ def purge(
             help="Purge only messages that are sealed in this lake.", metavar="DIR|s3://...", show_default=False
         ),
     ] = None,
+    swarm: SwarmFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete the bytes of expired messages; addresses, hops and proofs stay. The server must not be running."""
     from dovetail.cli.output import print_record
+    from dovetail.fabrics import fabric_of
     from dovetail.journal.purge import purge_step
     from dovetail.journal.writer import JournalWriter
     from dovetail.lake.location import open_store
@@ -323,13 +335,16 @@ def purge(
     if until_us > now:
         raise UsageError(f"--before {before} lies in the future: only expired messages are purged")
     signer = _load_signer(needed_key(signing_key, key))
+    agreement = _load_agreement(swarm, signer.name)
+    if agreement is None and fabric_of(signer.name).default_agreement is not None:
+        raise UsageError("--swarm is needed: the agreement says when messages of a swarm expire")
     sealed = None
     if lake is not None:
         sealed = read_head(open_store(lake), signer.name).end
     purged = 0
     with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
         writer.checkpoint()
-        while step := purge_step(writer, now_us=until_us, below_seq=sealed):
+        while step := purge_step(writer, now_us=until_us, below_seq=sealed, agreement=agreement):
             purged += step
         writer.checkpoint()
         hops = writer.size
@@ -436,6 +451,23 @@ def _known_to_witness(seen: Path | None, verifier: Verifier) -> list[Known]:
     from dovetail.receipt.witness_memory import known_to_witness
 
     return [] if seen is None else known_to_witness(seen, verifier)
+
+
+def _load_agreement(path: Path | None, server: str) -> Agreement | None:
+    """The agreement of the community of a server, from a file."""
+    from dovetail.fabrics import fabric_of
+    from dovetail.model.errors import UsageError
+
+    if path is None:
+        return None
+    fabric = fabric_of(server)
+    try:
+        agreement = fabric.parse_agreements(path.read_bytes()).get(fabric.community(server))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--swarm {path}: {error}") from None
+    if agreement is None:
+        raise UsageError(f"--swarm {path}: it is not the agreement of {fabric.community(server)}")
+    return agreement
 
 
 def _load_trust(path: Path | None) -> list[Verifier]:

@@ -1,34 +1,41 @@
 """Purging: the bytes of expired messages go; addresses, hops, digests and proofs stay.
 
 Only bytes below the last checkpoint are purged, so that what is deleted stays committed to; and, where a lake is kept,
-only bytes that have been sealed into it. Nothing unexpired is ever purged.
+only bytes that have been sealed into it. Nothing unexpired is ever purged: the bytes themselves are asked, not the
+expiry that is stored beside them.
 """
 
 from __future__ import annotations
 
+from dovetail.journal.expiry import Lifetimes
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.fabric import Agreement
 
 MESSAGES_A_STEP = 1000
 
 
-def purge_step(writer: JournalWriter, *, now_us: int, below_seq: int | None = None) -> int:
+def purge_step(
+    writer: JournalWriter, *, now_us: int, below_seq: int | None = None, agreement: Agreement | None = None
+) -> int:
     """Purge at most `MESSAGES_A_STEP` messages that expired by `now_us`; returns how many. Call it until it returns 0.
 
-    `below_seq` limits it to messages whose bytes lie on an earlier hop, for example the end of what is sealed.
+    `below_seq` limits it to messages whose bytes lie on an earlier hop, for example the end of what is sealed. Where it
+    takes an agreement to know when messages expire, nothing is purged without it.
     """
     writer.index()
     latest = writer.reader.latest_checkpoint()
     limit = latest.size if latest is not None else 0
     if below_seq is not None:
         limit = min(limit, below_seq)
+    lifetimes = Lifetimes(writer.reader, agreement)
     chosen: list[MessageRow] = []
     for (first_id,) in writer.reader.all(
         "SELECT first_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (now_us,)
     ):
         block = next(writer.reader.message_blocks(first_id))
-        rows = (block.row(message_id, with_raw=False) for message_id in range(block.first_id, block.end))
-        chosen += [row for row in rows if _is_due(row, now_us, limit)]
+        rows = (block.row(message_id, with_raw=True) for message_id in range(block.first_id, block.end))
+        chosen += [row for row in rows if _is_due(row, now_us, limit) and lifetimes.has_ended(row, now_us)]
         if len(chosen) >= MESSAGES_A_STEP:
             break
     writer.purge_bodies(chosen[:MESSAGES_A_STEP], now_us)

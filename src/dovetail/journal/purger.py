@@ -15,24 +15,36 @@ from dovetail.journal.journal import Journal
 from dovetail.journal.purge import purge_step
 from dovetail.journal.writer import JournalWriter
 from dovetail.model.errors import DovetailError, JournalError
+from dovetail.model.fabric import Agreement
 
 log = logging.getLogger("dovetail.purge")
 
 
 def start_purging(
-    journal: Journal, sealed_end: Callable[[], int], *, interval_s: float, now_us: Callable[[], int]
+    journal: Journal,
+    sealed_end: Callable[[], int],
+    *,
+    interval_s: float,
+    now_us: Callable[[], int],
+    agreement: Agreement | None = None,
 ) -> None:
     """Purge what is expired and lies before `sealed_end()`, every `interval_s`, until the journal is closed."""
     name = f"purge {journal.path.name}"
-    arguments = (journal, sealed_end, interval_s, now_us)
+    arguments = (journal, sealed_end, interval_s, now_us, agreement)
     threading.Thread(target=_purge_loop, args=arguments, name=name, daemon=True).start()
 
 
-def _purge_loop(journal: Journal, sealed_end: Callable[[], int], interval_s: float, now_us: Callable[[], int]) -> None:
+def _purge_loop(
+    journal: Journal,
+    sealed_end: Callable[[], int],
+    interval_s: float,
+    now_us: Callable[[], int],
+    agreement: Agreement | None,
+) -> None:
     while True:
         time.sleep(interval_s)
         try:
-            purged = purge_expired(journal, sealed_end(), now_us())
+            purged = purge_expired(journal, sealed_end(), now_us(), agreement)
         except (DovetailError, OSError) as error:
             log.warning("%s was not purged: %s", journal.path, error)
             if isinstance(error, JournalError) and not error.retriable:
@@ -42,14 +54,14 @@ def _purge_loop(journal: Journal, sealed_end: Callable[[], int], interval_s: flo
                 log.info("purged the bytes of %d expired messages from %s", purged, journal.path)
 
 
-def purge_expired(journal: Journal, sealed_end: int, now_us: int) -> int:
+def purge_expired(journal: Journal, sealed_end: int, now_us: int, agreement: Agreement | None = None) -> int:
     """Delete bytes that expired by `now_us` and are on hops before `sealed_end`; returns of how many messages."""
     total = 0
     step = 0
 
     def purge(writer: JournalWriter) -> None:
         nonlocal step
-        step = purge_step(writer, now_us=now_us, below_seq=sealed_end)
+        step = purge_step(writer, now_us=now_us, below_seq=sealed_end, agreement=agreement)
 
     while True:
         journal.call(purge)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dovetail.journal.continuity import Known, root_at
 from dovetail.journal.durable_file import sync_directory
+from dovetail.journal.expiry import Lifetimes
 from dovetail.journal.high_water import Mark, mark_path, read_mark
 from dovetail.journal.hop_source import CommittedHop, HopSource
 from dovetail.journal.reader import JournalReader
@@ -172,6 +173,7 @@ class _Rebuilding:
 
     def _append(self, writer: JournalWriter, step: tuple[list[CommittedHop], dict[Address, bytes]]) -> None:
         hops, bodies = step
+        lifetimes = Lifetimes(writer.reader)
         observations = []
         for committed in hops:
             hop, raw = committed.hop, bodies.get(committed.hop.message)
@@ -180,7 +182,9 @@ class _Rebuilding:
                 self._without_bytes[hop.message] = None
             if hop.stage is Stage.PURGED:
                 self._without_bytes.pop(hop.message, None)
-            observations.append(_observation(committed, raw if has_bytes else None))
+            kept = raw if has_bytes else None
+            expires_us = lifetimes.end_us(kept, hop.size, hop.stage)
+            observations.append(_observation(committed, kept, expires_us))
         writer.append(observations)
 
     def _finish(self, writer: JournalWriter, recovery: Recovery, *, is_complete: bool) -> None:
@@ -235,7 +239,7 @@ def _steps(source: HopSource, first: int, end: int) -> Iterator[tuple[list[Commi
         yield list(source.hops_between(start, stop)), dict(source.bodies_between(start, stop))
 
 
-def _observation(committed: CommittedHop, raw: bytes | None) -> Observation:
+def _observation(committed: CommittedHop, raw: bytes | None, expires_us: int | None) -> Observation:
     """The observation that gives this very hop again."""
     hop = committed.hop
     return Observation(
@@ -246,6 +250,7 @@ def _observation(committed: CommittedHop, raw: bytes | None) -> Observation:
         reason=hop.reason,
         raw=raw,
         size=None if raw is not None and hop.size == len(raw) else hop.size,
+        expires_us=expires_us,
         digest=None if raw is not None or committed.digest == NO_DIGEST else committed.digest,
     )
 

@@ -18,11 +18,13 @@ from dovetail.fabrics import name_of
 from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
 from dovetail.journal.continuity import Known, find_breaks
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
+from dovetail.journal.expiry import Lifetimes
 from dovetail.journal.layout import unpack_names
 from dovetail.journal.messages import MessageBlock, MessageRow
 from dovetail.journal.reader import Commit, JournalReader
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.model.errors import CheckpointError, JournalDamaged, JournalError
+from dovetail.model.fabric import Agreement
 from dovetail.model.hop import Stage
 from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier
@@ -84,17 +86,19 @@ def verify_journal(
     trusted: Iterable[Verifier] = (),
     since: SignedCheckpoint | None = None,
     known: Iterable[Known] = (),
+    agreement: Agreement | None = None,
     progress: Progress = no_progress,
 ) -> Verdict:
     """Recompute everything in the journal at `path`; JournalError only where it cannot be opened at all.
 
     With `trusted` keys the journal's own key must be among them. With `since` its tree must begin with that checkpoint,
     and with `known` with what others know of it; that it is not behind its high-water mark is checked anyway.
+    Where it takes an agreement to know when messages expire, that is checked only with it.
     """
     with JournalReader.open(path) as reader:
         verdict = Verdict(reader.identity.server)
         try:
-            _Verification(reader, verdict, list(trusted), since, list(known), progress).run()
+            _Verification(reader, verdict, list(trusted), since, list(known), agreement, progress).run()
         except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
             # a damaged file may hold anything anywhere
             verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
@@ -111,6 +115,7 @@ class _Verification:
         trusted: list[Verifier],
         since: SignedCheckpoint | None,
         known: list[Known],
+        agreement: Agreement | None,
         progress: Progress,
     ) -> None:
         self._reader = reader
@@ -118,6 +123,7 @@ class _Verification:
         self._trusted = trusted
         self._since = since
         self._known = known
+        self._lifetimes = Lifetimes(reader, agreement)
         self._progress = progress
         self._tree = JournalTree(reader)
         self._growing = GrowingTree()
@@ -133,6 +139,8 @@ class _Verification:
         self._last_id = 0
         self._purged = _Marks(reader.message_count)
         self._with_body = _Marks(reader.message_count)
+        self._made_here = _Marks(reader.message_count)
+        self._taken = _Marks(reader.message_count)
         self._names = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM names")[0])
 
     def run(self) -> None:
@@ -202,6 +210,10 @@ class _Verification:
         for run in commit.runs:
             if messages[run.message_id].body_seq == seq:
                 self._with_body.add(run.message_id)
+                if run.stage == Stage.CREATED.code:
+                    self._made_here.add(run.message_id)
+                elif run.stage == Stage.ACCEPTED.code:
+                    self._taken.add(run.message_id)
             if run.stage == Stage.PURGED.code:
                 self._purged.add(run.message_id)
             names = unpack_names(run.counterparts)
@@ -327,12 +339,26 @@ class _Verification:
             return
         if message.raw is not None and hashlib.sha256(message.raw).digest() != message.digest_on(message.body_seq):
             self._find(message.body_seq, f"the bytes of message {message.address.hex()} were changed")
+        self._check_lifetime(message)
         if message.raw is None and message.digest is not None and message.id not in self._purged:
             self._find(
                 message.body_seq, f"the bytes of message {message.address.hex()} are missing and were not purged"
             )
         if message.raw is not None and message.id in self._purged:
             self._find(message.body_seq, f"the bytes of message {message.address.hex()} are there, though purged")
+
+    def _check_lifetime(self, message: MessageRow) -> None:
+        """The expiry that is stored is the one that the bytes state. Bytes with none are kept, which harms nobody."""
+        if message.expires_us is None or message.raw is None or not self._lifetimes.are_known:
+            return
+        is_own = message.id in self._made_here
+        stage = Stage.CREATED if is_own else Stage.ACCEPTED if message.id in self._taken else Stage.REJECTED
+        end_us = self._lifetimes.end_us(message.raw, message.size, stage)
+        # earlier versions stored one for a broker's own messages of version 2, which state none; purging ignores it
+        if end_us != message.expires_us and not (is_own and end_us is None):
+            self._find(
+                message.body_seq, f"message {message.address.hex()} is stored with another expiry than it states"
+            )
 
     def _check_index(self, message: MessageRow) -> None:
         self._run_addresses.append(message.address)

@@ -96,7 +96,7 @@ class Replies:
         )
         payload = encode_frame(envelope, _encoder.encode(TtlExpired(expired.id)))
         frame = decode_frame(payload)  # it waits, and its reader may come back in version 2
-        message = self._create(payload, envelope.id, TTL_EXPIRED, frame, expires_us, now)
+        message = self._create(payload, envelope.id, TTL_EXPIRED, frame, expires_us, now, expires_us)
         if session is None:
             self._delivery.hold(message, expired.sender, now)
         else:
@@ -139,21 +139,29 @@ class Replies:
         data = None if content is None else _encoder.encode(content)
         answered = UNSET if in_reply_to is None else in_reply_to
         target = session.address_for_replies
+        purged_us = None  # bytes are purged when they say so themselves; those of version 2 do not
         if session.version == 1:
-            expires = time_text(now + self._ttl_us)
+            purged_us = now + self._ttl_us
+            expires = time_text(purged_us)
             envelope = Envelope(message_id, message_type, expires, [target], BROKER_URI, in_reply_to=answered)
             payload = encode_frame(envelope, data)
         else:
             raw = UNSET if data is None else msgspec.Raw(data)
             payload = encode_message(MessageV2(message_id, message_type, target, BROKER_URI, answered, raw))
-        message = self._create(payload, message_id, message_type, None, None, now)
+        message = self._create(payload, message_id, message_type, None, None, now, purged_us)
         self._delivery.deliver_own(message, session, now)
 
     def _create(
-        self, payload: bytes, message_id: str, message_type: str, origin: Frame | None, expires_us: int | None, now: int
+        self,
+        payload: bytes,
+        message_id: str,
+        message_type: str,
+        origin: Frame | None,
+        expires_us: int | None,
+        now: int,
+        purged_us: int | None,
     ) -> Message:
         address = address_of(payload)
         kept = payload if self._keeps_body(message_type) else None
-        purged_us = now + self._ttl_us if expires_us is None else expires_us
         self._outbound.observe(Stage.CREATED, address, (), now, raw=kept, size=len(payload), expires_us=purged_us)
         return Message(address, message_id, message_type, BROKER_URI, now, expires_us, origin, payload)

@@ -171,7 +171,13 @@ class SwarmNode:
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
         if self._purge_interval_s:
-            start_purging(self.journal, lambda: self.journal.size, interval_s=self._purge_interval_s, now_us=now_us)
+            start_purging(
+                self.journal,
+                lambda: self.journal.size,
+                interval_s=self._purge_interval_s,
+                now_us=now_us,
+                agreement=self.peer.swarm.agreement,
+            )
         self._block = asyncio.current_task()
         return self
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dovetail.model.errors import ConfigError, JournalLocked, KeyFileError, ResourceBusy, UsageError
+from dovetail.model.fabric import Agreement
 from dovetail.site.config import parse_listen
 from dovetail.site.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection
 from dovetail.site.preflight import check_journal
@@ -138,7 +139,7 @@ async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> N
         threads=table.threads,
         purge_interval_s=0,
     )
-    _tend(site, node.journal)
+    _tend(site, node.journal, table.agreement)
     control = ControlServer(node, directory / CONTROL_FILE)
     metrics = MetricsServer(peer_registry(node), lambda: node.health)
     async with node:
@@ -161,7 +162,7 @@ def _stop_event() -> asyncio.Event:
     return stopped
 
 
-def _tend(site: Site, journal: Journal) -> None:
+def _tend(site: Site, journal: Journal, agreement: Agreement | None = None) -> None:
     from dovetail.journal.purger import start_purging
     from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import read_head
@@ -170,7 +171,9 @@ def _tend(site: Site, journal: Journal) -> None:
     interval_s = site.config.journal.purge_interval_s
     if interval_s:
         lake, server = open_store(site.config.lake.directory), journal.identity.server
-        start_purging(journal, lambda: read_head(lake, server).end, interval_s=interval_s, now_us=now_us)
+        start_purging(
+            journal, lambda: read_head(lake, server).end, interval_s=interval_s, now_us=now_us, agreement=agreement
+        )
 
 
 @contextlib.contextmanager

@@ -108,8 +108,7 @@ class SwarmFabric(Fabric):
             agreed = msgspec.toml.decode(document, type=SwarmSettings)
         except msgspec.DecodeError as error:
             raise ValueError(str(error)) from None
-        agreement = Agreement(epoch_ms=agreed.epoch_ms, work_target=agreed.rules.pow_target)
-        return {agreed.name: agreement, agreed.swarm_address.hex(): agreement}
+        return {agreed.name: agreed.agreement, agreed.swarm_address.hex(): agreed.agreement}
 
 
 FABRIC: Final = SwarmFabric()

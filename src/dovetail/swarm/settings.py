@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.model.errors import ConfigError
+from dovetail.model.fabric import Agreement
 from dovetail.swarm.content import MAX_TTL_EPOCHS, ContentRules
 from dovetail.swarm.packet import swarm_key
 
@@ -59,6 +60,11 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         if self.epoch_ms >= SAFE_EPOCH_MS:
             return []
         return [f"an epoch of {self.epoch_ms} ms, expected at least {SAFE_EPOCH_MS}: messages may expire on their way"]
+
+    @property
+    def agreement(self) -> Agreement:
+        """What decides what the bytes of its messages mean."""
+        return Agreement(epoch_ms=self.epoch_ms, work_target=self.rules.pow_target)
 
     @property
     def rules(self) -> ContentRules:
