@@ -39,6 +39,11 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
         """The fabric, as its place in the lake says."""
         return self.path.partition("/")[0].removeprefix("fabric=")
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it could be read, and all of its rows are of the server that announces it: others are not taken."""
+        return self.part is not None and self.part.servers == [self.server]
+
     def is_proven(self, announced: SealedFile, server: str) -> bool:
         """Whether its rows are exactly those that the file's announced subtree commits to."""
         part = self.part

@@ -4,22 +4,25 @@ Spark has walked the files (`walk`), each once; here the subtree roots of the fi
 journal and compared with every signed checkpoint. That is one hash per file, so it is done anew in every run, and a
 manifest that comes late takes its place as if it had been there from the start.
 
-A checkpoint that holds proves every hop before it, whatever is wrong with the words of a manifest. Without pinned keys
-a manifest vouches for its own key: then a proof says that the lake is consistent, not who wrote it.
+A checkpoint that holds proves every hop before it, whatever is wrong with the words of a manifest. A server is
+`proven` only if every leaf of what it announces folds to a signed root; no other finding stands in for that. Without
+pinned keys a server's first manifest vouches for its key, and no later one may bring another: then a proof says that
+the lake is consistent, not who wrote it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.audit.ingest_log import FileFact, ManifestFact
 from dovetail.fabrics import name_of
+from dovetail.lake.layout import parse_data_key, server_slug
 from dovetail.lake.manifest import Manifest, SealedFile
 from dovetail.model.errors import CheckpointError
 from dovetail.tlog.checkpoint import parse_checkpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
-from dovetail.tlog.tree import Frontier, verify_consistency
+from dovetail.tlog.tree import Frontier, aligned_ranges, verify_consistency
 
 MAX_DETAIL_CHARS = 400
 
@@ -49,6 +52,7 @@ class Verdict:
     checkpoints: int = 0
     proven_checkpoints: int = 0
     key_source: str = "lake"
+    announced_hops: int = 0
     breaks: list[Break] = field(default_factory=list)
 
     @property
@@ -56,7 +60,8 @@ class Verdict:
         """`broken` beats `incomplete` beats `proven`."""
         if any(item.check not in _INCOMPLETE | _HARMLESS for item in self.breaks):
             return "broken"
-        return "incomplete" if any(item.check in _INCOMPLETE for item in self.breaks) else "proven"
+        is_whole = 0 < self.proven_hops == self.announced_hops
+        return "proven" if is_whole and not any(item.check in _INCOMPLETE for item in self.breaks) else "incomplete"
 
     def add(self, check: str, detail: str, *, file: str | None = None, seq: int | None = None) -> None:
         """Note one break."""
@@ -97,8 +102,12 @@ def judge_servers(
     changed: Sequence[tuple[ManifestFact, str]] = (),
     unannounced: Sequence[str] = (),
     missing: Iterable[str] = (),
+    altered: Iterable[tuple[str, str]] = (),
 ) -> list[Verdict]:
-    """One verdict per server, and one under no name for what belongs to none."""
+    """One verdict per server, and one under no name for what belongs to none.
+
+    `altered` are files that were read before and are other ones now, with what happened.
+    """
     pinned: dict[str, list[Verifier]] = {}
     for verifier in trusted:
         pinned.setdefault(verifier.name, []).append(verifier)
@@ -107,19 +116,28 @@ def judge_servers(
     stray = Verdict("", None)
     by_server: dict[str, list[tuple[ManifestFact, Manifest]]] = {}
     for fact in manifests:
-        if fact.manifest is None:
-            stray.add("integrity.bad_manifest", fact.error or "cannot be read", file=fact.path)
-        else:
+        if fact.manifest is not None:
             by_server.setdefault(fact.manifest.server, []).append((fact, fact.manifest))
     verdicts = [
         _judge(server, own, read, gone, pinned.get(server, []), bool(trusted)) for server, own in by_server.items()
     ]
     by_name = {verdict.server: verdict for verdict in verdicts}
+    by_directory = {server_slug(server): verdict for server, verdict in by_name.items()}
+    for fact in manifests:
+        if fact.manifest is None:
+            # a server whose manifests cannot be read is still one: it is listed by the name of its directory
+            directory = fact.path.split("/")[1]
+            if directory not in by_directory:
+                by_directory[directory] = Verdict(directory, None)
+                verdicts.append(by_directory[directory])
+            by_directory[directory].add("integrity.bad_manifest", fact.error or "cannot be read", file=fact.path)
     for fact, what in changed:
         owner = by_name.get(fact.manifest.server if fact.manifest else "", stray)
         owner.add("integrity.manifest_changed", f"the manifest {what}", file=fact.path)
     for path in unannounced:
         stray.add("integrity.unannounced_file", "no manifest announces this file; it was set aside", file=path)
+    for verdict, path, what in ((by_directory.get(slug_of(path), stray), path, what) for path, what in altered):
+        verdict.add("integrity.file_altered", what, file=path)
     if stray.breaks:
         verdicts.append(stray)
     return sorted(verdicts, key=lambda verdict: verdict.server)
@@ -137,6 +155,64 @@ def proven_paths(manifests: Sequence[ManifestFact], files: Sequence[FileFact]) -
     }
 
 
+def committed_paths(manifests: Sequence[ManifestFact], trusted: Sequence[Verifier] = ()) -> set[str]:
+    """Files that a server's own signed tree commits to: only their rows are taken, whatever else is announced.
+
+    A manifest's files must lead to the root that the server's key has signed. Where hops before it are in no manifest,
+    those count that make up whole peaks of the signed tree.
+    """
+    by_server: dict[str, list[Manifest]] = {}
+    for fact in manifests:
+        if fact.manifest is not None:
+            by_server.setdefault(fact.manifest.server, []).append(fact.manifest)
+    committed: set[str] = set()
+    for server, own in by_server.items():
+        own.sort(key=lambda manifest: (manifest.first_seq, manifest.end))
+        keys = [verifier for verifier in trusted if verifier.name == server] if trusted else _first_key(own[0])
+        tree = Frontier()
+        for manifest in own:
+            if not _is_signed(manifest, keys):
+                continue
+            committed.update(_under_signed_root(manifest, tree))
+            if manifest.end > tree.size:
+                tree = manifest.tree()  # its root is the signed one
+    return committed
+
+
+def _first_key(manifest: Manifest) -> list[Verifier]:
+    try:
+        return [parse_verifier(manifest.key)]
+    except CheckpointError:
+        return []
+
+
+def _is_signed(manifest: Manifest, keys: Sequence[Verifier]) -> bool:
+    try:
+        verify_checkpoint(manifest.checkpoint, keys)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _under_signed_root(manifest: Manifest, before: Frontier) -> Iterator[str]:
+    """The files of a signed manifest that fold, behind the tree before it, to its root; else those of whole peaks."""
+    if before.size == manifest.first_seq:
+        tree = before.copy()
+        for file in manifest.files:
+            tree.append(bytes.fromhex(file.root), file.level)
+        if tree.root() == manifest.signed_checkpoint().root:
+            yield from (file.path for file in manifest.files)
+            return
+    known = {file.first_seq: file for file in manifest.files}
+    for (first, level), peak in zip(aligned_ranges(0, manifest.end), manifest.tree().peaks(), strict=True):
+        tree, inside = Frontier(), []
+        while tree.size < 1 << level and (found := known.get(first + tree.size)) is not None and found.level <= level:
+            tree.append(bytes.fromhex(found.root), found.level)
+            inside.append(found.path)
+        if tree.size == 1 << level and tree.root() == peak:
+            yield from inside
+
+
 def _judge(
     server: str,
     manifests: list[tuple[ManifestFact, Manifest]],
@@ -148,6 +224,7 @@ def _judge(
     manifests = sorted(manifests, key=lambda pair: (pair[1].first_seq, pair[1].end, pair[0].path))
     verdict = Verdict(server, _fabric(server), checkpoints=sum(1 + len(manifest.earlier) for _, manifest in manifests))
     verdict.key_source = "pinned" if pinned else "lake"
+    verdict.announced_hops = max(manifest.end for _, manifest in manifests)
     tree: Frontier | None = Frontier()
     position, previous_key, is_unbroken = 0, manifests[0][1].key, True
     last_at_us: int | None = None
@@ -293,7 +370,7 @@ def _judge_file(
             seq=file.first_seq,
         )
     is_proven = fact.is_proven(file, manifest.server)
-    if not is_proven and not any(item.file == file.path for item in verdict.breaks):
+    if not is_proven and not any(item.file == file.path and item.check not in _HARMLESS for item in verdict.breaks):
         verdict.add(
             "integrity.subtree_mismatch",
             f"hops {file.first_seq} to {file.end - 1} do not lead to the announced root",
@@ -327,6 +404,12 @@ def _note_order(verdict: Verdict, file: SealedFile, fact: FileFact) -> None:
         file=file.path,
         seq=first,
     )
+
+
+def slug_of(path: str) -> str:
+    """The server that a file's key names."""
+    name = parse_data_key(path)
+    return "" if name is None else name.slug
 
 
 def _fabric(server: str) -> str | None:

@@ -37,11 +37,12 @@ def leaf_hash() -> Column:
 def with_leaves(rows: DataFrame) -> DataFrame:
     """Rows of the lake with `kept_digest` (of the bytes), `leaf_hash` and `leaf_valid`.
 
-    A row is invalid where its leaf is not the one that was sealed, or its digest not that of its bytes.
+    A row is invalid where its leaf is not the one that was sealed, or its digest not that of its bytes. A row that
+    lacks what its leaf is made of has none, and is invalid whatever its column `leaf` says.
     """
     digested = rows.withColumn("kept_digest", sha256(F.col("raw")))
     hashed = digested.withColumn("leaf_hash", leaf_hash())
-    is_valid = F.col("leaf").eqNullSafe(F.substring("leaf_hash", 1, 8)) & (
+    is_valid = F.coalesce(F.col("leaf") == F.substring("leaf_hash", 1, 8), F.lit(False)) & (
         F.col("raw").isNull() | F.col("kept_digest").eqNullSafe(F.col("digest"))
     )
     return hashed.select(*rows.columns, "kept_digest", "leaf_hash", is_valid.alias("leaf_valid"))

@@ -25,6 +25,8 @@ WALK_COLUMNS = ("file", "server", "seq", "at_us", "leaf_hash", "leaf_valid")
 PART_SCHEMA = StructType([StructField("file", StringType()), StructField("part", BinaryType())])
 """`part` is a `Part` in MessagePack: its shape is ours alone and never queried."""
 
+_NO_LEAF = bytes(32)
+"""Of a row that lacks what its leaf is made of; nothing hashes to it."""
 _PART_ARROW = pa.schema([("file", pa.string()), ("part", pa.binary())])
 
 
@@ -105,7 +107,7 @@ def _runs_of_file(batch: pa.RecordBatch) -> Iterator[tuple[str, _Rows]]:
             _Rows(
                 part.column("seq").fill_null(-1).to_numpy(zero_copy_only=False),
                 part.column("at_us").fill_null(0).to_numpy(zero_copy_only=False),
-                [leaf or b"" for leaf in part.column("leaf_hash").to_pylist()],
+                [leaf or _NO_LEAF for leaf in part.column("leaf_hash").to_pylist()],
                 part.column("leaf_valid").fill_null(False).to_numpy(zero_copy_only=False),
                 part.column("server").fill_null("").unique().to_pylist(),
             ),

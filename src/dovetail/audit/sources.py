@@ -1,13 +1,14 @@
 """Reading the lake: which files count, whether they are whole, and their rows with the explicit schema.
 
-A file counts when a manifest announces it. Its SHA-256 is computed by Spark's workers, in parallel. A file whose bytes
-are not the announced ones is still read if it can be, because its rows tell what was altered; one that cannot be read,
-or is not there, is a fact about its server and stops nothing.
+A file counts when a manifest announces it and the server's signed tree commits to it. It is looked at before its rows
+are read (`lake.inspect`), where there are many by Spark's workers. A file whose bytes are not the announced ones is
+still read if it can be, because its rows tell what was altered; one that cannot be read, or is not there, is a fact
+about its server and stops nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +20,7 @@ from dovetail.audit import schemas
 from dovetail.audit.ingest_log import FileFact, ManifestFact
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.merkle_scan import PART_SCHEMA, WALK_COLUMNS, Part, decode_part, merge_parts, walk_files
+from dovetail.lake.inspect import Inspected, inspect_file
 from dovetail.lake.manifest import SealedFile
 from dovetail.lake.rows import LAKE_SCHEMA
 from dovetail.lake.store import Store
@@ -27,6 +29,9 @@ from dovetail.model.errors import JournalDamaged
 
 _PATH_PARTS = 3
 """fabric=F/date=D/FILE"""
+
+FEW_FILES = 8
+_INSPECTED = "path string, sha256 string, error string"
 
 
 def announced_files(manifests: Iterable[ManifestFact]) -> list[tuple[str, SealedFile]]:
@@ -39,17 +44,31 @@ def announced_files(manifests: Iterable[ManifestFact]) -> list[tuple[str, Sealed
     return list(files.values())
 
 
-def hash_files(spark: SparkSession, lake: Store, paths: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of each file, hex, computed by Spark."""
-    if not paths:
-        return {}
-    rows = (
-        spark.read.format("binaryFile")
-        .load([lake.url(path) for path in paths])
-        .select(_relative(F.col("path")).alias("file"), F.sha2("content", 256).alias("sha256"))
-        .collect()
-    )
-    return {row["file"]: row["sha256"] for row in rows}
+def inspect_files(spark: SparkSession, lake: Store, files: Sequence[SealedFile]) -> dict[str, Inspected]:
+    """Look at each file before its rows are read: few in this process, many by Spark's workers."""
+    if len(files) <= FEW_FILES:
+        return {file.path: inspect_file(lake, file) for file in files}
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            looked = [(inspect_file(lake, file), file.path) for file in map(_decode_file, batch["file"].to_pylist())]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([path for _, path in looked], pa.string()),
+                    pa.array([found.sha256 for found, _ in looked], pa.string()),
+                    pa.array([found.error for found, _ in looked], pa.string()),
+                ],
+                names=["path", "sha256", "error"],
+            )
+
+    rows = [(msgspec.json.encode(file).decode(),) for file in files]
+    parts = min(len(files), 4 * spark.sparkContext.defaultParallelism)
+    told = spark.createDataFrame(rows, "file string").repartition(parts).mapInArrow(look, _INSPECTED).collect()
+    return {row["path"]: Inspected(row["sha256"], row["error"]) for row in told}
+
+
+def _decode_file(text: str) -> SealedFile:
+    return msgspec.json.decode(text, type=SealedFile)
 
 
 def read_rows(spark: SparkSession, lake: Store, paths: Sequence[str]) -> DataFrame:
@@ -89,31 +108,24 @@ def walk_rows(rows: DataFrame) -> dict[str, Part]:
     return {file: merge_parts(found) for file, found in parts.items()}
 
 
-def learn_files(spark: SparkSession, lake: Store, announced: Sequence[tuple[str, SealedFile]]) -> list[FileFact]:
-    """Read every announced file once and tell what is in it."""
-    errors = {file.path: error for _, file in announced if (error := why_missing(lake, file.path)) is not None}
-    digests = hash_files(spark, lake, [file.path for _, file in announced if file.path not in errors])
-    for _, file in announced:
-        if file.path not in errors and digests.get(file.path) != file.sha256:
-            error = why_unreadable(lake, file.path)
-            if error is not None:
-                errors[file.path] = error
-    readable = [file.path for _, file in announced if file.path not in errors]
+def learn_files(
+    spark: SparkSession,
+    lake: Store,
+    announced: Sequence[tuple[str, SealedFile]],
+    committed: Collection[str] | None = None,
+) -> list[FileFact]:
+    """Read every announced file once and tell what is in it; those that no signed tree commits to are not read."""
+    ours = [(server, file) for server, file in announced if committed is None or file.path in committed]
+    inspected = inspect_files(spark, lake, [file for _, file in ours])
+    readable = [path for path, found in inspected.items() if found.error is None]
     parts = walk_rows(with_leaves(read_rows_by_file(spark, lake, readable)))
     facts = []
     for server, file in announced:
-        error = errors.get(file.path)
+        found = inspected.get(file.path, Inspected("", "no signed root commits to it"))
         part = parts.get(file.path)
-        if part is None and error is None:
-            error = "it has no rows"
+        error = "it has no rows" if part is None and found.error is None else found.error
         facts.append(
-            FileFact(
-                path=file.path,
-                server=server,
-                is_whole=digests.get(file.path) == file.sha256,
-                error=error,
-                part=part,
-            )
+            FileFact(path=file.path, server=server, is_whole=found.sha256 == file.sha256, error=error, part=part)
         )
     return facts
 
@@ -142,35 +154,6 @@ def retained_urls(lake: Store, announced: Sequence[tuple[str, SealedFile]], fact
     """The fields that compactions retained beside these files and that can be believed."""
     bad = {fact.path for fact in facts if fact.kept_error is not None}
     return [lake.url(file.retained.path) for _, file in announced if file.retained is not None and file.path not in bad]
-
-
-def why_missing(lake: Store, path: str) -> str | None:
-    """Why there is no such file in the lake; None if there is. Spark follows links, so it is not given any."""
-    try:
-        lake.open(path).close()
-    except FileNotFoundError:
-        return "it is not there"
-    except (OSError, JournalDamaged) as error:
-        return f"it cannot be opened: {str(error).splitlines()[0][:160]}"
-    return None
-
-
-def why_unreadable(lake: Store, path: str) -> str | None:
-    """Why the rows of a Parquet file cannot be read with the lake's columns; None if they can."""
-    try:
-        with lake.open(path) as source:
-            file = pq.ParquetFile(source)
-            for field in LAKE_SCHEMA:
-                index = file.schema_arrow.get_field_index(field.name)
-                if index < 0 and field.nullable:
-                    continue
-                if index < 0 or file.schema_arrow.field(index).type != field.type:
-                    return f"column {field.name} is missing or of another type"
-            for _ in file.iter_batches(batch_size=65_536):
-                pass
-    except (pa.ArrowException, OSError, ValueError) as error:
-        return f"it cannot be read: {str(error).splitlines()[0][:160]}"
-    return None
 
 
 def _relative(path: Column) -> Column:

@@ -9,6 +9,8 @@ before. Which manifests count follows from these lists alone, whatever has been 
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from dovetail.fabrics import check_name
@@ -17,6 +19,7 @@ from dovetail.lake.layout import (
     check_data_key,
     manifest_key,
     manifest_prefix,
+    parse_manifest_key,
     range_manifest_name,
     retained_key,
 )
@@ -28,6 +31,8 @@ MANIFEST_FORMAT = 3
 SEALED_FORMAT, COMPACTED_FORMAT = 1, 2
 """The formats without numbers, of a sealing and of a compaction, which are still read."""
 MAX_MANIFEST_BYTES = 64 << 20
+MAX_FILE_BYTES = 4 << 30
+_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class RetainedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,15 +181,26 @@ def _check_identity(key: str, manifest: Manifest) -> None:
         own = manifest_key(manifest.server, manifest.number)
         if any(isinstance(other, int) and other >= manifest.number for other in manifest.replaces):
             raise JournalDamaged(f"{key} replaces manifests that are not older than it")
+    for other in manifest.replaces:
+        if isinstance(other, str) and parse_manifest_key(f"{other}.json") is None:
+            raise JournalDamaged(f"{key} replaces {other[:200]!r}, which is no name of a manifest")
     if key != own:
         raise JournalDamaged(f"{key} is named after other hops or another server than it announces")
 
 
 def _check_file(key: str, manifest: Manifest, file: SealedFile) -> None:
-    """It lies where a sealing of these hops puts it, and so does what is beside it."""
+    """It lies where a sealing of these hops puts it, and so does what is beside it; hashes and sizes are such."""
     try:
         check_data_key(file.path, manifest.server, manifest.fabric, file.first_seq, file.end)
         if file.retained is not None and file.retained.path != retained_key(file.path):
             raise JournalDamaged(f"{file.retained.path[:200]!r} is not what is retained of {file.path}")
     except JournalDamaged as error:
         raise JournalDamaged(f"{key}: {error}") from None
+    sizes, hashes = [file.bytes], [file.root, file.sha256]
+    if file.retained is not None:
+        sizes.append(file.retained.bytes)
+        hashes.append(file.retained.sha256)
+    if not all(_HEX.fullmatch(text) for text in hashes):
+        raise JournalDamaged(f"{key}: a hash of {file.path} does not have 64 hexadecimal digits")
+    if not all(0 < size <= MAX_FILE_BYTES for size in sizes):
+        raise JournalDamaged(f"{key}: {file.path} has {max(sizes)} bytes, expected 1 to {MAX_FILE_BYTES}")

@@ -22,6 +22,7 @@ from dovetail.lake.layout import (
     MAX_NUMBER,
     ManifestName,
     manifest_key,
+    manifest_name,
     manifest_prefix,
     parse_manifest_key,
     server_slug,
@@ -169,8 +170,23 @@ def commit(store: Store, manifest: Manifest, number: int, conflicts: Callable[[M
 
 def manifest_keys(store: Store, server: str | None = None) -> list[str]:
     """All manifests there are, of one server or of all, also those that do not count."""
-    prefix = f"{MANIFESTS}/" if server is None else manifest_prefix(server)
-    return [entry.key for entry in store.list(prefix) if is_manifest_key(entry.key)]
+    keys: list[str] = []
+    for directory in store.directories(f"{MANIFESTS}/") if server is None else [server_slug(server)]:
+        own = [entry.key for entry in store.list(f"{MANIFESTS}/{directory}/") if is_manifest_key(entry.key)]
+        keys += own or _odd_first(store, directory)
+    return keys
+
+
+def _odd_first(store: Store, directory: str) -> list[str]:
+    """The first manifest of a server that has no plain one, if something else is in its place: a link or a pipe."""
+    key = f"{MANIFESTS}/{directory}/{manifest_name(0)}.json"
+    try:
+        store.entry(key)
+    except JournalDamaged:
+        return [key]
+    except FileNotFoundError:
+        pass
+    return []
 
 
 def _next_number(keys: Iterable[str]) -> int:

@@ -21,7 +21,7 @@ from dovetail.audit import schemas
 from dovetail.audit.active_manifests import active_facts, hops_read_again, without
 from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
 from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact
-from dovetail.audit.integrity import proven_paths
+from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.jobs.search import Search, distinct
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.schemas import Table
@@ -98,7 +98,8 @@ class Batch:
         active = [fact for fact in active_facts(everything).manifests if fact.path in own]
         announced = [(server, file) for server, file in announced_files(active) if file.path not in known]
         self.say("integrity: hash files and leaves")
-        files = learn_files(self.spark, self.lake, announced)
+        committed = committed_paths(active_facts(everything).manifests, self.settings.trusted)
+        files = learn_files(self.spark, self.lake, announced, committed)
         files = check_retained(self.lake, announced, files)
         proven = proven_paths(manifests, files)
         again = hops_read_again(before, active)
@@ -118,7 +119,7 @@ class Batch:
         clean: dict[bool, list[str]] = {True: [], False: []}
         dirty: dict[bool, list[str]] = {True: [], False: []}
         for fact in files:
-            if fact.part is not None:
+            if fact.is_own and fact.part is not None:
                 (dirty if fact.part.invalid else clean)[fact.path in proven].append(fact.path)
         rows = self._read(clean[True], is_proven=True)
         if clean[False]:

@@ -1,0 +1,211 @@
+"""Whether a sealed file may be read at all: bounded, one file at a time, before any of its rows is believed.
+
+Everything in the lake is hostile until the signed root proves it, and a server may sign what it likes. So a file is
+first held to the form that sealing writes: a plain file of about the announced size, a footer and pages within bounds,
+exactly the lake's columns, values of the lengths that leaves need, no null where a hop has a value. Only then is it
+given to Spark, or decoded here. What is wrong is said in one line; nothing is raised but for a store that fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dovetail.lake.manifest import MAX_FILE_BYTES, SealedFile
+from dovetail.lake.pages import walk_pages
+from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA
+from dovetail.lake.store import Store
+from dovetail.lake.writer import GROUP_BYTES, GROUP_ROWS
+from dovetail.model.errors import ConnectFailed, JournalDamaged
+
+MAX_FOOTER_BYTES = 16 << 20
+MAX_COLUMN_BYTES = 4 * GROUP_BYTES
+"""Of one column in one row group, decoded: a group ends at GROUP_BYTES, and its last message may be large."""
+
+MAX_TEXT_BYTES = 8192
+"""Of a server's or counterpart's name, a stage or a reason."""
+
+MAX_REASON_CHARS = 200
+_HASH_PART = 1 << 20
+_ADDRESS_BYTES = _DIGEST_BYTES = 32
+_SLACK_BYTES = 16 << 20
+_TAIL_BYTES = 8
+_PHYSICAL = {
+    "server": "BYTE_ARRAY",
+    "seq": "INT64",
+    "at": "INT64",
+    "stage": "BYTE_ARRAY",
+    "message": "BYTE_ARRAY",
+    "counterpart": "BYTE_ARRAY",
+    "reason": "BYTE_ARRAY",
+    "raw": "BYTE_ARRAY",
+    "size": "INT64",
+    "digest": "BYTE_ARRAY",
+    "leaf": "BYTE_ARRAY",
+}
+_LENGTHS = {"message": _ADDRESS_BYTES, "digest": _DIGEST_BYTES, "leaf": CHECK_BYTES}
+_TEXTS = ("server", "stage", "counterpart", "reason")
+_BINARIES = [name for name, kind in _PHYSICAL.items() if kind == "BYTE_ARRAY"]
+
+
+class Inspected(NamedTuple):
+    """The hash of a file, empty where it could not be read to its end, and why its rows cannot be read, if so."""
+
+    sha256: str
+    error: str | None
+
+
+class _Refused(Exception):
+    """The file is not one that sealing writes."""
+
+
+def inspect_file(store: Store, file: SealedFile) -> Inspected:
+    """Look at one announced file. ConnectFailed where the store cannot be asked, which says nothing about the file."""
+    sha256 = ""
+    try:
+        size = store.entry(file.path).size
+        _check_size(size, file)
+        with store.open(file.path) as source:
+            digest = hashlib.sha256()
+            while part := source.read(_HASH_PART):
+                digest.update(part)
+            sha256 = digest.hexdigest()
+            _check_footer(source, size)
+            _check_parquet(source, file)
+    except ConnectFailed:
+        raise
+    except FileNotFoundError:
+        return Inspected(sha256, "it is not there")
+    except _Refused as error:
+        return Inspected(sha256, str(error))
+    except JournalDamaged as error:
+        return Inspected(sha256, f"it cannot be opened: {_line(error)}")
+    except Exception as error:  # whatever a decoder makes of hostile bytes, it is the file's fault
+        return Inspected(sha256, f"it cannot be read: {_line(error)}")
+    return Inspected(sha256, None)
+
+
+def _check_size(size: int, file: SealedFile) -> None:
+    if size > MAX_FILE_BYTES or size > 2 * file.bytes + _SLACK_BYTES:
+        raise _Refused(f"it has {size} bytes, announced are {file.bytes}")
+    if not 0 <= file.first_seq < 1 << 62:
+        raise _Refused(f"hop {file.first_seq} cannot be")
+
+
+def _check_footer(source: pa.NativeFile, size: int) -> None:
+    if size < 2 * _TAIL_BYTES:
+        raise _Refused(f"it has {size} bytes and is not Parquet")
+    source.seek(size - _TAIL_BYTES)
+    tail = source.read(_TAIL_BYTES)
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] != b"PAR1" or length > min(MAX_FOOTER_BYTES, size - 2 * _TAIL_BYTES + 4):
+        raise _Refused(f"its footer is not one of Parquet, or has {length} bytes")
+
+
+def _check_parquet(source: pa.NativeFile, file: SealedFile) -> None:
+    source.seek(0)
+    limits = {"thrift_string_size_limit": MAX_FOOTER_BYTES, "thrift_container_size_limit": 1 << 20}
+    metadata = pq.ParquetFile(source, **limits).metadata
+    parquet = pq.ParquetFile(source, metadata=metadata, read_dictionary=_folded_columns(metadata), **limits)
+    _check_schema(parquet)
+    if metadata.num_rows != file.rows:
+        # a file with more or fewer rows is read, so that it can be said which are missing; but not without bound
+        _check_rows(metadata.num_rows, file)
+    total = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not 0 < group.num_rows <= 2 * GROUP_ROWS or group.num_columns != metadata.num_columns:
+            raise _Refused(f"a row group of it has {group.num_rows} rows")
+        total += group.num_rows
+        for index in range(group.num_columns):
+            _check_column(source, group.column(index), group.num_rows)
+        _check_values(parquet.read_row_group(number, use_threads=False))
+    if total != metadata.num_rows:
+        raise _Refused("its row groups have other rows than its footer says")
+
+
+def _check_rows(rows: int, file: SealedFile) -> None:
+    if rows < 1:
+        raise _Refused("it has no rows")
+    if rows > 2 * file.rows + 1024:
+        raise _Refused(f"it has {rows} rows where {file.rows} were sealed")
+
+
+def _check_schema(parquet: Any) -> None:
+    names = [parquet.metadata.schema.column(index).path for index in range(parquet.metadata.num_columns)]
+    for name in names:
+        if name not in _PHYSICAL or names.count(name) > 1:
+            raise _Refused(f"column {name[:80]!r} is not one of the lake")
+    for field in LAKE_SCHEMA:
+        if field.name not in names:
+            if not field.nullable:
+                raise _Refused(f"column {field.name} is missing or of another type")
+            continue
+        column = parquet.metadata.schema.column(names.index(field.name))
+        read = parquet.schema_arrow.field(field.name).type
+        if pa.types.is_dictionary(read):
+            read = read.value_type
+        is_flat = column.max_repetition_level == 0 and column.max_definition_level <= 1
+        if column.physical_type != _PHYSICAL[field.name] or read != field.type or not is_flat:
+            raise _Refused(f"column {field.name} is missing or of another type")
+
+
+def _check_column(source: pa.NativeFile, column: Any, rows: int) -> None:
+    start = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        start = min(start, column.dictionary_page_offset)
+    length = column.total_compressed_size
+    if start < 4 or not 0 < length <= MAX_COLUMN_BYTES or column.num_values != rows:
+        raise _Refused(f"column {column.path_in_schema} has a place or size that cannot be")
+    source.seek(start)
+    chunk = source.read(length)
+    walk_pages(chunk, rows, MAX_COLUMN_BYTES)
+
+
+def _folded_columns(metadata: Any) -> list[str]:
+    """What is read as a dictionary: all but the bytes of messages, unless they might unfold to more than they take."""
+    columns = [
+        metadata.row_group(number).column(index)
+        for number in range(metadata.num_row_groups)
+        for index in range(metadata.num_columns)
+    ]
+    is_raw_folded = any(column.path_in_schema == "raw" and column.has_dictionary_page for column in columns)
+    return [name for name in _BINARIES if name != "raw" or is_raw_folded]
+
+
+def _check_values(rows: pa.Table) -> None:
+    for name in rows.column_names:
+        column = rows.column(name)
+        if not LAKE_SCHEMA.field(name).nullable and column.null_count:
+            raise _Refused(f"{column.null_count} rows have no {name}")
+        if pa.types.is_dictionary(column.type):
+            _check_lengths(name, column)
+
+
+def _check_lengths(name: str, column: pa.ChunkedArray) -> None:
+    """Lengths of values, and of all rows together once the dictionary is unfolded, from the dictionary alone."""
+    unfolded = 0
+    for chunk in column.chunks:
+        lengths = pc.fill_null(pc.binary_length(chunk.dictionary), 0).to_numpy(zero_copy_only=False)
+        if not len(lengths):
+            continue
+        if name in _LENGTHS and (lengths != _LENGTHS[name]).any():
+            raise _Refused(f"a {name} of it has another length than {_LENGTHS[name]} bytes")
+        if name in _TEXTS and lengths.max() > MAX_TEXT_BYTES:
+            raise _Refused(f"a {name} of it has {lengths.max()} bytes, expected at most {MAX_TEXT_BYTES}")
+        codes = pc.drop_null(chunk.indices).to_numpy(zero_copy_only=False)
+        unfolded += int(np.take(lengths, codes).astype(np.int64).sum())
+        if unfolded > MAX_COLUMN_BYTES:
+            raise _Refused(f"column {name} unfolds to over {MAX_COLUMN_BYTES} bytes")
+        if name in _TEXTS:
+            chunk.dictionary.to_pylist()  # UnicodeDecodeError where it is no text
+
+
+def _line(error: Exception) -> str:
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    return text[:MAX_REASON_CHARS]

@@ -1,0 +1,521 @@
+"""A generator of hostile lakes: beside honest servers one that harms its own part in every way it can think of.
+
+The culprit has its own key and may sign what it likes, so most of its files are announced and signed as if they were
+good. Each case is a function of a lake in a directory; `combined` puts several culprits into one lake.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from audit.audit_worlds import BROKER, NODE_A, T0_US, append_and_seal, quiet_pcp, signer_of
+from dovetail.lake.layout import data_key, manifest_key, manifest_prefix, parse_data_key, server_slug
+from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, encode_manifest
+from dovetail.lake.rows import LAKE_SCHEMA
+from dovetail.lake.snapshot import snapshot
+from dovetail.lake.store import LocalStore
+from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
+from dovetail.tlog.keys import Signer
+from dovetail.tlog.tree import Frontier
+
+CULPRIT = "pcp://culprit.example/server"
+HONEST = (BROKER, "pcp://second.example/server")
+DATE = "2026-11-15"
+Harm = Callable[["Culprit"], None]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What a case may do: its server's name in this lake, and the lake's directory."""
+
+    lake: Path
+    server: str = CULPRIT
+    sealed: Path | None = None
+
+    @property
+    def manifest(self) -> Manifest:
+        return snapshot(LocalStore(self.lake), self.server).check().manifests()[0]
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.lake / manifest_key(self.server, 0)
+
+    @property
+    def file(self) -> Path:
+        return self.lake / self.manifest.files[0].path
+
+    def rows(self) -> pa.Table:
+        return pq.read_table(self.file, partitioning=None)
+
+    def announce(self, data: bytes, rows: int, **changes: object) -> SealedFile:
+        """Put these bytes in the place of its first file, and sign a manifest that announces them."""
+        old = self.manifest.files[0]
+        root = hashlib.sha256(data).digest()
+        digest = hashlib.sha256(data).hexdigest()
+        key = data_key(self.server, "pcp", parse_data_key(old.path).date, 0, rows, digest[:8])
+        self.file.unlink()
+        path = self.lake / key
+        path.write_bytes(data)
+        fields = {
+            **msgspec.structs.asdict(old),
+            "path": key,
+            "rows": rows,
+            "bytes": len(data),
+            "sha256": digest,
+            "root": root.hex(),
+        }
+        file = SealedFile(**(fields | changes))
+        self.sign([file])
+        return file
+
+    def sign(self, files: list[SealedFile], **changes: object) -> None:
+        """A manifest over these files alone, signed by the culprit's key."""
+        signer = signer_of(self.server)
+        tree = Frontier()
+        for file in files:
+            tree.append(bytes.fromhex(file.root), file.rows.bit_length() - 1)
+        made = Manifest(
+            format=MANIFEST_FORMAT,
+            server=self.server,
+            fabric="pcp",
+            key=signer.verifier.text(),
+            checkpoint=sign_checkpoint(Checkpoint(self.server, tree.size, tree.root()), signer).note,
+            frontier=[peak.hex() for peak in tree.peaks()],
+            files=files,
+            number=0,
+        )
+        for path in (self.lake / manifest_prefix(self.server)).iterdir():
+            path.unlink()
+        self.manifest_path.write_bytes(encode_manifest(msgspec.structs.replace(made, **changes)))
+
+    def announce_table(self, table: pa.Table, **options: object) -> SealedFile:
+        path = self.lake.parent / "hostile.parquet"
+        pq.write_table(table, path, **({"compression": "zstd"} | options))
+        return self.announce(path.read_bytes(), table.num_rows)
+
+    def edit(self, change: Callable[[dict], None]) -> None:
+        """Change the words of its manifest, without signing it again."""
+        record = json.loads(self.manifest_path.read_text())
+        change(record)
+        self.manifest_path.write_text(json.dumps(record))
+
+
+def write_honest(root: Path, servers: tuple[str, ...] = HONEST) -> Path:
+    """A lake of honest servers."""
+    lake = root / "lake"
+    for number, server in enumerate(servers):
+        append_and_seal(root, lake, server, quiet_pcp(8, T0_US, 1 + 100 * number))
+    return lake
+
+
+def add_culprit(root: Path, lake: Path, server: str = CULPRIT) -> Culprit:
+    """One more server, honest so far, with sixteen hops in one file."""
+    append_and_seal(root, lake, server, quiet_pcp(8, T0_US, 5000))
+    return Culprit(lake, server)
+
+
+def remove_culprit(culprit: Culprit) -> None:
+    """Everything that bears its name."""
+    slug = server_slug(culprit.server)
+    for path in sorted(culprit.lake.rglob("*"), reverse=True):
+        if slug in str(path.relative_to(culprit.lake)):
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+CASES: dict[str, Harm] = {}
+
+
+def case(name: str) -> Callable[[Harm], Harm]:
+    def add(harm: Harm) -> Harm:
+        assert name not in CASES
+        CASES[name] = harm
+        return harm
+
+    return add
+
+
+# types
+
+_TYPES = {
+    "int32": pa.int32(),
+    "double": pa.float64(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "list": pa.list_(pa.int64()),
+    "struct": pa.struct([("a", pa.int64())]),
+    "time": pa.timestamp("ns"),
+    "flag": pa.bool_(),
+}
+
+
+def _retype(name: str, kind: pa.DataType) -> Harm:
+    def harm(culprit: Culprit) -> None:
+        table = culprit.rows()
+        index = table.schema.get_field_index(name)
+        column = pa.nulls(table.num_rows, kind)
+        if pa.types.is_primitive(kind) and not pa.types.is_timestamp(kind):
+            column = (
+                pa.array([1] * table.num_rows).cast(kind) if kind != pa.bool_() else pa.array([True] * table.num_rows)
+            )
+        elif kind in (pa.string(), pa.binary()):
+            column = pa.array(["x"] * table.num_rows).cast(kind)
+        culprit.announce_table(table.set_column(index, name, column))
+
+    return harm
+
+
+for _field in LAKE_SCHEMA:
+    for _name, _kind in _TYPES.items():
+        if _kind != _field.type:
+            CASES[f"type-{_field.name}-{_name}"] = _retype(_field.name, _kind)
+    if not _field.nullable:
+        CASES[f"no-column-{_field.name}"] = lambda culprit, name=_field.name: culprit.announce_table(
+            culprit.rows().drop_columns([name])
+        )
+
+
+@case("a-column-twice")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    culprit.announce_table(table.append_column("SERVER", table["server"]))
+
+
+@case("a-column-more")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    culprit.announce_table(table.append_column("extra\nline", table["server"]))
+
+
+# nulls, foreign and far-away values
+
+
+def _replace(name: str, value: object, *, first_only: bool = True, kind: pa.DataType | None = None) -> Harm:
+    def harm(culprit: Culprit) -> None:
+        table = culprit.rows()
+        field = LAKE_SCHEMA.field(name)
+        column = table[name].to_pylist()
+        column = [value, *column[1:]] if first_only else [value] * len(column)
+        made = pa.array(column, kind or field.type)
+        culprit.announce_table(table.set_column(table.schema.get_field_index(name), pa.field(name, made.type), made))
+
+    return harm
+
+
+for _field in LAKE_SCHEMA:
+    if not _field.nullable:
+        CASES[f"null-{_field.name}"] = _replace(_field.name, None)
+        CASES[f"all-null-{_field.name}"] = _replace(_field.name, None, first_only=False)
+_FAR = dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
+_LONG_AGO = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+for _name, _column, _value in (
+    ("rows-of-another", "server", BROKER),
+    ("rows-of-nobody", "server", ""),
+    ("server-with-newline", "server", f"{CULPRIT}\nproven"),
+    ("server-of-a-megabyte", "server", "x" * 1_000_000),
+    ("stage-unknown", "stage", "believed"),
+    ("stage-with-newline", "stage", "accepted\n"),
+    ("reason-unknown", "reason", "because"),
+    ("counterpart-with-newline", "counterpart", "a\n\x1b[31mproven\0"),
+    ("counterpart-of-a-megabyte", "counterpart", "y" * 1_000_000),
+    ("seq-far", "seq", 2**63 - 1),
+    ("seq-negative", "seq", -5),
+    ("size-far", "size", 2**63 - 1),
+    ("size-negative", "size", -1),
+    ("message-short", "message", b"short"),
+    ("message-long", "message", b"m" * 100_000),
+    ("message-empty", "message", b""),
+    ("digest-short", "digest", b"d"),
+    ("leaf-empty", "leaf", b""),
+    ("leaf-long", "leaf", b"l" * 5000),
+    ("leaf-of-another-hop", "leaf", b"12345678"),
+    ("raw-other", "raw", b"other bytes"),
+    ("time-far", "at", _FAR),
+    ("time-long-ago", "at", _LONG_AGO),
+):
+    CASES[_name] = _replace(_column, _value)
+    if _name in ("rows-of-another", "time-far", "time-long-ago", "seq-far"):
+        CASES[f"all-{_name}"] = _replace(_column, _value, first_only=False)
+
+
+@case("text-that-is-no-text")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    bad = pa.array([b"\xff\xfe"] * table.num_rows).view(pa.string())
+    culprit.announce_table(table.set_column(table.schema.get_field_index("counterpart"), "counterpart", bad))
+
+
+@case("forged-row-with-its-own-leaf")
+def _(culprit: Culprit) -> None:
+    from dovetail.lake.rows import hash_rows
+
+    table = culprit.rows()
+    names = ["pcp://forged/agent", *table["counterpart"].to_pylist()[1:]]
+    table = table.set_column(table.schema.get_field_index("counterpart"), "counterpart", pa.array(names))
+    leaves = pa.array([leaf[:8] for leaf in hash_rows("x", table)], pa.binary())
+    forged = table.set_column(table.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), leaves)
+    pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)  # without any key: the manifest stays as it is
+
+
+@case("forged-rows-that-run-back-in-time")
+def _(culprit: Culprit) -> None:
+    """All hops rewritten with matching leaves, one of them back in time, so that a harmless finding is there too."""
+    from dovetail.lake.rows import hash_rows
+
+    table = culprit.rows()
+    times = [
+        value - dt.timedelta(seconds=1) if index == 5 else value for index, value in enumerate(table["at"].to_pylist())
+    ]
+    table = table.set_column(
+        table.schema.get_field_index("at"), LAKE_SCHEMA.field("at"), pa.array(times, LAKE_SCHEMA.field("at").type)
+    )
+    leaves = pa.array([leaf[:8] for leaf in hash_rows("x", table)], pa.binary())
+    forged = table.set_column(table.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), leaves)
+    pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)
+
+
+# bytes: footers, pages, sizes
+
+
+def _bytes(change: Callable[[bytes], bytes], *, is_signed: bool = True) -> Harm:
+    def harm(culprit: Culprit) -> None:
+        data = change(culprit.file.read_bytes())
+        if is_signed:
+            culprit.announce(data, 16)
+        else:
+            culprit.file.write_bytes(data)
+
+    return harm
+
+
+def _flip(start: Callable[[bytes], int], end: Callable[[bytes], int], seed: int) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        rng = random.Random(seed)
+        made = bytearray(data)
+        for _ in range(1 + seed % 4):
+            position = rng.randrange(start(data), end(data))
+            made[position] ^= 1 << rng.randrange(8)
+        return bytes(made)
+
+    return change
+
+
+def _footer(data: bytes) -> int:
+    return len(data) - 8 - struct.unpack("<I", data[-8:-4])[0]
+
+
+for _seed in range(60):
+    CASES[f"footer-flip-{_seed}"] = _bytes(_flip(_footer, len, _seed))
+    CASES[f"page-flip-{_seed}"] = _bytes(_flip(lambda data: 4, _footer, _seed))
+for _share in (0, 1, 4, 8, 50, 90, 99):
+    CASES[f"cut-to-{_share}-percent"] = _bytes(lambda data, share=_share: data[: len(data) * share // 100])
+    CASES[f"cut-afterwards-to-{_share}-percent"] = _bytes(
+        lambda data, share=_share: data[: len(data) * share // 100], is_signed=False
+    )
+for _name, _change in {
+    "footer-length-far": lambda data: data[:-8] + struct.pack("<I", 2**32 - 1) + b"PAR1",
+    "footer-length-zero": lambda data: data[:-8] + struct.pack("<I", 0) + b"PAR1",
+    "footer-of-another-kind": lambda data: data[:-4] + b"PARE",
+    "zeros": lambda data: bytes(len(data)),
+    "noise": lambda data: random.Random(1).randbytes(len(data)),
+    "text": lambda data: b"this is not Parquet at all\n" * 40,
+    "a-json-object": lambda data: b"{}",
+    "one-byte": lambda data: b"P",
+    "bytes-behind-it": lambda data: data + b"more",
+    "twice": lambda data: data + data,
+}.items():
+    CASES[_name] = _bytes(_change)
+
+
+@case("decompression-bomb")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    huge = pa.array([bytes(300 << 20), *[None] * (table.num_rows - 1)], pa.binary())
+    bomb = table.set_column(table.schema.get_field_index("raw"), "raw", huge)
+    culprit.announce_table(bomb, use_dictionary=False, write_statistics=False)
+
+
+@case("dictionary-bomb")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    rows = 1 << 14
+    wide = pa.concat_tables([table] * (rows // table.num_rows))
+    large = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([bytes(900_000)], pa.binary()))
+    bomb = wide.set_column(wide.schema.get_field_index("raw"), "raw", large)
+    culprit.announce_table(bomb, use_dictionary=["raw"], dictionary_pagesize_limit=4 << 20, store_schema=False)
+
+
+@case("many-row-groups")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    culprit.announce_table(pa.concat_tables([table] * 128), row_group_size=1)
+
+
+@case("no-rows")
+def _(culprit: Culprit) -> None:
+    path = culprit.lake.parent / "hostile.parquet"
+    pq.write_table(LAKE_SCHEMA.empty_table(), path)
+    culprit.announce(path.read_bytes(), 16)
+
+
+@case("sparse")
+def _(culprit: Culprit) -> None:
+    with culprit.file.open("r+b") as file:
+        file.truncate(1 << 40)
+
+
+# what is in the place of a file or manifest
+
+
+def _in_place(of: str, make: Callable[[Path, Culprit], object]) -> Harm:
+    def harm(culprit: Culprit) -> None:
+        path = culprit.file if of == "file" else culprit.manifest_path
+        path.unlink()
+        make(path, culprit)
+
+    return harm
+
+
+def _honest_file(culprit: Culprit) -> Path:
+    store = LocalStore(culprit.lake)
+    return culprit.lake / snapshot(store, BROKER).manifests()[0].files[0].path
+
+
+def _bind(path: Path, culprit: Culprit) -> None:
+    directory = Path.cwd()
+    os.chdir(path.parent)  # a socket's name may not be long
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind("s")
+        Path("s").rename(path.name)
+    finally:
+        os.chdir(directory)
+
+
+for _of in ("file", "manifest"):
+    for _name, _make in {
+        "fifo": lambda path, culprit: os.mkfifo(path),
+        "directory": lambda path, culprit: path.mkdir(),
+        "socket": _bind,
+        "link-to-nothing": lambda path, culprit: path.symlink_to("/nowhere/at/all"),
+        "link-to-device": lambda path, culprit: path.symlink_to("/dev/zero"),
+        "link-to-another": lambda path, culprit: path.symlink_to(_honest_file(culprit)),
+        "copy-of-another": lambda path, culprit: path.write_bytes(_honest_file(culprit).read_bytes()),
+        "nothing": lambda path, culprit: None,
+        "empty": lambda path, culprit: path.write_bytes(b""),
+    }.items():
+        if (_of, _name) != ("manifest", "nothing"):
+            CASES[f"{_of}-{_name}"] = _in_place(_of, _make)
+
+
+# manifests
+
+
+def _edit(change: Callable[[dict], object]) -> Harm:
+    return lambda culprit: culprit.edit(lambda record: change(record))
+
+
+def _of_file(**changes: object) -> Harm:
+    return _edit(lambda record: record["files"][0].update(changes))
+
+
+for _name, _harm in {
+    "another-server": _edit(lambda record: record.update(server=BROKER)),
+    "server-with-newline": _edit(lambda record: record.update(server="pcp://a\nb/server")),
+    "another-fabric": _edit(lambda record: record.update(fabric="won")),
+    "no-fabric": _edit(lambda record: record.update(fabric="nothing")),
+    "another-key": _edit(lambda record: record.update(key=signer_of(BROKER).verifier.text())),
+    "no-key": _edit(lambda record: record.update(key="")),
+    "key-with-newline": _edit(lambda record: record.update(key=record["key"] + "\nx")),
+    "no-checkpoint": _edit(lambda record: record.update(checkpoint="")),
+    "checkpoint-cut": _edit(lambda record: record.update(checkpoint=record["checkpoint"][:-20])),
+    "signature-changed": _edit(
+        lambda record: record.update(checkpoint=record["checkpoint"][:-12] + "A" * 8 + record["checkpoint"][-4:])
+    ),
+    "no-files": _edit(lambda record: record.update(files=[])),
+    "file-twice": _edit(lambda record: record["files"].append(record["files"][0])),
+    "number-far": _edit(lambda record: record.update(number=2**62)),
+    "number-negative": _edit(lambda record: record.update(number=-1)),
+    "number-no-number": _edit(lambda record: record.update(number="0")),
+    "number-beyond-64-bits": _edit(lambda record: record.update(number=10**40)),
+    "replaces-itself": _edit(lambda record: record.update(replaces=[0])),
+    "replaces-much": _edit(lambda record: record.update(replaces=list(range(100_000)))),
+    "replaces-text": _edit(lambda record: record.update(replaces=["../../x"])),
+    "unknown-field": _edit(lambda record: record.update(proven=True)),
+    "format-9": _edit(lambda record: record.update(format=9)),
+    "frontier-short": _edit(lambda record: record.update(frontier=[])),
+    "frontier-no-hex": _edit(lambda record: record.update(frontier=["zz"] * len(record["frontier"]))),
+    "file-rows-far": _of_file(rows=2**62),
+    "file-rows-negative": _of_file(rows=-16),
+    "file-rows-zero": _of_file(rows=0),
+    "file-first-far": _of_file(first_seq=2**62),
+    "file-bytes-far": _of_file(bytes=2**62),
+    "file-root-of-another": _of_file(root="00" * 32),
+    "file-root-no-hex": _of_file(root="root"),
+    "file-sha-of-another": _of_file(sha256="00" * 32),
+    "path-absolute": _of_file(path="/etc/passwd"),
+    "path-above": _of_file(path="../../etc/passwd"),
+    "path-of-another": lambda culprit: culprit.edit(
+        lambda record: record["files"][0].update(path=str(_honest_file(culprit).relative_to(culprit.lake)))
+    ),
+    "path-with-newline": _of_file(path="fabric=pcp/date=2026-11-15/a\nb.parquet"),
+    "path-long": _of_file(path="x" * 100_000),
+    "path-empty": _of_file(path=""),
+}.items():
+    CASES[f"manifest-{_name}"] = _harm
+for _name, _data in {
+    "no-json": b"not JSON",
+    "deep": b"[" * 200_000,
+    "nulls": b"\0" * 1000,
+    "huge-number": b'{"format": ' + b"9" * 100_000 + b"}",
+    "other-encoding": "{}".encode("utf-16"),
+    "list": b"[]",
+}.items():
+    CASES[f"manifest-{_name}"] = lambda culprit, data=_data: culprit.manifest_path.write_bytes(data)
+for _share in (10, 50, 99):
+    CASES[f"manifest-cut-to-{_share}-percent"] = lambda culprit, share=_share: culprit.manifest_path.write_bytes(
+        culprit.manifest_path.read_bytes()[: culprit.manifest_path.stat().st_size * share // 100]
+    )
+
+
+@case("manifest-sparse")
+def _(culprit: Culprit) -> None:
+    with culprit.manifest_path.open("r+b") as file:
+        file.truncate(1 << 36)
+
+
+@case("manifest-under-odd-names")
+def _(culprit: Culprit) -> None:
+    for name in ("0.json", "9" * 19 + ".json", "1\n2.json", "00.g1.json", "-1.json", "0000000000000000001.json"):
+        (culprit.manifest_path.parent / name).write_bytes(b"{}")
+
+
+@case("rewritten-with-another-key")
+def _(culprit: Culprit) -> None:
+    """The whole of its part anew, signed by a key that somebody else made; the first manifest keeps the old one."""
+    other = Signer(culprit.server, signer_of(NODE_A).private_key)
+    manifest = culprit.manifest
+    forged = culprit.announce(culprit.file.read_bytes(), 16)
+    tree = Frontier()
+    tree.append(bytes.fromhex(forged.root), 4)
+    note = sign_checkpoint(Checkpoint(culprit.server, 16, tree.root()), other).note
+    record = json.loads(culprit.manifest_path.read_text())
+    record |= {"checkpoint": note, "frontier": [forged.root], "key": manifest.key}
+    culprit.manifest_path.write_text(json.dumps(record))
+
+
+def cases() -> Iterator[str]:
+    """The names of all cases."""
+    return iter(CASES)

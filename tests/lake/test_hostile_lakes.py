@@ -1,0 +1,144 @@
+"""Hostile lakes without Spark: every file is looked at within bounds, every culprit named, nobody else concerned."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dovetail.audit.ingest_log import BatchFacts, FileFact, learn_manifest
+from dovetail.audit.integrity import Verdict, committed_paths, judge_servers
+from dovetail.audit.merkle_scan import Part, decode_part, merge_parts, walk_files
+from dovetail.lake.inspect import inspect_file
+from dovetail.lake.layout import server_slug
+from dovetail.lake.manifest import SealedFile
+from dovetail.lake.rows import CHECK_BYTES, hash_rows
+from dovetail.lake.snapshot import manifest_keys, snapshot
+from dovetail.lake.store import LocalStore
+from dovetail.model.errors import DovetailError
+from lake.hostile_lakes import CASES, CULPRIT, HONEST, Culprit, add_culprit, remove_culprit, write_honest
+
+pytestmark = pytest.mark.exhaustive
+
+HARMLESS = {"manifest-file-sha-of-another", "manifest-under-odd-names"}
+"""The hops are still those that were signed: what is wrong is named, and does not take the proof away."""
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory) -> Path:
+    return write_honest(tmp_path_factory.mktemp("honest"))
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("template")
+    lake = write_honest(root)
+    add_culprit(root, lake)
+    return lake
+
+
+def walk_here(store: LocalStore, file: SealedFile) -> Part | None:
+    """What Spark's walk gives, in this process; a row whose leaf cannot be computed has none."""
+    with store.open(file.path) as source:
+        table = pq.ParquetFile(source).read()
+    leaves, valid = [], []
+    for index in range(table.num_rows):
+        row = table.slice(index, 1)
+        try:
+            (leaf,) = hash_rows(file.path, row)
+        except (DovetailError, struct.error, OverflowError, TypeError, ValueError):
+            leaf = None
+        leaves.append(leaf)
+        valid.append(leaf is not None and row["leaf"][0].as_py() == leaf[:CHECK_BYTES])
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "file": [file.path] * table.num_rows,
+            "server": table["server"].combine_chunks().cast(pa.string()),
+            "seq": table["seq"].combine_chunks(),
+            "at_us": table["at"].combine_chunks().cast(pa.int64()),
+            "leaf_hash": pa.array(leaves, pa.binary()),
+            "leaf_valid": pa.array(np.array(valid, dtype=bool)),
+        }
+    )
+    parts = [decode_part(part["part"][0].as_py()) for part in walk_files([batch])]
+    return merge_parts(parts) if parts else None
+
+
+def learn_here(lake: Path) -> BatchFacts:
+    """What an audit learns of a lake, file by file."""
+    store = LocalStore(lake)
+    manifests = [learn_manifest(store, key) for key in manifest_keys(store)]
+    committed = committed_paths(manifests)
+    files = []
+    for manifest in (fact.manifest for fact in manifests if fact.manifest is not None):
+        for file in manifest.files:
+            found = inspect_file(store, file) if file.path in committed else None
+            part = walk_here(store, file) if found is not None and found.error is None else None
+            error = "not committed to" if found is None else found.error
+            sha256 = "" if found is None else found.sha256
+            files.append(
+                FileFact(path=file.path, server=manifest.server, is_whole=sha256 == file.sha256, error=error, part=part)
+            )
+    return BatchFacts(manifests=manifests, files=files)
+
+
+def judge_here(lake: Path) -> dict[str, Verdict]:
+    facts = learn_here(lake)
+    return {verdict.server: verdict for verdict in judge_servers(facts.manifests, facts.files)}
+
+
+@pytest.fixture(scope="module")
+def expected(honest) -> dict[str, tuple]:
+    return {server: verdict.row() for server, verdict in judge_here(honest).items()}
+
+
+def test_there_are_hundreds_of_cases():
+    assert len(CASES) >= 300
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_one_bad_server_concerns_nobody_else(name, template, expected, tmp_path):
+    lake = tmp_path / "lake"
+    shutil.copytree(template, lake)
+    culprit = Culprit(lake)
+    CASES[name](culprit)
+    verdicts = judge_here(lake)
+    assert {server: verdicts[server].row() for server in HONEST} == expected
+    guilty = verdicts.get(CULPRIT) or verdicts[server_slug(CULPRIT)]
+    assert guilty.breaks, "the culprit is named"
+    assert all("\n" not in (item.file or "") for item in guilty.breaks)
+    if name not in HARMLESS:
+        assert guilty.verdict != "proven"
+    assert set(snapshot(LocalStore(lake)).servers) >= set(HONEST), "the others can still be read"
+    remove_culprit(culprit)
+    assert {server: verdict.row() for server, verdict in judge_here(lake).items()} == expected
+
+
+def test_several_at_once(tmp_path, expected):
+    """Each case is one server among the others, in one lake."""
+    lake = write_honest(tmp_path)
+    names = sorted(CASES)[::9]
+    for number, name in enumerate(names):
+        server = f"pcp://culprit-{number}.example/server"
+        CASES[name](add_culprit(tmp_path, lake, server))
+    verdicts = judge_here(lake)
+    assert {server: verdicts[server].row() for server in HONEST} == expected
+    assert len(verdicts) == len(HONEST) + len(names), "no server vanishes from the count"
+    for number, name in enumerate(names):
+        server = f"pcp://culprit-{number}.example/server"
+        guilty = verdicts.get(server) or verdicts[server_slug(server)]
+        assert guilty.breaks, name
+        assert name in HARMLESS or guilty.verdict != "proven", name
+
+
+def test_an_honest_file_is_read(honest):
+    store = LocalStore(honest)
+    for manifest in snapshot(store).manifests():
+        for file in manifest.files:
+            found = inspect_file(store, file)
+            assert (found.sha256, found.error) == (file.sha256, None)
