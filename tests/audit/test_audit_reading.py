@@ -110,9 +110,7 @@ def test_each_finding_is_told_once_and_again_when_it_comes_back(tmp_path):
     told = []
     alerts = Alerts(tmp_path, told.append)
     broken = finding("integrity.altered_row")
-    write_table(
-        tmp_path, "findings", [broken, finding("delivery.rejected", "note"), finding("delivery.expired", "warning")]
-    )
+    write_table(tmp_path, "findings", [broken, finding("delivery.rejected", "note")])
     assert (alerts.update(), alerts.update()) == (1, 0)
     write_table(tmp_path, "findings", [broken, finding("fork.shared_id", message=b"x")])
     assert Alerts(tmp_path, told.append).update() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -11,7 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dovetail.audit.ingest_log import BatchFacts, FileFact, learn_manifest
+from audit.audit_worlds import SECOND, T0_US, append_and_seal, quiet_pcp
+from dovetail.audit.ingest_log import (
+    BatchFacts,
+    FileFact,
+    altered_files,
+    learn_manifest,
+    newest_us,
+    present_files,
+)
 from dovetail.audit.integrity import Verdict, committed_paths, judge_servers
 from dovetail.audit.merkle_scan import Part, decode_part, merge_parts, walk_files
 from dovetail.lake.inspect import inspect_file
@@ -82,7 +91,15 @@ def learn_here(lake: Path) -> BatchFacts:
             error = "not committed to" if found is None else found.error
             sha256 = "" if found is None else found.sha256
             files.append(
-                FileFact(path=file.path, server=manifest.server, is_whole=sha256 == file.sha256, error=error, part=part)
+                FileFact(
+                    path=file.path,
+                    server=manifest.server,
+                    is_whole=sha256 == file.sha256,
+                    error=error,
+                    part=part,
+                    sha256=sha256,
+                    tag="" if found is None else found.tag,
+                )
             )
     return BatchFacts(manifests=manifests, files=files)
 
@@ -134,6 +151,37 @@ def test_several_at_once(tmp_path, expected):
         guilty = verdicts.get(server) or verdicts[server_slug(server)]
         assert guilty.breaks, name
         assert name in HARMLESS or guilty.verdict != "proven", name
+
+
+def test_a_clock_that_is_ahead_moves_nobody_elses_time(tmp_path):
+    lake = write_honest(tmp_path)
+    honest = learn_here(lake).files
+    now_us = T0_US + 3600 * SECOND
+    expected = newest_us(honest, now_us)
+    append_and_seal(tmp_path, lake, CULPRIT, quiet_pcp(1, T0_US + 10**16, 900))
+    facts = learn_here(lake)
+    assert newest_us(facts.files, now_us) == expected == max(fact.part.last_at_us for fact in honest)
+    verdicts = {found.server: found for found in judge_servers(facts.manifests, facts.files, now_us=now_us)}
+    assert "integrity.time_ahead" in {item.check for item in verdicts[CULPRIT].breaks}
+    assert all(verdicts[server].breaks == [] for server in HONEST)
+
+
+def test_what_was_audited_is_still_checked(tmp_path):
+    lake = write_honest(tmp_path)
+    store = LocalStore(lake)
+    facts = learn_here(lake)
+    assert altered_files(store, present_files(store), facts.files) == []
+    victim = lake / facts.files[0].path
+    times = victim.stat()
+    data = victim.read_bytes()
+    victim.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(victim, ns=(times.st_atime_ns, times.st_mtime_ns))
+    altered = altered_files(store, present_files(store), facts.files)
+    assert altered == [(facts.files[0].path, "it has other bytes than when it was read")]
+    verdicts = {found.server: found for found in judge_servers(facts.manifests, facts.files, altered=altered)}
+    assert verdicts[facts.files[0].server].verdict == "broken"
+    victim.write_bytes(data)
+    assert altered_files(store, present_files(store), facts.files) == [], "the same bytes again are no finding"
 
 
 def test_an_honest_file_is_read(honest):

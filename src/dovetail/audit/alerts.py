@@ -1,7 +1,8 @@
 """Alerts of the following audit: findings that were not there before.
 
-Which findings are new is decided by comparing the table of findings with what was told before, which is kept beside the
-tables: a restart tells nothing twice.
+Which findings are new is decided by comparing the table of findings with what was told before, of which a hash each is
+kept beside the tables: a restart tells nothing twice, however many there are. What comes back after it was gone is told
+again.
 
 The tables speak about the newest hop of the lake. A chain that nobody answers may have the newest hop there is, and no
 trigger of the stream comes while nothing is sealed; so chains that wait are remembered after every run, a few of all
@@ -12,24 +13,26 @@ restart reads the same chains from the same table, and the finding that the tabl
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import pyarrow.compute as pc
 
 from dovetail.audit.reading import Row, scan
 from dovetail.journal.durable_file import replace_file
 
-TOLD = "_state/alerts.json"
+TOLD = "_state/alerts.told"
 RUN = "_state/run.json"
-MAX_TOLD = 100_000
+MAX_TOLD = 10_000_000
+"""Findings that are remembered, 16 bytes each; while there are more, no further ones are told."""
 MAX_WAITING_CHAINS = 1_000_000
 INCOMPLETE = "chain.incomplete"
 _WAITING = ("awaiting_sender", "awaiting_recipient")
-_TELLING = ("integrity.", "gap.", "fork.", "chain.", "delivery.lost", "message.bad", "quarantine.unreadable")
+_TELLING = ("integrity.", "gap.", "fork.", "chain.", "delivery.", "message.bad", "quarantine.unreadable")
+_HASH_BYTES = 16
 
 
 @dataclass(slots=True)
@@ -45,18 +48,28 @@ class Alerts:
     def update(self, now: dt.datetime | None = None) -> int:
         """Tell what is new since the last time; returns how many there were."""
         path = self.out / TOLD
-        told: set[str] = set(msgspec.json.decode(path.read_bytes(), type=list[str])) if path.is_file() else set()
-        present = {}
+        data = path.read_bytes() if path.is_file() else b""
+        told = {data[start : start + _HASH_BYTES] for start in range(0, len(data), _HASH_BYTES)}
+        present: set[bytes] = set()
+        new: dict[str, Row] = {}
+
+        def note(finding: Row) -> None:
+            key = _key(finding)
+            digest = hashlib.sha256(key.encode()).digest()[:_HASH_BYTES]
+            if digest not in present and len(present) < MAX_TOLD:
+                present.add(digest)
+                if digest not in told:
+                    new[key] = finding
+
         for finding in scan(self.out, "findings"):
             if finding["severity"] != "note" and finding["check"].startswith(_TELLING):
-                present[_key(finding)] = finding
+                note(finding)
         for finding in self._overdue(now) if now is not None else ():
-            present.setdefault(_key(finding), finding)
-        new = [finding for key, finding in sorted(present.items()) if key not in told]
-        for finding in new:
+            note(finding)
+        for _, finding in sorted(new.items()):
             self.tell(finding)
-        if present.keys() != told:
-            replace_file(path, msgspec.json.encode(sorted(present)[:MAX_TOLD]))
+        if present != told:
+            replace_file(path, b"".join(sorted(present)))
         return len(new)
 
     def _overdue(self, now: dt.datetime) -> list[Row]:

@@ -78,6 +78,8 @@ _COMMON = (
     _integrity(
         "unannounced_file", "warning", "A file that no manifest announces; it is set aside. A sealing may be under way."
     ),
+    _integrity("file_altered", "error", "A file has other bytes than when the audit first read it."),
+    _integrity("time_ahead", "warning", "A server's hops are ahead of the auditor's clock; they do not move `as_of`."),
     _integrity("file_rewritten", "warning", "A file has other bytes than announced, but the very same hops."),
     _integrity("time_backwards", "warning", "A server's clock went backwards from one hop to the next."),
     Check(

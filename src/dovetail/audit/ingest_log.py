@@ -9,9 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from dovetail.audit.merkle_scan import Part
-from dovetail.lake.manifest import MAX_MANIFEST_BYTES, Manifest, SealedFile, parse_manifest
-from dovetail.lake.store import Store
+from dovetail.lake.manifest import MAX_FILE_BYTES, MAX_MANIFEST_BYTES, Manifest, SealedFile, parse_manifest
+from dovetail.lake.store import Entry, Store
+from dovetail.lake.writer import sha256_of
 from dovetail.model.errors import JournalDamaged
+
+MAX_AHEAD_US = 300_000_000
+"""How far a server's clock may be ahead of the auditor's before that is a finding."""
 
 
 class ManifestFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +37,9 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None = None
     kept_error: str | None = None
     """What is wrong with what a compaction kept beside it."""
+    sha256: str = ""
+    tag: str = ""
+    """Of the bytes that were read, and of the object that had them: see `lake.store.Entry`."""
 
     @property
     def fabric(self) -> str:
@@ -102,17 +109,39 @@ def changed_manifests(lake: Store, known: Iterable[ManifestFact]) -> list[tuple[
     return changed
 
 
-def present_files(lake: Store) -> dict[str, float]:
-    """The Parquet files that are in the lake, whoever announces them, with the time of their last change."""
-    return {entry.key: entry.modified_s for entry in lake.list("fabric=") if entry.key.endswith(".parquet")}
+def present_files(lake: Store) -> dict[str, Entry]:
+    """The Parquet files that are in the lake, whoever announces them, as a listing shows them."""
+    return {entry.key: entry for entry in lake.list("fabric=") if entry.key.endswith(".parquet")}
 
 
-def unannounced_files(present: Mapping[str, float], manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:
+def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[FileFact]) -> list[tuple[str, str]]:
+    """Files that have other bytes than when they were read. Only those are read whose tag is another one."""
+    latest = {fact.path: fact for fact in files if fact.part is not None and fact.sha256}
+    altered = []
+    for path, fact in latest.items():
+        entry = present.get(path)
+        if entry is not None and entry.tag != fact.tag:
+            try:
+                is_same = entry.size <= MAX_FILE_BYTES and sha256_of(lake, path) == fact.sha256
+            except (OSError, JournalDamaged):
+                is_same = False
+            if not is_same:
+                altered.append((path, "it has other bytes than when it was read"))
+    return altered
+
+
+def newest_us(files: Iterable[FileFact], now_us: int) -> int:
+    """The time of the newest hop; a server whose clock is ahead of ours does not move it beyond what ours can be."""
+    times = (fact.part.last_at_us for fact in files if fact.is_own and fact.part is not None)
+    return max((time_us for time_us in times if time_us <= now_us + MAX_AHEAD_US), default=0)
+
+
+def unannounced_files(present: Mapping[str, Entry], manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:
     """Parquet files that no manifest announces; a sealing under way makes some, so young ones may be passed over."""
     announced = {file.path for manifest in manifests for file in manifest.files}
     youngest = time.time() - min_age_s
     return sorted(
-        key for key, modified_s in present.items() if key not in announced and (not min_age_s or modified_s < youngest)
+        key for key, entry in present.items() if key not in announced and (not min_age_s or entry.modified_s < youngest)
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.audit.ingest_log import FileFact, ManifestFact
+from dovetail.audit.ingest_log import MAX_AHEAD_US, FileFact, ManifestFact
 from dovetail.fabrics import name_of
 from dovetail.lake.layout import parse_data_key, server_slug
 from dovetail.lake.manifest import Manifest, SealedFile
@@ -91,7 +91,9 @@ class Verdict:
 
 
 _INCOMPLETE = frozenset({"integrity.missing_hops"})
-_HARMLESS = frozenset({"integrity.time_backwards", "integrity.file_rewritten", "integrity.unannounced_file"})
+_HARMLESS = frozenset(
+    {"integrity.time_backwards", "integrity.file_rewritten", "integrity.unannounced_file", "integrity.time_ahead"}
+)
 
 
 def judge_servers(
@@ -103,10 +105,12 @@ def judge_servers(
     unannounced: Sequence[str] = (),
     missing: Iterable[str] = (),
     altered: Iterable[tuple[str, str]] = (),
+    now_us: int | None = None,
 ) -> list[Verdict]:
     """One verdict per server, and one under no name for what belongs to none.
 
-    `altered` are files that were read before and are other ones now, with what happened.
+    `altered` are files that were read before and are other ones now, with what happened; `now_us` is the auditor's
+    time.
     """
     pinned: dict[str, list[Verifier]] = {}
     for verifier in trusted:
@@ -136,6 +140,11 @@ def judge_servers(
         owner.add("integrity.manifest_changed", f"the manifest {what}", file=fact.path)
     for path in unannounced:
         stray.add("integrity.unannounced_file", "no manifest announces this file; it was set aside", file=path)
+    for file in files:
+        part = file.part
+        if now_us is not None and part is not None and part.last_at_us > now_us + MAX_AHEAD_US:
+            text = f"{(part.last_at_us - now_us) // 1_000_000} s ahead of the auditor's clock"
+            by_name.get(file.server, stray).add("integrity.time_ahead", text, file=file.path, seq=part.last_seq)
     for verdict, path, what in ((by_directory.get(slug_of(path), stray), path, what) for path, what in altered):
         verdict.add("integrity.file_altered", what, file=path)
     if stray.breaks:

@@ -31,7 +31,7 @@ _PATH_PARTS = 3
 """fabric=F/date=D/FILE"""
 
 FEW_FILES = 8
-_INSPECTED = "path string, sha256 string, error string"
+_INSPECTED = "path string, sha256 string, error string, tag string"
 
 
 def announced_files(manifests: Iterable[ManifestFact]) -> list[tuple[str, SealedFile]]:
@@ -57,14 +57,15 @@ def inspect_files(spark: SparkSession, lake: Store, files: Sequence[SealedFile])
                     pa.array([path for _, path in looked], pa.string()),
                     pa.array([found.sha256 for found, _ in looked], pa.string()),
                     pa.array([found.error for found, _ in looked], pa.string()),
+                    pa.array([found.tag for found, _ in looked], pa.string()),
                 ],
-                names=["path", "sha256", "error"],
+                names=["path", "sha256", "error", "tag"],
             )
 
     rows = [(msgspec.json.encode(file).decode(),) for file in files]
     parts = min(len(files), 4 * spark.sparkContext.defaultParallelism)
     told = spark.createDataFrame(rows, "file string").repartition(parts).mapInArrow(look, _INSPECTED).collect()
-    return {row["path"]: Inspected(row["sha256"], row["error"]) for row in told}
+    return {row["path"]: Inspected(row["sha256"], row["error"], row["tag"]) for row in told}
 
 
 def _decode_file(text: str) -> SealedFile:
@@ -125,7 +126,15 @@ def learn_files(
         part = parts.get(file.path)
         error = "it has no rows" if part is None and found.error is None else found.error
         facts.append(
-            FileFact(path=file.path, server=server, is_whole=found.sha256 == file.sha256, error=error, part=part)
+            FileFact(
+                path=file.path,
+                server=server,
+                is_whole=found.sha256 == file.sha256,
+                error=error,
+                part=part,
+                sha256=found.sha256,
+                tag=found.tag,
+            )
         )
     return facts
 

@@ -1,6 +1,7 @@
-"""Posting alerts to a webhook: in a thread of its own, tried again a few times, bounded, never in the audit's way.
+"""Posting alerts to a webhook: in a thread of its own, tried again for an hour, bounded, never in the audit's way.
 
-An alert is also printed and stands in `findings`; so one that cannot be posted is told on stderr and given up.
+While a webhook fails, those behind wait in order. An alert is also printed and stands in `findings`; so one that could
+not be posted for an hour, or is refused, is told on stderr and given up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dovetail.model.errors import ConfigError
 MAX_WAITING = 1000
 """Alerts that wait to be posted; further ones are told as not posted."""
 
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, *(60.0,) * 59)
+"""An hour in all."""
 _TIMEOUT_S = 10.0
 _RETRIED = frozenset({408, 425, 429})
 

@@ -54,10 +54,14 @@ _BINARIES = [name for name, kind in _PHYSICAL.items() if kind == "BYTE_ARRAY"]
 
 
 class Inspected(NamedTuple):
-    """The hash of a file, empty where it could not be read to its end, and why its rows cannot be read, if so."""
+    """The hash of a file, empty where it could not be read to its end, and why its rows cannot be read, if so.
+
+    The tag is that of the object before it was read.
+    """
 
     sha256: str
     error: str | None
+    tag: str = ""
 
 
 class _Refused(Exception):
@@ -66,9 +70,10 @@ class _Refused(Exception):
 
 def inspect_file(store: Store, file: SealedFile) -> Inspected:
     """Look at one announced file. ConnectFailed where the store cannot be asked, which says nothing about the file."""
-    sha256 = ""
+    sha256 = tag = ""
     try:
-        size = store.entry(file.path).size
+        entry = store.entry(file.path)
+        size, tag = entry.size, entry.tag
         _check_size(size, file)
         with store.open(file.path) as source:
             digest = hashlib.sha256()
@@ -87,7 +92,7 @@ def inspect_file(store: Store, file: SealedFile) -> Inspected:
         return Inspected(sha256, f"it cannot be opened: {_line(error)}")
     except Exception as error:  # whatever a decoder makes of hostile bytes, it is the file's fault
         return Inspected(sha256, f"it cannot be read: {_line(error)}")
-    return Inspected(sha256, None)
+    return Inspected(sha256, None, tag)
 
 
 def _check_size(size: int, file: SealedFile) -> None:

@@ -75,6 +75,16 @@ GUIDES: dict[str, Guide] = {
         "A file that no manifest announces; it is set aside.",
         "A sealing may be under way: run the audit again later. If it stays, remove the file.",
     ),
+    "integrity.file_altered": Guide(
+        "File changed after it was audited",
+        "A file has other bytes than when the audit first read it. The tables still have what it said then.",
+        "Bring the file back from a backup, and find out who can write to the lake.",
+    ),
+    "integrity.time_ahead": Guide(
+        "Clock far ahead",
+        "A server's hops are later than the auditor's own clock. They do not count for how far the audit reaches.",
+        "Check the server's time synchronisation.",
+    ),
     "integrity.file_rewritten": Guide(
         "Rewritten file",
         "A file has other bytes than announced, but the very same hops.",

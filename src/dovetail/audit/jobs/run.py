@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,12 @@ from dovetail.audit.active_manifests import active_facts, expected_manifests
 from dovetail.audit.ingest_log import (
     BatchFacts,
     ManifestFact,
+    altered_files,
     announced_rows,
     changed_manifests,
     learn_manifest,
     missing_files,
+    newest_us,
     present_files,
     unannounced_files,
 )
@@ -119,10 +122,12 @@ class Audit:
             changed=changed_manifests(lake, expected),
             unannounced=unannounced_files(present, _believed(everything.manifests), self.settling_s),
             missing=missing_files(present, _believed(expected)),
+            altered=altered_files(lake, present, facts.files),
+            now_us=time.time_ns() // 1000,
         )
 
     def _record(self, facts: BatchFacts, verdicts: list[Verdict]) -> RunRecord:
-        newest = max((fact.part.last_at_us for fact in facts.files if fact.part is not None), default=0)
+        newest = newest_us(facts.files, time.time_ns() // 1000)
         as_of_us = newest if self.as_of is None else to_us(self.as_of)
         return RunRecord(
             lake=str(self.lake),
