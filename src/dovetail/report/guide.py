@@ -77,12 +77,12 @@ GUIDES: dict[str, Guide] = {
     ),
     "integrity.file_altered": Guide(
         "File changed after it was audited",
-        "A file has other bytes than when the audit first read it. The tables still have what it said then.",
-        "Bring the file back from a backup, and find out who can write to the lake.",
+        "A file has other bytes than when the audit first read it.",
+        "The tables have what it said then. Bring the file back from a backup, and find out who can write to the lake.",
     ),
     "integrity.time_ahead": Guide(
         "Clock far ahead",
-        "A server's hops are later than the auditor's own clock. They do not count for how far the audit reaches.",
+        "A server's hops are ahead of the auditor's clock; they do not move `as_of`.",
         "Check the server's time synchronisation.",
     ),
     "integrity.file_rewritten": Guide(
