@@ -302,10 +302,9 @@ _PLACES = {
 
 def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_before_us: int) -> DataFrame:
     """All findings over the tables of a run; what began before `overdue_before_us` has had time enough."""
-    hops = tables["hops"]
-    taken = hops.where(F.col("stage").isin(Stage.ACCEPTED.value, Stage.CREATED.value)).select(
-        "fabric", "message", F.lit(True).alias("taken")
-    )
+    taken = tables.get("taken")
+    if taken is None:
+        taken = tables["hops"].where(F.col("stage").isin(Stage.ACCEPTED.value, Stage.CREATED.value))
     suspects = tables["messages"].where("signature != 'valid' OR work_valid = false")
     views = {
         **tables,

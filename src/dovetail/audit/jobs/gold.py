@@ -229,5 +229,4 @@ class Gold:
         held = self.tables["sightings"].where("first_seen IS NOT NULL")
         is_signed = is_of(audit for audit in self.audits if audit.fabric.is_signed)
         doubted = held.where(is_signed | (F.col("work_valid") == F.lit(False))).select("fabric", "message")
-        hops = doubted.selectExpr("fabric", "message", "'accepted' AS stage")
-        return {"hops": hops}
+        return {"taken": doubted}
