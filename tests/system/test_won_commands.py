@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +92,65 @@ def test_create_connect_send_close_log(nodes):
     assert further["state"] == "registered"
     again = won("log", "--home", homes["alice2"], "--offline", "--json").stdout
     assert [json.loads(line)["uri"] for line in again.splitlines()] == [r["uri"] for r in logs["alice"]]
+
+
+def test_replace_deactivate_activate_and_delete(nodes):
+    """Each is answered by the node, and does what it says to the document and to open connections."""
+    site, a, b = nodes
+    homes = {name: site.directory / name for name in ("alice", "bob")}
+    for name, node in (("alice", a), ("bob", b)):
+        record("create", "--node", node.uri, "--name", name, "--home", homes[name], "--authority", site.authority)
+    atom = f"{a.uri}/atom/alice"
+    alice, bob = f"{atom}#chat", f"{b.uri}/atom/bob#chat"
+    record("connect", bob, "--home", homes["alice"])
+    record("connect", alice, "--home", homes["bob"])
+
+    description = site.directory / "alice.ttl"
+    description.write_text('<> <https://schema.org/name> "Alice" .')
+    replaced = record(
+        *("replace", "--socket", "chat", "--socket", "more", "--content", description, "--home", homes["alice"])
+    )
+    assert replaced["type"] == "ReplaceMessage"
+    status, _, body = get(site, a, atom)
+    assert status == 200
+    assert "Alice" in body
+    assert f"{atom}#more" in body
+    assert "ChangeNotificationMessage" in won("log", alice, "--home", homes["bob"]).stdout.decode()
+
+    assert record("deactivate", "--home", homes["alice"])["type"] == "DeactivateMessage"
+    assert "Inactive" in get(site, a, atom)[2]
+    assert b"CloseMessage" in won("log", alice, "--home", homes["bob"]).stdout
+    refused = record("connect", alice, "--home", homes["bob"], code=3)
+    assert "atom_inactive" in json.dumps(refused)
+    record("activate", "--home", homes["alice"])
+    record("connect", alice, "--home", homes["bob"])
+
+    record("delete", "--home", homes["alice"])
+    status, headers, body = get(site, a, atom)
+    assert status == 410
+    assert f'<{atom}/msg>; rel="archives"' in headers
+    assert "Alice" not in body
+    assert get(site, a, f"{atom}/msg")[0] == 200
+    assert b"the log is intact" in won("log", "--home", homes["bob"]).stderr
+    record("activate", "--home", homes["alice"], code=3)
+
+    dump = site.directory / "log.trig"
+    dump.write_bytes(won("log", "--home", homes["alice"], "--trig").stdout)
+    told = [json.loads(line) for line in won("chains", dump, "--json").stdout.splitlines()]
+    kinds = {each["type"] for each in told}
+    assert {"ReplaceMessage", "DeactivateMessage", "ActivateMessage", "DeleteMessage"} <= kinds
+    assert all(each["address"] == "ok" for each in told)
+
+
+def get(site, node, uri):
+    """Status, headers and body of a document."""
+    context = ssl.create_default_context(cafile=str(site.authority))
+    connection = http.client.HTTPSConnection("localhost", node.port, context=context)
+    connection.request("GET", uri.partition(f":{node.port}")[2], headers={"Accept": "application/trig"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, str(answer.headers), body
 
 
 def test_node_that_is_not_there_is_said_at_once(tmp_path):

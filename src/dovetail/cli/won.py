@@ -326,6 +326,55 @@ def close(
     _speak(MessageType.CLOSE, target, text, home, socket, timeout, as_json=as_json)
 
 
+@app.command()
+def replace(
+    socket: Annotated[
+        list[str] | None, typer.Option(help="A socket's name; repeatable. Those it has by default.")
+    ] = None,
+    content: Annotated[Path | None, typer.Option(help="A Turtle file that describes the atom (base: its URI).")] = None,
+    home: _HOME = None,
+    timeout: _TIMEOUT = 20.0,
+    as_json: _JSON = False,
+) -> None:
+    """Replace the atom's description and sockets. Partners are notified; connections of removed sockets are closed."""
+    from dovetail.runtime.won_client import OwnerHome
+    from dovetail.won.compose import read_description
+
+    owned = OwnerHome(_home(home))
+    atom = owned.file.atom
+    sockets = tuple(f"{atom}#{each}" for each in socket) if socket else owned.file.sockets
+    description = read_description(content.read_bytes(), atom) if content else ()
+    _run_action(owned, lambda owner, now: owner.replace(sockets, now, description), timeout, as_json=as_json)
+    owned.set_sockets(sockets)
+
+
+@app.command()
+def activate(home: _HOME = None, timeout: _TIMEOUT = 20.0, as_json: _JSON = False) -> None:
+    """Let an inactive atom take connections again."""
+    _change("ActivateMessage", home, timeout, as_json=as_json)
+
+
+@app.command()
+def deactivate(home: _HOME = None, timeout: _TIMEOUT = 20.0, as_json: _JSON = False) -> None:
+    """Close the atom's connections and take no new ones until it is activated."""
+    _change("DeactivateMessage", home, timeout, as_json=as_json)
+
+
+@app.command()
+def delete(home: _HOME = None, timeout: _TIMEOUT = 20.0, as_json: _JSON = False) -> None:
+    """End the atom for good: its connections are closed, its description is gone; its log stays."""
+    _change("DeleteMessage", home, timeout, as_json=as_json)
+
+
+def _change(kind: str, home: Path | None, timeout: float, *, as_json: bool) -> None:
+    from dovetail.runtime.won_client import OwnerHome
+    from dovetail.won.vocabulary import MessageType
+
+    _run_action(
+        OwnerHome(_home(home)), lambda owner, now: owner.change(MessageType(kind), now), timeout, as_json=as_json
+    )
+
+
 def _speak(
     kind: MessageType,
     target: str,
@@ -391,6 +440,9 @@ def show_log(
     target: Annotated[str | None, typer.Argument(help="Only the conversation with this socket.")] = None,
     home: _HOME = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not contact the node for updates or keys.")] = False,
+    trig: Annotated[
+        bool, typer.Option("--trig", help="Print every message whole, as TriG; `won chains` reads it.")
+    ] = False,
     timeout: _TIMEOUT = 10.0,
     as_json: _JSON = False,
 ) -> None:
@@ -414,7 +466,9 @@ def show_log(
     if not offline:
         asyncio.run(owned.fetch_keys(conversation.signers))
     findings = conversation.check(owned.find_keys(conversation.signers))
-    if as_json:
+    if trig:
+        sys.stdout.buffer.write(conversation.dataset())
+    elif as_json:
         _print_lines(conversation.records())
     else:
         for line in conversation.lines():

@@ -19,6 +19,7 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.journal.durable_file import replace_file
 from dovetail.journal.journal import Journal
 from dovetail.keys.files import make_private_directory, write_private
 from dovetail.model.errors import ConfigError, KeyFileError
@@ -74,6 +75,11 @@ class OwnerHome:
         write_private(directory / "atom.skey", pem)
         (directory / "atom.json").write_bytes(msgspec.json.format(msgspec.json.encode(file)))
         return cls(directory)
+
+    def set_sockets(self, sockets: tuple[str, ...]) -> None:
+        """The atom was replaced, and has these sockets now."""
+        self.file = msgspec.structs.replace(self.file, sockets=sockets)
+        replace_file(self.directory / "atom.json", msgspec.json.format(msgspec.json.encode(self.file)))
 
     @property
     def journal_path(self) -> Path:

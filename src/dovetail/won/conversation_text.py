@@ -11,6 +11,7 @@ from dovetail.won.chain import Chain, ChainState, role_of
 from dovetail.won.integrity import Finding, check_conversation
 from dovetail.won.message import Message, decode_message
 from dovetail.won.signing import PublicKey
+from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import MessageType
 
 _MARKS = {"complete": "✓✓", "awaiting_recipient": "✓ ", "awaiting_sender": "… ", "failed": "✗ ", "atom": "  "}
@@ -22,6 +23,7 @@ class ConversationText:
     def __init__(self, atom: str, raws: list[bytes], messages: list[Message]) -> None:
         self._atom = atom
         self._raws = raws
+        self._all = messages
         self._messages = [m for m in messages if not m.is_response]
         self._chains: dict[str, Chain] = {m.uri: Chain(type=m.type) for m in self._messages}
         self._details: dict[str, str | None] = {}
@@ -65,6 +67,10 @@ class ConversationText:
                 "failed": self._details.get(message.uri),
             }
             yield {name: value for name, value in record.items() if value is not None}
+
+    def dataset(self) -> bytes:
+        """All messages and responses whole, in one TriG dataset."""
+        return encode_bundle(self._all)
 
     def lines(self) -> Iterator[str]:
         """The same for people: `✓` stored by the sender's node, `✓✓` by both, `✗` failed, `…` not stored yet."""
