@@ -462,7 +462,7 @@ class Broker:
             if message is None:
                 self._outbound.observe(Stage.UNDELIVERABLE, address, (uri,), now, Reason.INTERRUPTED)
             else:
-                self._delivery.hold(message, uri, now)
+                self._delivery.hold(message, uri, now, may_have_arrived=True)
         self._finish(now)
 
     # Numbers for metrics

@@ -237,9 +237,9 @@ class Delivery:
         self._account(held, None)
         return held
 
-    def hold(self, message: Message, uri: str, now: int) -> None:
+    def hold(self, message: Message, uri: str, now: int, *, may_have_arrived: bool = False) -> None:
         """Keep a message for a client that is not connected."""
-        held = Held(message, uri, is_retry=True)
+        held = Held(message, uri, is_retry=True, may_have_arrived=may_have_arrived)
         self._account(held, None)
         self._await_return(held, Reason.CONNECTION_LOST, now)
 
@@ -314,7 +314,8 @@ class Delivery:
                 del self._waiting[held.uri]
         self._release(held)
         stage = Stage.UNDELIVERABLE if message.expires_us is None else Stage.EXPIRED
-        self._outbound.observe(stage, message.address, (held.uri,), now, reason)
+        told = Reason.INTERRUPTED if held.may_have_arrived else reason
+        self._outbound.observe(stage, message.address, (held.uri,), now, told)
         self.failures.append(Failure(message, held.uri, reason, reason.sentence))
 
     def _account(self, held: Held, session: Session | None) -> None:

@@ -52,16 +52,18 @@ class Subscription(NamedTuple):
 class Held:
     """One message that waits for one client: in the outbox of `session`, or, if that is None, for the client's return.
 
-    A retry is one whose earlier attempt broke. `message` is None once it has its outcome.
+    A retry is one whose earlier attempt broke. `message` is None once it has its outcome. What `may_have_arrived` was
+    owed when the broker was stopped, perhaps between handing it over and writing that down.
     """
 
-    __slots__ = ("is_retry", "message", "session", "size", "uri")
+    __slots__ = ("is_retry", "may_have_arrived", "message", "session", "size", "uri")
 
-    def __init__(self, message: Message, uri: str, *, is_retry: bool) -> None:
+    def __init__(self, message: Message, uri: str, *, is_retry: bool, may_have_arrived: bool = False) -> None:
         self.message: Message | None = message
         self.uri = uri
         self.size = len(message.payload) + HELD_ENTRY_BYTES
         self.is_retry = is_retry
+        self.may_have_arrived = may_have_arrived
         self.session: Session | None = None
 
 
