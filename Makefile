@@ -4,7 +4,7 @@ VENV   := .venv
 PYTEST := $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit soak docs site lock setup clean
+.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit soak jepsen mutants docs site lock setup clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ bench-audit: setup ## the audit beside DuckDB
 
 soak: setup ## the long runs
 	@$(PYTEST) -m soak --timeout 0
+
+jepsen: setup ## set tests of all fabrics with real processes and faults (SECONDS=180 each)
+	@PYTHONPATH=tests $(VENV)/bin/python -m jepsen --seconds $(or $(SECONDS),180) $(FABRIC)
+
+mutants: setup ## change the lines that obey the protocols one by one, and see whether a test notices (SAMPLE=0: all)
+	@$(VENV)/bin/python tools/mutants.py --sample $(or $(SAMPLE),0) $(MODULE)
 
 docs: setup ## write docs/reference and the dashboards anew from the code
 	@$(VENV)/bin/python tools/reference.py

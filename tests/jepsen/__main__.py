@@ -1,0 +1,35 @@
+"""`python -m jepsen [--seconds N] [--seed N] [FABRIC...]`: exit code 3 if something was lost and not named."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from jepsen import pcp, swarm, won
+from jepsen.verdict import judge
+
+FABRICS = {"pcp": pcp.run, "won": won.run, "swarm": swarm.run}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="jepsen", description=__doc__)
+    parser.add_argument("fabric", nargs="*", metavar="FABRIC", help="pcp, won or swarm; all by default")
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    is_fine = True
+    for name in arguments.fabric or FABRICS:
+        with tempfile.TemporaryDirectory(prefix=f"jepsen-{name}-") as folder:
+            seen = asyncio.run(FABRICS[name](Path(folder), arguments.seconds, arguments.seed))
+            verdict = judge(seen, Path(folder))
+        sys.stdout.write(verdict.text() + "\n")
+        sys.stdout.flush()
+        is_fine = is_fine and verdict.is_fine
+    return 0 if is_fine else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

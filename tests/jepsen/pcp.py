@@ -1,0 +1,83 @@
+"""pcp: controllers write to agents, to one by name or to all by wildcard; every second message is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from pathlib import Path
+
+from dovetail.model.errors import DovetailError
+from dovetail.runtime.pcp_client import PcpClient
+from jepsen.machine import Disk, Relay, Server, break_things
+from jepsen.verdict import Seen
+
+AGENTS, CONTROLLERS = 4, 3
+TTL_MS = 6_000
+TYPE, ANSWER = "http://example.com/jepsen", "http://example.com/jepsen-answer"
+
+
+async def run(directory: Path, seconds: float, seed: int) -> Seen:
+    """Traffic under faults; what became of it."""
+    seen = Seen("pcp", journals=[directory / "broker.journal"])
+    disk = Disk(directory / "disk")
+    journal = disk.path / "broker.journal"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve = ["pcp", "serve", "--insecure-plain", "--allow-all", "--port", port, "--durability", "full"]
+    server = Server([*serve, "--journal", journal, "--json"], directory / "broker.log")
+    relays = [Relay(), Relay()]
+    await server.start()
+    for relay in relays:
+        await relay.start(port)
+    stopping = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as group:
+            listening = [group.create_task(_listen(relays[0].port, n, seen)) for n in range(AGENTS)]
+            speaking = [group.create_task(_speak(relays[1].port, n, seen, stopping)) for n in range(CONTROLLERS)]
+            seen.faults = await break_things([server], relays, disk, seconds, seed)
+            stopping.set()
+            await asyncio.wait(speaking)
+            await asyncio.sleep(TTL_MS / 1000 + 4)
+            # one message after all lifetimes, so that the journal reaches beyond them
+            await _speak(relays[1].port, CONTROLLERS, seen, None)
+            for task in listening:
+                task.cancel()
+    finally:
+        await server.stop()
+        for relay in relays:
+            await relay.stop()
+        for path in disk.path.glob("broker.journal*"):
+            (directory / path.name).write_bytes(path.read_bytes())
+        disk.release()
+    return seen
+
+
+async def _listen(port: int, number: int, seen: Seen) -> None:
+    uri = f"pcp://agent{number}/agent"
+    async with PcpClient(f"ws://127.0.0.1:{port}/pcp", uri) as client:
+        async for message in client.messages():
+            if message.message_type == TYPE:
+                seen.arrived[message.id, uri] += 1
+                if int(message.id[-1], 16) % 2:
+                    with contextlib.suppress(DovetailError):
+                        await client.reply(message, ANSWER, ttl_ms=TTL_MS)
+
+
+async def _speak(port: int, number: int, seen: Seen, stopping: asyncio.Event | None) -> None:
+    """Until told to stop, or once."""
+    targets = [f"pcp://agent{n}/agent" for n in range(AGENTS)]
+    async with PcpClient(f"ws://127.0.0.1:{port}/pcp", f"pcp://control{number}/controller") as client:
+        count = 0
+        while stopping is None or not stopping.is_set():
+            count += 1
+            target = "pcp://*/agent" if count % 4 == 0 else targets[count % AGENTS]
+            with contextlib.suppress(DovetailError, TimeoutError):
+                async with client.posting(TYPE, target, {"n": count}, ttl_ms=TTL_MS, wants_report=True) as posted:
+                    seen.sent += 1
+                    report = await posted.report
+                    seen.acknowledged |= {(posted.id, uri) for uri in report if uri in targets}
+            if stopping is None:
+                return
+            await asyncio.sleep(0.01)

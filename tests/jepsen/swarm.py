@@ -1,0 +1,86 @@
+"""swarm: every peer publishes through its own control socket; a message is acknowledged when its peer says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+
+from dovetail.demo.relays import LossyRelay
+from dovetail.journal.reader import JournalReader
+from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Stage
+from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
+from jepsen.machine import Disk, Server, break_things
+from jepsen.verdict import Seen
+
+PEERS = 4
+LOSS = 0.2
+SETTLE_S = 90
+AGREEMENT = 'name = "jepsen"\nwork = 1000\nmax_ttl_epochs = 1000\n'
+
+
+async def run(directory: Path, seconds: float, seed: int) -> Seen:
+    """Traffic under faults; what became of it."""
+    settings = directory / "swarm.toml"
+    settings.write_text(AGREEMENT)
+    seen = Seen("swarm", audit_options=["--swarm", str(settings)])
+    disk = Disk(directory / "disk")
+    relay = LossyRelay(LOSS, random.Random(seed))
+    doors = [relay.add_door() for _ in range(PEERS)]
+    homes = [disk.path / f"peer{number}" for number in range(PEERS)]
+    servers = []
+    for number, home in enumerate(homes):
+        serve = ["swarm", "serve", "--settings", settings, "--dir", home, "--listen", "127.0.0.1:0", "--threads", "1"]
+        known = [part for door in doors[:number] for part in ("--peer", relay.endpoint(door))]
+        server = Server([*serve, *known], directory / f"peer{number}.log")
+        await server.start()
+        (endpoint,) = server.ready["listen"]
+        server.arguments[server.arguments.index("127.0.0.1:0")] = str(endpoint)
+        relay.place(number, str(endpoint))
+        servers.append(server)
+    published: set[str] = set()
+    stopping = asyncio.Event()
+    try:
+        tasks = [asyncio.create_task(_publish(home, seen, published, stopping)) for home in homes]
+        seen.faults = await break_things(servers, (), disk, seconds, seed) + f", {LOSS:.0%} of datagrams lost"
+        stopping.set()
+        await asyncio.gather(*tasks)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while any(published - _held(home)[1] for home in homes):  # noqa: ASYNC110 - the peers are processes
+                    await asyncio.sleep(1)
+    finally:
+        for server in servers:
+            await server.stop()
+        relay.close()
+        for number, home in enumerate(homes):
+            for path in home.glob("journal.db*"):
+                (directory / path.name.replace("journal", f"peer{number}")).write_bytes(path.read_bytes())
+            for path in home.glob("*.skey"):
+                (directory / f"peer{number}.skey").write_bytes(path.read_bytes())
+            seen.journals.append(directory / f"peer{number}.db")
+            peer, held = _held(home)
+            seen.acknowledged |= {(address, peer) for address in published}
+            seen.arrived.update((address, peer) for address in held)
+        disk.release()
+    return seen
+
+
+def _held(home: Path) -> tuple[str, set[str]]:
+    with JournalReader.open(home / "journal.db") as reader:
+        hops = list(reader.hops())
+    return hops[0].server, {hop.message.hex() for hop in hops if hop.stage in (Stage.ACCEPTED, Stage.CREATED)}
+
+
+async def _publish(home: Path, seen: Seen, published: set[str], stopping: asyncio.Event) -> None:
+    number = 0
+    while not stopping.is_set():
+        number += 1
+        asked = Request("publish", f"{home.name} {number}".encode().hex(), 60)
+        with contextlib.suppress(DovetailError, OSError, ValueError, KeyError, IndexError):
+            seen.sent += 1
+            answers = await asyncio.to_thread(lambda asked=asked: list(request(home / CONTROL_FILE, asked)))
+            published.add(answers[-1]["address"])
+        await asyncio.sleep(0.2)

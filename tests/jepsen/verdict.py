@@ -1,0 +1,121 @@
+"""Compares what clients saw with what the audit says of every acknowledged message and recipient."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jepsen.machine import ENVIRONMENT
+
+ARRIVED = ("delivered", "handed_over")
+UNSURE = ("interrupted",)
+"""Reasons that say themselves that a message may have arrived."""
+QUIET = ("note",)
+
+Key = tuple[str, str]
+"""The message (pcp: id, won: URI, swarm: address) and the recipient."""
+
+
+@dataclass
+class Seen:
+    """What the clients of one fabric saw."""
+
+    fabric: str
+    sent: int = 0
+    acknowledged: set[Key] = field(default_factory=set)
+    arrived: Counter[Key] = field(default_factory=Counter)
+    journals: list[Path] = field(default_factory=list)
+    audit_options: list[str] = field(default_factory=list)
+    faults: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The figures of one fabric."""
+
+    fabric: str
+    sent: int
+    acknowledged: int
+    arrived: int
+    doubled: int
+    lost: int
+    named: int
+    unproven: int
+    not_named: list[str]
+    false_alarms: list[str]
+    faults: str
+
+    @property
+    def is_fine(self) -> bool:
+        return not self.not_named and not self.false_alarms
+
+    def text(self) -> str:
+        figures = (
+            f"sent {self.sent}, acknowledged {self.acknowledged}, arrived {self.arrived}, doubled {self.doubled}, "
+            f"lost {self.lost}, named by the audit {self.named} ({self.unproven} of them as handed over, unproven), "
+            f"lost and not named {len(self.not_named)}, false alarms {len(self.false_alarms)}"
+        )
+        lines = [f"{self.fabric:<6} {figures}", f"       faults: {self.faults}"]
+        return "\n".join([*lines, *(f"       ! {line}" for line in [*self.not_named, *self.false_alarms][:20])])
+
+
+def judge(seen: Seen, directory: Path) -> Verdict:
+    """Seal the journals, audit them, and hold the answers against what was seen."""
+    lake, out = directory / "lake", directory / "tables"
+    for journal in seen.journals:
+        _dovetail("journal", "seal", journal, "--lake", lake)
+    as_of = (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%S")
+    _dovetail(
+        "audit", "run", lake, "--out", out, "--patience", "1", "--as-of", as_of, *seen.audit_options, codes=(0, 3)
+    )
+    names = {row["message"]: row["id"] for row in _rows(out, "messages") if row["fabric"] == seen.fabric}
+    told = {}
+    for row in _rows(out, "deliveries"):
+        key = row["message"] if seen.fabric == "swarm" else names.get(row["message"], row["message"])
+        told[key, row["recipient"]] = row
+    lost = seen.acknowledged - set(seen.arrived)
+    outcomes = {key: told[key]["outcome"] for key in lost if key in told}
+    named = {key for key, outcome in outcomes.items() if outcome != "delivered"}
+    alarms = [
+        f"{key[0]} for {key[1]} arrived, and is {told[key]['outcome']} ({told[key]['reason']})"
+        for key in seen.arrived
+        if key in told and told[key]["outcome"] not in ARRIVED and told[key]["reason"] not in UNSURE
+    ]
+    about_messages = ("delivery.", "chain.")
+    alarms += [
+        f"{row['check']}: {row['server']}: {row['detail']}"
+        for row in _rows(out, "findings")
+        if row["severity"] not in QUIET and not row["check"].startswith(about_messages)
+    ]
+    return Verdict(
+        fabric=seen.fabric,
+        sent=seen.sent,
+        acknowledged=len(seen.acknowledged),
+        arrived=len(seen.arrived),
+        doubled=sum(count > 1 for count in seen.arrived.values()),
+        lost=len(lost),
+        named=len(named),
+        unproven=sum(outcomes[key] == "handed_over" for key in named),
+        not_named=[f"{key[0]} for {key[1]}: {outcomes.get(key, 'no row')}" for key in sorted(lost - named)],
+        false_alarms=alarms,
+        faults=seen.faults,
+    )
+
+
+def _rows(out: Path, table: str) -> list[dict[str, object]]:
+    done = _dovetail("audit", "show", table, "--out", out, "--limit", "0", "--json")
+    return [json.loads(line) for line in done.splitlines()]
+
+
+def _dovetail(*arguments: object, codes: Sequence[int] = (0,)) -> str:
+    command = [sys.executable, "-m", "dovetail", *map(str, arguments)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    if done.returncode not in codes:
+        raise RuntimeError(f"{' '.join(map(str, arguments[:2]))} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
