@@ -110,14 +110,14 @@ def test_replace_deactivate_activate_and_delete(nodes):
     replaced = record(
         *("replace", "--socket", "chat", "--socket", "more", "--content", description, "--home", homes["alice"])
     )
-    assert replaced["type"] == "ReplaceMessage"
+    assert replaced["state"] == "atom"
     status, _, body = get(site, a, atom)
     assert status == 200
     assert "Alice" in body
     assert f"{atom}#more" in body
     assert "ChangeNotificationMessage" in won("log", alice, "--home", homes["bob"]).stdout.decode()
 
-    assert record("deactivate", "--home", homes["alice"])["type"] == "DeactivateMessage"
+    assert record("deactivate", "--home", homes["alice"])["state"] == "atom"
     assert "Inactive" in get(site, a, atom)[2]
     assert b"CloseMessage" in won("log", alice, "--home", homes["bob"]).stdout
     refused = record("connect", alice, "--home", homes["bob"], code=3)
