@@ -1,9 +1,11 @@
 """The programs of the documentation run as they are printed."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,3 +56,15 @@ def test_what_is_wrong_and_why(tmp_path, monkeypatch):
     assert re.fullmatch(r"severity +check *", lines[0])
     assert any("delivery.lost" in line for line in lines)
     assert any(re.fullmatch(r"(pcp|won|swarm) message (wm:/)?\w+", line) for line in lines)
+
+
+@pytest.mark.parametrize("notebook", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_cell_of_a_notebook_runs(notebook, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, object] = {}
+    threads = threading.enumerate()
+    for cell in cells:
+        exec("".join(cell["source"]), names)
+    assert "pcp://ben/agent" in capsys.readouterr().out
+    assert threading.enumerate() == threads
