@@ -20,6 +20,8 @@ from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.faults import apply_faults
 from dovetail.sim.scenario import Setting, draw_schedule
 from dovetail.sim.won_scenario import build as build_won
+from dovetail.swarm.acceptance import read_entry
+from dovetail.swarm.content import HASH_BYTES
 from dovetail.tlog.keys import Signer
 from dovetail.won.signing import SigningKey
 from oracle.audit_answers import ask_oracle, ask_tables
@@ -41,6 +43,21 @@ def swarm_hops(seed: int) -> dict[str, list[Hop]]:
     swarm.traffic(6, per_second=2)
     swarm.run(0.05)
     return swarm.world.hops()
+
+
+def has_gap(hops: dict[str, list[Hop]]) -> bool:
+    """Whether a peer lacks a message that one of its own refers to."""
+    for journal in hops.values():
+        held = {hop.message[:HASH_BYTES] for hop in journal}
+        entries = [read_entry(hop.raw, hop.message, SWARM.epoch_ms) for hop in journal if hop.raw is not None]
+        if any(referred not in held for entry in entries for referred in entry.refers):
+            return True
+    return False
+
+
+def swarm_hops_with_gaps(seed: int) -> dict[str, list[Hop]]:
+    """The first world after this seed's that was looked at while a peer lacked something."""
+    return next(hops for number in range(100) if has_gap(hops := swarm_hops(seed + 1_000 * number)))
 
 
 def won_hops(seed: int) -> tuple[dict[str, list[Hop]], dict[str, bytes]]:
@@ -83,7 +100,7 @@ def observe(hop: Hop) -> Observation:
 def check(root: Path, seed: int) -> None:
     nodes, keys = won_hops(seed)
     pcp, _ = run_pcp(seed)
-    everything = [*swarm_hops(seed).values(), *nodes.values(), pcp.hops()["broker"]]
+    everything = [*swarm_hops_with_gaps(seed).values(), *nodes.values(), pcp.hops()["broker"]]
     for hops in everything:
         write_journals(root, hops, keys.get(hops[0].server, bytes([7]) * 32))
     public = {uri: SigningKey(key).public for uri, key in keys.items()}

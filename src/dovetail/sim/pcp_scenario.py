@@ -12,6 +12,8 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from dovetail.model.address import Address, address_of
 from dovetail.model.hop import Hop, Stage
 from dovetail.model.wire import LinkId
@@ -41,6 +43,7 @@ WILDCARD_EVERY = 5
 PAUSE_US = (20_000, 80_000)
 """How long it takes until somebody sends something again."""
 STALL_EVERY_US = 300_000
+LOOK_US = 20_000
 MAX_TARGETS = 3
 _GHOST = "ghost"
 _EVERYBODY = "pcp://*/agent"
@@ -56,8 +59,14 @@ def _make_ids(boot: Boot) -> Callable[[], str]:
     return lambda: str(uuid.UUID(int=draw_between(boot.random, 0, 2**53) << 64 | draw_between(boot.random, 0, 2**53)))
 
 
-def _make_broker(boot: Boot) -> Broker:
-    broker = Broker(PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS), _make_ids(boot))
+SETTINGS = PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS)
+HOSTILE = {"queue_bytes": 1_500, "memory_bytes": 6_000, "redelivery_messages": 3, "sender_queue_messages": 3}
+"""Room for a few messages of some 400 bytes."""
+LARGEST_MESSAGE_BYTES = 600
+
+
+def _make_broker(settings: PcpSettings, boot: Boot) -> Broker:
+    broker = Broker(settings, _make_ids(boot))
     broker.restore(boot.journal.hops(), boot.now)
     return broker
 
@@ -90,7 +99,11 @@ class PcpScenario:
         self._chance = world.randomness.stream("traffic")
         self.durability = setting.draw_durability(world.randomness)
         options = ProcessOptions(durability=self.durability, on_accepted=_accept, on_closed=_close, watches_frames=True)
-        world.names[SERVER_URI] = world.add_process(BROKER, _make_broker, server=BROKER_URI, options=options)
+        self.settings = msgspec.structs.replace(SETTINGS, **HOSTILE) if setting.is_hostile else SETTINGS
+        factory = functools.partial(_make_broker, self.settings)
+        world.names[SERVER_URI] = world.add_process(BROKER, factory, server=BROKER_URI, options=options)
+        self.most_queued_bytes = 0
+        world.schedule(LOOK_US, self._look)
         for name in self.names:
             options = ProcessOptions(observer=self._observe)
             world.add_process(name, _make_client, server=f"pcp://{name}/server", options=options)
@@ -102,6 +115,14 @@ class PcpScenario:
         core = self.world.processes[BROKER].core
         assert isinstance(core, Broker), "the broker is down"
         return core
+
+    def _look(self) -> None:
+        """Note how much the broker holds, for the memory budget."""
+        core = self.world.processes[BROKER].core
+        if core is not None:
+            self.most_queued_bytes = max(self.most_queued_bytes, core.queued_bytes)
+        if self.world.now < self._end_us:
+            self.world.schedule(LOOK_US, self._look)
 
     def _observe(self, name: str, event: object, now: int) -> None:
         del now
@@ -143,7 +164,13 @@ class PcpScenario:
         broker = self.world.processes[BROKER]
         lost = broker.disk.lost if self.durability == "relaxed" else frozenset()
         journal = [hop for hop in hops[BROKER] if hop.message not in lost]
-        found = [*check_journals(hops), *_check_outcomes(journal), *_check_notices(journal, hops[BROKER])]
+        # the bound is looked at after a message has gone to all its recipients
+        budget = self.settings.memory_bytes // 2 + LARGEST_MESSAGE_BYTES * len(self.names)
+        found = []
+        if self.most_queued_bytes > budget:
+            detail = f"{self.most_queued_bytes} bytes were queued, at most {budget} may be"
+            found.append(Finding(rule="memory", server=BROKER_URI, seq=None, detail=detail))
+        found += [*check_journals(hops), *_check_outcomes(journal), *_check_notices(journal, hops[BROKER])]
         pings = _read_pings(journal)
         handed = [hop for hop in journal if hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)]
         delivered = {(pings[hop.message].id, hop.counterpart) for hop in handed if hop.message in pings}

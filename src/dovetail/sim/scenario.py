@@ -46,6 +46,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     duration_us: int = 10 * SECOND_US
     durability: Durability | None = None
     """Of the servers; drawn from the seed if not given."""
+    is_hostile: bool = False
+    """With limits so small that traffic runs into them all the time."""
 
     def draw_durability(self, randomness: Randomness) -> Durability:
         """The durability of the servers in the world of this seed."""
