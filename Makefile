@@ -4,7 +4,7 @@ VENV   := .venv
 PYTEST := $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit soak jepsen mutants docs site lock setup clean
+.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit bench-all soak jepsen mutants docs site lock setup clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-swarm: setup ## proof of work beside openssl, one peer, and growth
 
 bench-audit: setup ## the audit beside DuckDB
 	@$(VENV)/bin/python -m benchmarks.audit
+
+bench-all: setup ## run the benchmarks and write docs/benchmarks.md (about 10 minutes)
+	@$(VENV)/bin/python -m benchmarks.all
 
 soak: setup ## the long runs
 	@$(PYTEST) -m soak --timeout 0

@@ -1,7 +1,7 @@
 """What a delivered message costs the broker, beside peers over WebSocket in the same interleaved rounds.
 
     python -m benchmarks.pcp [--rounds N] [--seconds S] [--workloads a1,b4] [--loop asyncio|uvloop]
-                             [--connections N] [--no-journal] [--json]
+                             [--connections N] [--no-journal] [--alone] [--json]
 
 Server CPU microseconds per delivered message of about 480 bytes; no message has the bytes of another. Ours runs as an
 operator would: authorisation by rules, metrics and the journal on (relaxed durability, its default). What the journal
@@ -32,6 +32,7 @@ from pathlib import Path
 from benchmarks.pcp_servers import (
     BenchmarkFailed,
     Load,
+    Run,
     Server,
     compile_load,
     start_dovetail,
@@ -63,21 +64,12 @@ class Measured:
         self.lost = 0
         self.failure = ""
 
-    def add(self, load: Load, server: Server, seconds: float) -> None:
+    def add(self, done: Run, used_s: float, used_main_s: float) -> None:
         """One round: CPU microseconds per delivery, and deliveries a second."""
-        try:
-            before, before_main = server.cpu_seconds(), server.cpu_seconds(of_main_thread=True)
-            done = load.run(seconds)
-            server.settle()
-            used = server.cpu_seconds() - before
-            used_main = server.cpu_seconds(of_main_thread=True) - before_main
-        except BenchmarkFailed as error:
-            self.failure = str(error)
-            return
         self.lost += done.lost
         if done.deliveries:
-            self.costs_us.append(used / done.deliveries * 1e6)
-            self.main_thread_us.append(used_main / done.deliveries * 1e6)
+            self.costs_us.append(used_s / done.deliveries * 1e6)
+            self.main_thread_us.append(used_main_s / done.deliveries * 1e6)
             self.rates.append(done.deliveries / done.elapsed_s)
 
 
@@ -118,8 +110,9 @@ def compare(
 def run_round(
     program: Path, servers: list[Server], workload: str, seconds: float, measured: dict[str, Measured]
 ) -> None:
-    """Every server once: all are warmed up, and what they do after that is waited for, before the first is measured."""
+    """Every server once: all are warmed up first, and what each does later is waited for at the end of the round."""
     loads: list[tuple[Server, Load]] = []
+    runs: list[tuple[Server, Run, float, float]] = []
     try:
         for server in servers:
             if server.stream is not None:
@@ -128,14 +121,24 @@ def run_round(
                 load = Load(program, server, *WORKLOADS[workload], MESSAGE_BYTES)
                 loads.append((server, load))
                 load.run(seconds / 4)
+                server.ran()
                 if server.stream is not None:
                     server.stream.check()
             except BenchmarkFailed as error:
                 measured[server.name].failure = str(error)
-        time.sleep(max(server.settle_s for server in servers))
+        for server in servers:
+            server.settle()
         for server, load in loads:
-            server.settle(at_once=True)
-            measured[server.name].add(load, server, seconds)
+            before, before_main = server.cpu_seconds(), server.cpu_seconds(of_main_thread=True)
+            try:
+                runs.append((server, load.run(seconds), before, before_main))
+            except BenchmarkFailed as error:
+                measured[server.name].failure = str(error)
+            server.ran()
+        for server, done, before, before_main in runs:
+            server.settle()
+            used_main = server.cpu_seconds(of_main_thread=True) - before_main
+            measured[server.name].add(done, server.cpu_seconds() - before, used_main)
     finally:
         for _, load in loads:
             load.close()
@@ -156,8 +159,10 @@ def compare_memory(program: Path, servers: list[Server], count: int, show: Calla
         show(row)
 
 
-def start_relaxed(directory: Path, loop: str, *, keeps_journal: bool) -> Iterator[Server | None]:
+def start_relaxed(directory: Path, loop: str, *, keeps_journal: bool, alone: bool) -> Iterator[Server | None]:
     yield start_dovetail(directory, loop, keeps_journal=keeps_journal)
+    if alone:
+        return
     yield start_mosquitto(directory)
     yield start_nats(directory)
     yield start_nats(directory, jetstream=True)
@@ -192,6 +197,7 @@ def main() -> int:
     parser.add_argument("--loop", default="uvloop", choices=["asyncio", "uvloop"])
     parser.add_argument("--no-journal", dest="journal", action="store_false", help="what is left without it")
     parser.add_argument("--connections", type=int, default=10_000, help="held for the memory measurement; 0: none")
+    parser.add_argument("--alone", action="store_true", help="without peers, and without durability full")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     arguments = parser.parse_args()
     workloads = [name for name in arguments.workloads.split(",") if name]
@@ -204,15 +210,16 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="bench-pcp-"))
     try:
         program = compile_load(directory)
-        with running(start_relaxed(directory, arguments.loop, keeps_journal=arguments.journal)) as servers:
-            tell_absent({"mosquitto", "nats", "jetstream"}, servers)
+        relaxed = {"keeps_journal": arguments.journal, "alone": arguments.alone}
+        with running(start_relaxed(directory, arguments.loop, **relaxed)) as servers:
+            tell_absent(set() if arguments.alone else {"mosquitto", "nats", "jetstream"}, servers)
             compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
-        if arguments.journal and workloads:
+        if arguments.journal and workloads and not arguments.alone:
             with running(start_full(directory, arguments.loop)) as servers:
                 tell_absent({"jetstream always"}, servers)
                 compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
         if arguments.connections:
-            with running(start_relaxed(directory, arguments.loop, keeps_journal=arguments.journal)) as servers:
+            with running(start_relaxed(directory, arguments.loop, **relaxed)) as servers:
                 compare_memory(program, servers, arguments.connections, show)
     except BenchmarkFailed as error:
         print(f"bench-pcp: {error}", file=sys.stderr)

@@ -76,6 +76,7 @@ class Server:
     process: subprocess.Popen[bytes]
     settle_s: float = 0.0
     stream: Stream | None = None
+    _ran_at: float = 0.0
 
     def cpu_seconds(self, *, of_main_thread: bool = False) -> float:
         """CPU of all threads, or of the first one, in the kernel too. In ours the other threads keep the journal."""
@@ -86,12 +87,13 @@ class Server:
     def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
-    def settle(self, *, at_once: bool = False) -> None:
-        """Wait for what a broker does after it has delivered: ours writes, hashes and signs its journal.
+    def ran(self) -> None:
+        """It has just been under load."""
+        self._ran_at = time.monotonic()
 
-        With `at_once` the time in which that begins has passed already.
-        """
-        time.sleep(0 if at_once else self.settle_s)
+    def settle(self) -> None:
+        """Wait for what a broker does after it has delivered: ours writes, hashes and signs its journal."""
+        time.sleep(max(0.0, self._ran_at + self.settle_s - time.monotonic()))
         deadline = time.monotonic() + 2 * self.settle_s
         while time.monotonic() < deadline:
             before = self.cpu_seconds()

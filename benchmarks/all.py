@@ -1,0 +1,283 @@
+"""Run the benchmarks and write what they say, with the machine and the peers, to docs/benchmarks.md.
+
+    python -m benchmarks.all [--rounds N] [--seconds S] [--keep FILE] [--from FILE]
+
+Takes about ten minutes on two cores with nobody else. Every benchmark is a process of its own; one that fails, and a
+peer that is missing, is said on the page. `--keep` stores the rows as JSON, `--from` writes the page from such a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.charts import bars
+from benchmarks.pcp import REACH
+from benchmarks.pcp_servers import find_nats
+from dovetail import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+IMAGES = ROOT / "docs" / "images"
+TIMEOUT_SECONDS = 900
+MAX_COLUMNS = 6
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One benchmark: how it is called and in which implementation."""
+
+    name: str
+    command: tuple[str, ...]
+    fast: str = ""
+
+
+def parts(rounds: int, seconds: float) -> list[Part]:
+    pcp = ("benchmarks.pcp", "--json", "--rounds", str(rounds), "--seconds", str(seconds), "--connections", "2000")
+    journal = ("benchmarks.journal", "--json", "--rounds", str(rounds), "--seconds", "0.5")
+    verify = ("benchmarks.verify", "--json", "--rounds", str(rounds))
+    plain = ("benchmarks.pcp", "--json", "--rounds", "1", "--seconds", str(seconds), "--connections", "0")
+    return [
+        Part("pcp", pcp, "native"),
+        Part("pcp in Python", (*plain, "--alone"), "python"),
+        Part("core", ("benchmarks.pcp_core", "--json"), "native"),
+        Part("core in Python", ("benchmarks.pcp_core", "--json"), "python"),
+        Part("journal", journal, "native"),
+        Part("journal in Python", journal, "python"),
+        Part("journal cost", ("benchmarks.journal_cost", "--json"), "native"),
+        Part("journal cost in Python", ("benchmarks.journal_cost", "--json"), "python"),
+        Part("verify", verify, "native"),
+        Part("verify in Python", verify, "python"),
+        Part("swarm", ("benchmarks.swarm_peer",), "native"),
+        Part("swarm in Python", ("benchmarks.swarm_peer",), "python"),
+        Part("won", ("benchmarks.won", "--json", "--chains", "64", "--rounds", str(rounds), "--length", "0"), "native"),
+    ]
+
+
+def run_part(part: Part) -> Row:
+    """The rows that a benchmark prints, and what it said beside them."""
+    environment = {**os.environ, "DOVETAIL_FAST": part.fast, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    print(f"bench-all: {part.name}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", *part.command],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        said, failed = ran.stderr.strip().splitlines(), ran.returncode != 0
+        rows = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    except subprocess.TimeoutExpired:
+        said, failed, rows = [f"no end after {TIMEOUT_SECONDS} s"], True, []
+    command = f"python -m {' '.join(part.command)}"
+    if part.fast:
+        command = f"DOVETAIL_FAST={part.fast} {command}"
+    return {
+        "command": command,
+        "rows": rows,
+        "said": said[-3:],
+        "failed": failed,
+        "seconds": round(time.monotonic() - start),
+    }
+
+
+def describe_machine() -> Row:
+    """What the figures depend on."""
+    model = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor() or platform.machine(),
+    )
+    memory = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    nats = find_nats()
+    start = time.perf_counter()
+    total = 0
+    for number in range(20_000_000):
+        total += number
+    return {
+        "dovetail": __version__,
+        "processor": f"{os.cpu_count()} cores, {model}",
+        "memory": f"{memory / 1024**2:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python, SQLite": f"{platform.python_version()}, {sqlite3.sqlite_version}",
+        "mosquitto": _version("mosquitto", "-h"),
+        "NATS": "not installed" if nats is None else ".".join(map(str, nats[1])),
+        "load before it": f"{os.getloadavg()[0]:.1f}",
+        "20 million additions in Python": f"{time.perf_counter() - start:.1f} s",
+        "day": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _version(program: str, option: str) -> str:
+    found = shutil.which(program) or shutil.which(program, path="/usr/sbin")
+    if found is None:
+        return "not installed"
+    said = subprocess.run([found, option], capture_output=True, text=True, check=False).stdout
+    return said.partition("\n")[0].replace("mosquitto version ", "")
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    heads = list(heads)
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    return [*lines, *(f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows), ""]
+
+
+def judge(value: float | None, limit: float, *, is_most: bool) -> str:
+    if value is None:
+        return "not measured"
+    return "reached" if (value <= limit if is_most else value >= limit) else "**not reached**"
+
+
+class Results:
+    """All rows, and how to find one."""
+
+    def __init__(self, data: Row) -> None:
+        self.machine: Row = data["machine"]
+        self.parts: dict[str, Row] = data["parts"]
+
+    def rows(self, part: str) -> list[Row]:
+        rows: list[Row] = self.parts.get(part, {}).get("rows", [])
+        return rows
+
+    def value(self, part: str, key: str, **where: str) -> float | None:
+        """One figure of the row where the given columns have the given values, or begin with them."""
+        for row in self.rows(part):
+            if key in row and all(str(row.get(name, "")).startswith(text) for name, text in where.items()):
+                return float(row[key])
+        return None
+
+
+def reach(results: Results) -> list[list[object]]:
+    """Every target with what was measured."""
+    rows: list[list[object]] = []
+    for workload, limits in REACH.items():
+        for peer, limit in limits.items():
+            value = results.value("pcp", f"of {peer}", workload=workload)
+            rows.append([f"{workload}: cost beside {peer}", f"<= {limit}", value, judge(value, limit, is_most=True)])
+    for workload in REACH:
+        cost = results.value("pcp", "of jetstream always", workload=workload)
+        rate = results.value("pcp", "rate of jetstream always", workload=workload)
+        verdict = judge(cost, 1, is_most=True) if cost != 1 else "reached"
+        what = None if cost is None else f"cost {cost}, rate {rate}"
+        rows.append([f"{workload}: `full` beside JetStream synced always", "cost <= 1", what, verdict])
+    for workload, limit in (("groups of 100", 0.7), ("groups of 100, 8", 0.8)):
+        value = results.value("journal", "of the floor", workload=workload)
+        rows.append([f"journal, {workload}{' callers' if '8' in workload else ''}: of the floor", f">= {limit}", value])
+        rows[-1].append(judge(value, limit, is_most=False))
+    value = results.value("verify", "hops/s")
+    rows.append(["`journal verify`, hops a second", ">= 1,000,000", value, judge(value, 1e6, is_most=False)])
+    value = results.value("swarm", "messages_per_second")
+    rows.append(["swarm peer, messages a second", ">= 60,000", value, judge(value, 60_000, is_most=False)])
+    value = results.value("won", "loopback_ratio")
+    shown = None if value is None else round(value, 2)
+    rows.append(["won chain beside its signatures", "<= 2.5", shown, judge(value, 2.5, is_most=True)])
+    return rows
+
+
+def write_page(results: Results) -> None:
+    """docs/benchmarks.md and its pictures."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "    make bench-all",
+        "",
+        "writes this page: everything on it was measured in one run, on this machine. Peers take part where they are",
+        "installed. Our figures are with the native code and, where it says so, in Python alone.",
+        "",
+        *table(["machine", ""], results.machine.items()),
+        "## What is aimed at",
+        "",
+        "Costs are CPU microseconds of the server per delivered message, as a multiple of the peer's: medians of",
+        "rounds in which all servers take turns. Journal, rules and metrics are on, and what the journal does later",
+        "is counted.",
+        "",
+        *table(["what", "aim", "measured", ""], reach(results)),
+        "[The journal](explain/journal.md#where-the-time-goes) says where the time goes, and why some aims are not",
+        "reached.",
+        "",
+        "## The broker",
+        "",
+        "a1: 100 pairs with one message of 480 bytes under way each; a32: 20 pairs with 32; b1: one sender to 1,000",
+        "receivers, one message under way; b4: four. mosquitto and NATS keep nothing, a JetStream file stream and",
+        "Dovetail keep every message.",
+        "",
+    ]
+    lines += picture(results, "bench-pcp", ("dovetail", "mosquitto", "nats", "jetstream"), relaxed=True)
+    lines += ["With every acknowledged message on the disk:", ""]
+    lines += picture(results, "bench-pcp-full", ("dovetail full", "jetstream always"), relaxed=False)
+    for name, part in results.parts.items():
+        lines += [f"## {name[0].upper()}{name[1:]}", "", f"    {part['command']}", ""]
+        lines += [*(f"> {text}" for text in part["said"]), ""] if part["said"] else []
+        lines += ["It failed.", ""] if part["failed"] else []
+        lines += raw_table(part["rows"])
+    PAGE.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def picture(results: Results, name: str, servers: tuple[str, ...], *, relaxed: bool) -> list[str]:
+    """A chart of costs, as a file beside the page, and the words that show it."""
+    rows = [row for row in results.rows("pcp") if f"{servers[0]} us" in row]
+    series = {server: [row.get(f"{server} us") for row in rows] for server in servers}
+    IMAGES.mkdir(exist_ok=True)
+    title = "CPU microseconds of the server per delivered message"
+    (IMAGES / f"{name}.svg").write_text(bars(title, [str(row["workload"]) for row in rows], series))
+    what = "relaxed durability" if relaxed else "durability full"
+    return [f"![{title}, {what}](images/{name}.svg)", ""]
+
+
+def raw_table(rows: list[Row]) -> list[str]:
+    """Rows as they were printed; those with the same columns in one table, which is turned where it would be wide."""
+    lines: list[str] = []
+    for keys in dict.fromkeys(tuple(row) for row in rows):
+        alike = [row for row in rows if tuple(row) == keys]
+        if len(keys) <= MAX_COLUMNS:
+            lines += table(keys, ([row[key] for key in keys] for row in alike))
+        else:
+            heads = [keys[0], *(str(row[keys[0]]) for row in alike)]
+            lines += table(heads, ([key, *(row[key] for row in alike)] for key in keys[1:]))
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5, help="how long a server is under load in a round")
+    parser.add_argument("--keep", type=Path, help="store the rows as JSON")
+    parser.add_argument("--from", dest="source", type=Path, help="write the page from such a file; measure nothing")
+    arguments = parser.parse_args()
+    if arguments.source is not None:
+        data = json.loads(arguments.source.read_text())
+    else:
+        data = {"machine": describe_machine(), "parts": {}}
+        for part in parts(arguments.rounds, arguments.seconds):
+            data["parts"][part.name] = run_part(part)
+            if arguments.keep is not None:
+                arguments.keep.write_text(json.dumps(data, indent=1))
+    write_page(Results(data))
+    print(PAGE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The page of benchmarks: written from rows, with what failed or was missing on it."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from benchmarks import all as bench
+from benchmarks.charts import bars
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(bench, "IMAGES", tmp_path / "images")
+
+    def write(**parts: dict[str, object]) -> str:
+        whole = {
+            name: {"command": f"python -m {name}", "rows": [], "said": [], "failed": False, **part}
+            for name, part in parts.items()
+        }
+        bench.write_page(bench.Results({"machine": {"processor": "2 cores"}, "parts": whole}))
+        return (tmp_path / "benchmarks.md").read_text()
+
+    return write
+
+
+def test_aims_are_judged_by_what_was_measured(page):
+    text = page(
+        pcp={"rows": [{"workload": "a1", "dovetail us": 12.0, "jetstream us": 10.0, "of jetstream": 1.2}]},
+        verify={"rows": [{"workload": "verify", "hops/s": 5}]},
+    )
+    assert "| a1: cost beside jetstream | <= 1.3 | 1.2 | reached |" in text
+    assert "| a1: cost beside mosquitto | <= 2.9 |  | not measured |" in text
+    assert "| `journal verify`, hops a second | >= 1,000,000 | 5.0 | **not reached** |" in text
+
+
+def test_what_failed_and_what_was_missing_is_said(page):
+    text = page(
+        pcp={"said": ["not installed, or too old, so not compared: mosquitto"]},
+        won={"failed": True, "said": ["no TLS"]},
+    )
+    assert "> not installed, or too old, so not compared: mosquitto" in text
+    assert "> no TLS\n\nIt failed." in text
+
+
+def test_a_benchmark_that_cannot_run_is_a_row_that_failed():
+    part = bench.run_part(bench.Part("gone", ("benchmarks.gone",), "python"))
+    assert part["failed"]
+    assert "No module named benchmarks.gone" in part["said"][-1]
+
+
+def test_a_wide_row_is_turned():
+    row = {"workload": "a1", **{f"figure {number}": number for number in range(9)}}
+    assert bench.raw_table([row])[:3] == ["| workload | a1 |", "|---|---|", "| figure 0 | 0 |"]
+
+
+def test_a_chart_has_a_bar_for_every_figure_and_none_for_what_is_missing():
+    chart = ElementTree.fromstring(bars("costs < 5", ["a1", "b4"], {"ours": [1.5, 3], "<peer>": [None, 6]}))
+    texts = [each.text for each in chart.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["costs < 5", "ours", "<peer>", "a1", "1.5", "b4", "3", "6"]
