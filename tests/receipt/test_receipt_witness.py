@@ -12,6 +12,8 @@ from dovetail.receipt.verify import verify_receipt
 from dovetail.receipt.witness import CosignRequest, Witness, decode_request, encode_request, merge_notes
 from dovetail.receipt.witness_memory import remember, remembered_checkpoints
 from dovetail.tlog.checkpoint import Checkpoint, parse_checkpoint, sign_checkpoint
+from dovetail.tlog.keys import Signer
+from dovetail.tlog.note import cosign
 from dovetail.tlog.tree import prove_consistency
 from receipt import receipt_samples as samples
 from receipt.independent_checker import check
@@ -70,6 +72,30 @@ def test_unknown_witnesses_count_for_nothing_but_must_be_genuine(case, receipts)
     for what, data in alterations(cosigned(case), receipts["swarm"]):
         with pytest.raises(ReceiptError):
             pytest.fail(f"accepted {what}: {verify_receipt(data, samples.verifiers(samples.BROKER))}")
+
+
+def test_one_key_under_two_names_counts_once_and_the_servers_own_key_not_at_all(case):
+    """Keys are roles, names are not: whoever has one key is one witness."""
+    broker = samples.signer_of(samples.BROKER)
+    names = ("witness.example/alias", "witness.example/broker")
+    doubles = [Signer(names[0], W1.private_key), Signer(names[1], broker.private_key)]
+    signers = [W1, *doubles]
+    trusted = [*TRUSTED, *(signer.verifier for signer in doubles)]
+    note = request_of(case).note
+    notes = [note + cosign(parse_checkpoint(note).checkpoint, signer, NOW_S) for signer in signers]
+    witnesses = [signer.verifier for signer in signers]
+    data = case.build(notes=[merge_notes(notes, trusted)], witnesses=witnesses)
+    (signatory,) = verify_receipt(data, trusted, Policy(witnesses=1)).signatories
+    assert len(signatory.witnesses) == 1
+    assert signatory.witnesses[0].witness.public_key == W1.verifier.public_key
+    with pytest.raises(ReceiptError, match="witnesses: 1 trusted witnesses cosigned"):
+        verify_receipt(data, trusted, Policy(witnesses=2))
+
+
+def test_a_server_cannot_be_its_own_witness_under_another_name(case):
+    alias = Signer("witness.example/alias", samples.signer_of(samples.BROKER).private_key)
+    with pytest.raises(ReceiptError, match="has the key of this witness"):
+        Witness(alias, TRUSTED).cosign(request_of(case), NOW_S)
 
 
 def test_a_quorum_can_be_asked_for(case):

@@ -107,7 +107,10 @@ def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy)
     origin = note.checkpoint.origin
     if note.verifier not in trusted:
         raise ReceiptError(f"trust: no trusted key of {origin} has signed this checkpoint")
-    known = tuple(c for c in note.cosignatures if c.witness in trusted and c.witness.name != origin)
+    # keys count, not names: the server's own key under another name is no witness, and one key under two names is one
+    by_key = {c.witness.public_key: c for c in reversed(note.cosignatures) if c.witness in trusted}
+    by_key.pop(note.verifier.public_key, None)
+    known = tuple(c for c in note.cosignatures if by_key.get(c.witness.public_key) is c and c.witness.name != origin)
     unknown = tuple(c.witness.name for c in note.cosignatures if c not in known)
     for cosignature in known:
         check_clock(cosignature.at_s * 1_000_000, f"the cosignature of {cosignature.witness.name}", policy)

@@ -82,6 +82,9 @@ class Witness:
         checkpoint = signed.checkpoint
         if checkpoint.origin == self._signer.name:
             raise ReceiptError(f"witness: {checkpoint.origin} cannot witness itself")
+        own = self._signer.verifier.public_key
+        if any(key.name == checkpoint.origin and key.public_key == own for key in self._known):
+            raise ReceiptError(f"witness: {checkpoint.origin} has the key of this witness, and cannot witness itself")
         last = self._remembered.get(checkpoint.origin)
         last_size = 0 if last is None else last.size
         if request.old_size != last_size:
