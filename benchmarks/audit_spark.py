@@ -15,12 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows 
 
 from benchmarks.audit_duckdb import DECODED, LINKS
 from benchmarks.audit_lake import SETTINGS
-from dovetail.audit.jobs.run import Audit
 from dovetail.audit.native import sha256
+from dovetail.audit.run import Audit
 from dovetail.audit.session import SMALL_ROWS, tune
 from dovetail.audit.sources import read_rows
-from dovetail.audit.store import Store
-from dovetail.audit.tablefiles import plain_columns
 from dovetail.audit.transforms.messages import links, undecoded, widen_swarm
 from dovetail.audit.transforms.swarm_messages import swarm_fields
 from dovetail.lake.store import LocalStore
@@ -133,7 +131,7 @@ def _make_core(spark: SparkSession, lake: Path, out: Path) -> None:
 
 
 def _written(spark: SparkSession, rows: DataFrame, path: Path) -> DataFrame:
-    rows.write.mode("overwrite").options(**plain_columns(rows.schema)).parquet(str(path))
+    rows.write.mode("overwrite").parquet(str(path))
     return spark.read.schema(rows.schema).parquet(str(path))
 
 
@@ -142,7 +140,7 @@ def run_audit(spark: SparkSession, lake: Path, out: Path) -> dict[str, Any]:
     watch = Stopwatch()
     begun = time.perf_counter()
     with MemoryWatch() as memory:
-        audit = Audit(spark=spark, lake=lake, store=Store.open(out), settings=SETTINGS, progress=watch)
+        audit = Audit(spark=spark, lake=lake, tables=out, settings=SETTINGS, progress=watch)
         summary = audit.run()
     seconds = time.perf_counter() - begun
     watch.step("end")

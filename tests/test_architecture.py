@@ -24,7 +24,7 @@ GENERAL = ("journal", "lake", "receipt", "audit", "report", "dashboard")
 """Packages that know fabrics only through the registry; the audit has one module for each in `audit.fabrics`."""
 NAMING_FABRICS = {
     *(f"dovetail.audit.{name}" for name in ("decode", "decode_pcp", "decode_won", "decode_swarm")),
-    *(f"dovetail.audit.{name}" for name in ("settings", "signatures", "jobs.batch")),
+    *(f"dovetail.audit.{name}" for name in ("settings", "signatures", "silver")),
     *(f"dovetail.audit.transforms.{name}" for name in ("messages", "swarm_messages")),
 }
 """Modules of the audit that still decode by fabric."""

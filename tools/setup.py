@@ -1,6 +1,6 @@
-"""Make `.venv` ready: the locked packages, the project itself, its native code where cargo is found, and a Java for
-Spark. Or, with `--only NAME`, make
-`.venv-NAME` ready: an environment with the packages of requirements/NAME.lock alone, for a tool.
+"""Make `.venv` ready: the locked packages, the project itself, its native code where cargo is found, a Java for Spark,
+and Delta Lake for it. Or, with `--only NAME`, make `.venv-NAME` ready: an environment with the packages of
+requirements/NAME.lock alone, for a tool.
 
 Runs on a bare Python 3.11, before anything is installed. What was done is kept in `.venv/ready.json`, keyed on the
 hashes of the lock files, so that a second run only compares them.
@@ -39,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make the environment")
     parser.add_argument("--no-java", action="store_true", help="do not look for Java")
+    parser.add_argument("--s3", action="store_true", help="fetch what Spark needs for object stores, too")
     parser.add_argument("--only", metavar="NAME", help="make .venv-NAME from requirements/NAME.lock instead")
     options = parser.parse_args()
     started = time.monotonic()
@@ -51,6 +52,7 @@ def main() -> int:
             worked |= environment.prepare_native()
             if not options.no_java:
                 worked |= environment.prepare_java()
+            worked |= environment.prepare_jars(with_s3=options.s3)
     if worked:
         say(f"ready after {time.monotonic() - started:.0f} s")
     return 0
@@ -170,7 +172,7 @@ class Environment:
         known = self._record["java"]
         if known and known["key"] == key and Path(known["home"], "bin", "java").exists():
             return False
-        java_module = load_java_module()
+        java_module = load_module("java")
         home = java_module.local_home(self.path)
         java, rejected = java_module.find_java(local=home)
         for other in rejected:
@@ -187,6 +189,19 @@ class Environment:
         say(f"Spark will use Java {java.version_text} in {show(java.home)} ({java.source})")
         self._save(java={"key": key, "home": str(java.home)})
         return True
+
+    def prepare_jars(self, *, with_s3: bool) -> bool:
+        """Fetches the Java archives of the lock files; True if there was anything to do."""
+        jars = load_module("jars")
+        wanted = [jar for lock in (jars.LOCK, jars.S3_LOCK)[: 1 + with_s3] for jar in jars.missing(lock, self.path)]
+        if wanted:
+            say(f"fetching {len(wanted)} Java archives, Delta Lake among them")
+        for jar in wanted:
+            try:
+                jars.fetch(jar, self.path)
+            except (OSError, ValueError) as error:
+                fail(f"{jar.name}: {error}; {jars.REPOSITORY} names another Maven repository")
+        return bool(wanted)
 
     def _compile(self) -> None:
         """What pip does, on all processors. Some packages have files for other versions of Python, which fail."""
@@ -239,9 +254,11 @@ class Environment:
         temporary.replace(self._record_path)
 
 
-def load_java_module() -> ModuleType:
-    """`dovetail.audit.java`, loaded from its file: this Python has none of the project's dependencies."""
-    spec = importlib.util.spec_from_file_location("dovetail_java", ROOT / "src" / "dovetail" / "audit" / "java.py")
+def load_module(name: str) -> ModuleType:
+    """A module of `dovetail.audit`, loaded from its file: this Python has none of the project's dependencies."""
+    spec = importlib.util.spec_from_file_location(
+        f"dovetail_{name}", ROOT / "src" / "dovetail" / "audit" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -29,11 +29,10 @@ from dovetail.audit.active_manifests import active_facts
 from dovetail.audit.compact import SparkTasks
 from dovetail.audit.ingest_log import BatchFacts, learn_manifest
 from dovetail.audit.integrity import judge_servers
-from dovetail.audit.jobs.run import Audit
-from dovetail.audit.reading import open_table
+from dovetail.audit.run import Audit
 from dovetail.audit.settings import AuditSettings, SwarmRules
 from dovetail.audit.sources import announced_files, check_retained, learn_files, retained_urls
-from dovetail.audit.store import Store
+from dovetail.audit.tables import open_tables
 from dovetail.lake.compact import Compaction
 from dovetail.lake.reader import open_lake
 from dovetail.lake.store import LocalStore
@@ -65,17 +64,18 @@ def compact(spark, lake: Path, **options):
 
 
 def audit(spark, lake: Path, out: Path):
-    return Audit(spark=spark, lake=lake, store=Store.open(out), settings=SETTINGS).run()
+    return Audit(spark=spark, lake=lake, tables=out, settings=SETTINGS).run()
 
 
-def tables_of(out: Path, leave=("has_bytes",)) -> dict[str, list[str]]:
+def tables_of(out: Path, leave=("has_bytes", "run")) -> dict[str, list[str]]:
     """All rows of all tables, in an order of their own."""
     return {
         table.name: sorted(
             repr(sorted((name, value) for name, value in row.items() if name not in leave))
-            for row in open_table(out, table.name).to_table().to_pylist()
+            for row in open_tables(out).read(table.name).to_pylist()
         )
         for table in schemas.TABLES
+        if table.layer != "log"
     }
 
 

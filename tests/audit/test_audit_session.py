@@ -13,8 +13,6 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql.functions import col, lit
 from pyspark.sql.types import ArrayType, StructType
 
-from dovetail.audit import schemas
-from dovetail.audit.jobs.batch import DECODED_TABLE
 from dovetail.audit.session import (
     LARGE_JAVA,
     SMALL_JAVA,
@@ -26,7 +24,7 @@ from dovetail.audit.session import (
     tune,
     use_this_python,
 )
-from dovetail.audit.transforms.holdings import SIGHTINGS
+from dovetail.audit.state_tables import STORED
 
 
 def test_a_laptop_gets_a_local_session_in_utc():
@@ -127,7 +125,7 @@ def test_what_one_task_holds_does_not_grow_with_the_lake():
 
 
 def test_columns_that_hardly_repeat_are_columns_of_our_tables():
-    names = {name for table in (*schemas.TABLES, DECODED_TABLE, SIGHTINGS) for name in leaves_of(table.schema)}
+    names = {name for table in STORED.values() for name in leaves_of(table.schema)}
     plain = [key.partition("#")[2] for key in settings_of(SessionOptions()) if "dictionary#" in key]
     assert plain
     assert set(plain) <= names

@@ -1,44 +1,76 @@
-"""The page of SQL questions: every one of them gives the same rows in DuckDB and in Spark SQL."""
+"""The page of SQL questions: every one gives the same rows in DuckDB and in Spark SQL, opened as `--sql` prints."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import duckdb
 import pytest
 
-from audit.audit_worlds import SETTINGS, whole_world, write_lake
-from dovetail.audit.jobs.run import Audit
-from dovetail.audit.store import Store
+from audit.audit_worlds import BROKER, SECOND, SETTINGS, T0_US, quiet_pcp, whole_world, write_lake
+from dovetail.audit import engines as recipe
+from dovetail.audit.run import Audit
+from dovetail.audit.tables import open_tables
+from dovetail.cli.main import main
 
 pytestmark = pytest.mark.timeout(600)
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/audit-with-sql.md").read_text()
-BLOCKS = re.findall(r"^```sql *(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-VIEWS = {kind: re.findall(r"VIEW (\w+) AS", text) for kind, text in BLOCKS if kind}
-QUESTIONS = [text.strip().removesuffix(";") for kind, text in BLOCKS if not kind]
+QUESTIONS = [
+    text.strip().removesuffix(";") for text in re.findall(r"^```sql\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.fixture(scope="module")
-def engines(spark, tmp_path_factory):
+def tables(spark, tmp_path_factory):
+    """Two runs, of which the first is asked: everything below must read its versions."""
     root = tmp_path_factory.mktemp("sql")
     lake = write_lake(root, whole_world(3, 8))
-    Audit(spark=spark, lake=lake, store=Store.open(root / "out"), settings=SETTINGS).run()
-    duck = duckdb.connect()
-    for kind, text in BLOCKS:
-        for statement in text.replace("OUT", str(root / "out")).split(";") if kind else ():
-            if statement.strip():
-                duck.execute(statement) if kind == "duckdb" else spark.sql(statement)
-    yield duck, spark
-    for view in VIEWS["spark"]:
-        spark.catalog.dropTempView(view)
-    duck.close()
+    audit = Audit(spark=spark, lake=lake, tables=root / "out", settings=SETTINGS)
+    audit.run()
+    write_lake(root, {BROKER: quiet_pcp(2, T0_US + 1000 * SECOND, 900)})
+    audit.whole_below = 0
+    audit.run()
+    assert open_tables(root / "out").run.number == 2
+    return open_tables(root / "out", 1)
 
 
-def test_the_page_has_views_for_both_and_questions():
-    assert [kind for kind, _ in BLOCKS if kind] == ["duckdb", "spark"]
-    assert VIEWS["duckdb"] == VIEWS["spark"]
+@pytest.fixture(scope="module")
+def engines(spark, tables):
+    given = {}
+    exec(recipe.duckdb(tables), given)  # the text that people paste
+    for statement in recipe.spark(tables).split(";"):
+        if statement.strip():
+            spark.sql(statement)
+    yield given["db"], spark
+    for name in tables.names:
+        spark.catalog.dropTempView(name)
+    given["db"].close()
+
+
+def test_every_engine_has_the_rows_of_the_run_that_was_named(engines, tables):
+    duck, spark = engines
+    given = {}
+    exec(recipe.polars(tables), given)
+    for name in tables.names:
+        if name != "runs":
+            count = tables.count(name)
+            assert duck.sql(f"SELECT count(*) FROM {name}").fetchall() == [(count,)], name
+            assert spark.table(name).count() == count, name
+            assert given["tables"][name].collect().height == count, name
+            assert recipe.spark_frame(spark, tables, name).count() == count, name
+    assert tables.count("hops") < open_tables(tables.root).count("hops")
+    assert f"FOR VERSION AS OF {tables.run.versions['hops']}" in recipe.trino(tables)
+
+
+def test_the_command_prints_all_of_it(tables, capsys):
+    assert main(["audit", "tables", "--tables", tables.root, "--run", "1", "--sql"]) == 0
+    printed = capsys.readouterr().out
+    for part in (recipe.duckdb, recipe.polars, recipe.spark, recipe.trino):
+        assert part(tables) in printed
+
+
+def test_the_page_has_questions():
     assert len(QUESTIONS) > 10
 
 

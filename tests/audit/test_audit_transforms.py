@@ -16,6 +16,7 @@ from dovetail.audit.fabrics import AUDITS, audits_of
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.steps import gold_steps, graph
 from dovetail.audit.transforms.answers import answers
+from dovetail.audit.transforms.coverage import peer_counts
 from dovetail.audit.transforms.deliveries import deliveries, latency
 from dovetail.audit.transforms.forks import forks
 from dovetail.audit.transforms.gaps import gaps
@@ -86,7 +87,7 @@ def test_the_native_leaf_hash_is_that_of_the_journal(spark):
         )
         for one, digest, leaf in zip(hops, digests, leaves, strict=True)
     ]
-    found = with_leaves(spark.createDataFrame(rows, schemas.LAKE)).collect()
+    found = with_leaves(spark.createDataFrame(rows, schemas.LAKE.schema)).collect()
     assert [bytes(row["leaf_hash"]) for row in found] == leaves
     assert all(row["leaf_valid"] for row in found)
 
@@ -451,11 +452,12 @@ def silver(spark, tmp_path_factory):
         "links": frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M1, "parent": M2[:8], "relation": "refers"}),
     }
     tables = {}
-    rows["sightings"] = sightings(rows["hops"], rows["messages"], audits=AUDITS)
+    rows["holdings"] = sightings(rows["hops"], rows["messages"], audits=AUDITS)
     rows["servers"] = servers(rows["hops"])
-    rows["legs"] = fastest_legs(rows["hops"])
     rows["answers"] = answers(rows["hops"], rows["messages"], rows["links"], audits=AUDITS)
-    rows["edges"] = edges(rows["links"], rows["sightings"], rows["servers"], audits=AUDITS)
+    rows["one_way_delays"] = fastest_legs(rows["hops"])
+    rows["peer_counts"] = peer_counts(rows["holdings"], audits=AUDITS)
+    rows["suspect_links"] = edges(rows["links"], rows["holdings"], rows["servers"], audits=AUDITS)
     for name, df in rows.items():
         df.write.parquet(str(root / name))
         tables[name] = spark.read.schema(df.schema).parquet(str(root / name))
@@ -467,13 +469,13 @@ def test_gold_is_native_and_joins_by_key(silver, spark, step):
     tables = {**silver, "skew": frame(spark, schemas.SKEW), "deliveries": frame(spark, schemas.DELIVERIES)}
     inputs = [tables[name] for name in step.inputs]
     made = step.transform(*inputs, as_of=T0) if step.is_dated else step.transform(*inputs)
-    assert [field.name for field in made.schema] == step.schema.schema.names
-    assert made.schema.simpleString() == step.schema.schema.simpleString()
+    assert [field.name for field in made.schema] == step.table.schema.names
+    assert made.schema.simpleString() == step.table.schema.simpleString()
     plan = made._jdf.queryExecution().executedPlan().toString()
     for node in ("Python", "MapInArrow", "CartesianProduct", "NestedLoop"):
         assert node not in plan
 
 
 def test_leaves_are_hashed_natively(silver, spark):
-    rows = spark.createDataFrame([], schemas.LAKE).withColumn("file", F.lit("f"))
+    rows = spark.createDataFrame([], schemas.LAKE.schema).withColumn("file", F.lit("f"))
     assert "Python" not in with_leaves(rows)._jdf.queryExecution().executedPlan().toString()

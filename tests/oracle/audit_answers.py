@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from audit.audit_worlds import EPOCH_MS, NODE_A, NODE_B, SETTINGS
-from dovetail.audit.reading import open_table
+from dovetail.audit.tables import open_tables
 from dovetail.journal.reader import JournalReader
 from oracle.audit_oracle import Oracle
 from won.won_samples import KEYS
@@ -48,14 +48,13 @@ def ask_oracle(root: Path, *, epoch_ms: int = EPOCH_MS, node_keys: dict | None =
 
 def ask_tables(out: Path) -> dict[str, set[tuple]]:
     """What the audit's tables say; a row that stands twice is an error."""
+    tables = open_tables(out)
     answers = {}
     for name, columns in COLUMNS.items():
-        rows = [
-            tuple(_plain(row[column]) for column in columns) for row in open_table(out, name).to_table().to_pylist()
-        ]
+        rows = [tuple(_plain(row[column]) for column in columns) for row in tables.read(name).to_pylist()]
         assert len(rows) == len(set(rows)), f"{name} repeats rows"
         answers[name] = set(rows)
-    messages = open_table(out, "messages").to_table().to_pylist()
+    messages = tables.read("messages").to_pylist()
     assert len(messages) == len({(row["fabric"], row["message"]) for row in messages})
     answers["signatures"] = {(row["message"], row["signature"]) for row in messages if row["fabric"] == "won"}
     return answers

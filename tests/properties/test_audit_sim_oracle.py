@@ -8,9 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_worlds import open_test_session
-from dovetail.audit.jobs.run import Audit
+from dovetail.audit.run import Audit
 from dovetail.audit.settings import AuditSettings, SwarmRules
-from dovetail.audit.store import Store
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.lake.layout import server_slug
 from dovetail.lake.seal import seal_journal
@@ -107,8 +106,7 @@ def check(root: Path, seed: int) -> None:
     expected = ask_oracle(root, epoch_ms=SWARM.epoch_ms, node_keys=public)
     assert all(expected[name] for name in ("deliveries", "chains", "gaps", "coverage", "signatures"))
     settings = AuditSettings(swarms={"": RULES})
-    store = Store.open(root / "out")
-    summary = Audit(spark=open_test_session(), lake=root / "lake", store=store, settings=settings).run()
+    summary = Audit(spark=open_test_session(), lake=root / "lake", tables=root / "out", settings=settings).run()
     found = ask_tables(root / "out")
     for name in expected:
         assert found[name] == expected[name], name

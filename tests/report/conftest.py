@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.audit.tables import Tables
 from dovetail.report.numbers import Numbers
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 from report.sample_tables import HOSTILE, small_world
+from tables_on_disk import write_tables
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +31,4 @@ def numbers(tables: Tables) -> Numbers:
 @pytest.fixture
 def empty_tables(tmp_path: Path) -> Tables:
     """An audit that found nothing at all, not even messages."""
-    (tmp_path / "findings").mkdir()
-    return Tables.open(tmp_path)
+    return Tables.open(write_tables(tmp_path, {"findings": []}))

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from dovetail.report.guide import GUIDES
-from dovetail.report.tables import SCHEMAS, SILVER
+from tables_on_disk import SCHEMAS, write_tables
 
 BEGIN = dt.datetime(2026, 3, 1, 9, 0, tzinfo=dt.UTC)
 HOSTILE = (
@@ -112,18 +108,7 @@ class World:
         )
 
     def write(self, root: Path) -> Path:
-        for name, rows in self.rows.items():
-            folder = root / name / "batch=000000000" if name in SILVER else root / name
-            folder.mkdir(parents=True)
-            pq.write_table(
-                pa.Table.from_pylist(rows, schema=SCHEMAS[name]), folder / "part-0.zstd.parquet", compression="zstd"
-            )
-        state = root / "_state" / "batches"
-        state.mkdir(parents=True)
-        (state / "000000000.json").write_text("{}")
-        record = {"lake": "the-lake", "batches": [0], "as_of_us": int(after(400).timestamp() * 1e6), "fingerprint": ""}
-        (state.parent / "run.json").write_text(json.dumps(record))
-        return root
+        return write_tables(root, self.rows, as_of=after(400))
 
 
 def add_pcp(world: World, *, messages: int = 240, names: Sequence[str] = ()) -> None:

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
+from dovetail.audit.tables import Tables
 from dovetail.report.findings import order_findings
 from dovetail.report.headline import write_headline
 from dovetail.report.page import build_page, gather_content
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 from dovetail.report.text import fit, name_server_briefly, show_path, write_time
 from dovetail.report.waterfall import MAX_SERVERS, draw_waterfall
 from report.sample_tables import BROKER, World, address, small_world
@@ -74,7 +74,7 @@ def test_a_million_findings_are_cut_to_the_worst_and_counted(tmp_path):
     """The table alone: a page holds 100,000 of them, the gravest first, and says how many there are."""
     import pyarrow as pa
 
-    from dovetail.report.tables import SCHEMAS
+    from tables_on_disk import SCHEMAS
 
     count = 1_000_000
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

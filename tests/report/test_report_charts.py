@@ -5,10 +5,10 @@ import json
 import msgspec
 import pytest
 
+from dovetail.audit.tables import Tables
 from dovetail.report.charts import make_charts
 from dovetail.report.numbers import Numbers
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 
 
 def test_every_chart_has_the_same_numbers_as_a_table(numbers: Numbers) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dovetail.audit.tables import Tables
 from dovetail.cli.report import app
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError, PipelineError
 from dovetail.report.numbers import Numbers
-from dovetail.report.tables import Tables
 from receipt import receipt_samples as samples
 from report.sample_tables import small_world
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from dovetail.audit.tables import Tables
 from dovetail.report.evidence import read_chains, read_hops, read_messages, read_neighbourhood
-from dovetail.report.tables import Tables
 from report.sample_tables import NODES, address
 
 

@@ -4,10 +4,11 @@ import base64
 
 import pyarrow as pa
 
+from dovetail.audit.tables import Tables
 from dovetail.report.evidence import HopSeen, read_hops, read_messages
 from dovetail.report.findings import MAX_HOPS_PER_STORY, addresses_of, encode_findings, order_findings
-from dovetail.report.tables import SCHEMAS, Tables
 from report.sample_tables import after
+from tables_on_disk import SCHEMAS
 
 
 def rows(*given: dict[str, object]) -> pa.Table:

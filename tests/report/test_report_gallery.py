@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dovetail.audit.tables import Tables
 from dovetail.report.findings import addresses_of, order_findings
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
-from dovetail.report.tables import Tables
 from report.sample_tables import PEERS, World, add_pcp, address
 
 

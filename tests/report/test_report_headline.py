@@ -2,10 +2,10 @@
 
 import msgspec
 
+from dovetail.audit.tables import Tables
 from dovetail.report.headline import write_headline
 from dovetail.report.numbers import CheckCount, Numbers, OutcomeCount
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 
 
 def check(name: str, severity: str, findings: int) -> CheckCount:

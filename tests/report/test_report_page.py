@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.audit.tables import Tables
 from dovetail.report.page import build_page, embed_json, gather_content, write_page
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 from report.sample_tables import HOSTILE, add_many_findings, small_world
 
 pytest.importorskip("vl_convert", reason="the charts' library is not installed")
@@ -93,7 +93,7 @@ def test_the_headline_and_every_tile_lead_somewhere(page: str) -> None:
 
 
 def test_no_path_of_the_machine_is_on_the_page(page: str, tables: Tables) -> None:
-    assert str(tables.root.parent) not in page
+    assert str(Path(tables.root).parent) not in page
 
 
 def test_the_page_loads_nothing(page: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.audit.tables import Tables
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
@@ -12,7 +13,6 @@ from dovetail.receipt.verify import verify_receipt
 from dovetail.report.page import gather_content
 from dovetail.report.receipts import Origins, Shelf, build_shelf
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 from receipt import receipt_samples as samples
 from report.sample_tables import small_world
 

@@ -4,12 +4,13 @@ from collections import Counter
 
 import pyarrow as pa
 
+from dovetail.audit.tables import Tables
 from dovetail.model.outcome import Outcome
 from dovetail.report import summary
 from dovetail.report.numbers import Numbers
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import SCHEMAS, Tables
 from report.sample_tables import BROKER, NODES, PEERS, after, small_world
+from tables_on_disk import SCHEMAS
 
 
 def deliveries(*rows: dict[str, object]) -> pa.Table:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from audit.audit_worlds import (
     ALICE,
@@ -34,6 +35,7 @@ from audit.audit_worlds import (
     write_lake,
 )
 from dovetail.audit.session import SMALL_JAVA
+from dovetail.audit.tables import open_tables, read_runs
 from dovetail.model.hop import Stage
 from lake.lakes import files_in, manifests_of
 from oracle.audit_answers import ask_oracle, ask_tables
@@ -90,7 +92,7 @@ def processes_of(session: int) -> list[str]:
 
 def test_an_interrupt_while_java_starts_leaves_nothing_behind(tmp_path):
     lake = write_lake(tmp_path, {BROKER: quiet_pcp(1)})
-    process = start("run", lake, "--out", tmp_path / "out", *SMALL)
+    process = start("run", lake, "--tables", tmp_path / "out", *SMALL)
     try:
         wait_for(lambda: any("SparkSubmit" in command for command in processes_of(process.pid)), process, 60)
         process.send_signal(signal.SIGINT)
@@ -108,25 +110,27 @@ def test_a_run_that_is_killed_and_run_again_gives_the_same_tables(tmp_path):
     rng = random.Random(1)
     lake = write_lake(tmp_path, pcp_world(rng, 20))
     out = tmp_path / "out"
-    process = start("run", lake, "--out", out, *SMALL)
-    wait_for((out / "hops").exists, process, 240)
+    process = start("run", lake, "--tables", out, *SMALL)
+    wait_for(lambda: list((out / "hops").glob("*.parquet")), process, 240)
     kill(process)
-    assert not (out / "_state" / "run.json").exists()
-    again = json.loads(run("run", lake, "--out", out, *SMALL, "--json"))
+    assert read_runs(out) == []
+    again = json.loads(run("run", lake, "--tables", out, *SMALL, "--json"))
     assert ask_tables(out) == ask_oracle(tmp_path)
     assert [server["verdict"] for server in again["servers"]] == ["proven"]
     look_without_java(out, again)
 
 
 def look_without_java(out: Path, summary) -> None:
-    tables = {row["table"]: row["rows"] for row in map(json.loads, run("tables", "--out", out, "--json").splitlines())}
+    tables = {
+        row["table"]: row["rows"] for row in map(json.loads, run("tables", "--tables", out, "--json").splitlines())
+    }
     assert tables["hops"] == summary["hops"]
-    shown = [json.loads(line) for line in run("show", "hops", "--out", out, "--limit", "0", "--json").splitlines()]
+    shown = [json.loads(line) for line in run("show", "hops", "--tables", out, "--limit", "0", "--json").splitlines()]
     assert len(shown) == summary["hops"]
     address = shown[0]["message"]
-    story = json.loads(run("why", address[:12], "--out", out, "--json"))
+    story = json.loads(run("why", address[:12], "--tables", out, "--json"))
     assert [hop["stage"] for hop in story["hops"]] == [row["stage"] for row in shown if row["message"] == address]
-    assert address in run("why", address[:12], "--out", out)
+    assert address in run("why", address[:12], "--tables", out)
     assert "deliveries" in run("explain")
 
 
@@ -136,7 +140,7 @@ def test_following_a_quiet_lake_tells_what_time_and_hands_do_and_stops_quietly(t
     out, errors = tmp_path / "out", tmp_path / "errors"
     with listening() as (url, posted), errors.open("w") as file:
         options = ("--every", "1", "--patience", "2", "--sealing", "1", "--webhook", url, "--json")
-        process = start("follow", lake, "--out", out, *options, *SMALL, *SHORT, stderr=file)
+        process = start("follow", lake, "--tables", out, *options, *SMALL, *SHORT, stderr=file)
         try:
             told = json.loads(process.stdout.readline())
             assert (told["check"], told["fabric"]) == ("chain.incomplete", "won")
@@ -149,7 +153,7 @@ def test_following_a_quiet_lake_tells_what_time_and_hands_do_and_stops_quietly(t
             third = json.loads(process.stdout.readline())
             assert (third["check"], third["server"]) == ("integrity.missing_file", "pcp://third/server")
             append_and_seal(tmp_path, lake, "pcp://fourth/server", quiet_pcp(2))
-            wait_for((out / "hops" / "batch=000000002").exists, process, 120)
+            wait_for(lambda: runs_in(out / "hops") == 2, process, 120)
             noise = len(errors.read_text())
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
@@ -157,7 +161,7 @@ def test_following_a_quiet_lake_tells_what_time_and_hands_do_and_stops_quietly(t
             kill(process)
     assert errors.read_text()[noise:] == ""
     assert posted[:3] == [told, broken, third]
-    assert not (out / "_state" / "batches" / "000000002.json").exists(), "it was to be stopped in the middle"
+    assert newest_ingest(out) == ["pcp://third/server"], "it was to be stopped in the middle"
 
 
 def unanswered(start_us: int):
@@ -244,23 +248,29 @@ def test_a_follower_says_nothing_about_a_compaction_beside_it(tmp_path):
     lake = write_lake(tmp_path, *({BROKER: quiet_pcp(5, T0_US + part * 600 * SECOND)} for part in range(2)))
     out = tmp_path / "out"
     with (tmp_path / "told").open("w") as told:
-        process = start("follow", lake, "--out", out, "--every", "0.5", *SMALL, *SHORT, stdout=told)
+        process = start("follow", lake, "--tables", out, "--every", "0.5", *SMALL, *SHORT, stdout=told)
         try:
-            wait_for((out / "_state" / "run.json").exists, process, 240)
+            wait_for(lambda: len(read_runs(out)) == 1, process, 240)
             run("compact", lake, "--before", "2025-11-20")
-            wait_for((out / "_state" / "batches" / "000000001.json").exists, process, 240)
-            before = (out / "_state" / "run.json").stat().st_mtime_ns
+            wait_for(lambda: len(read_runs(out)) == 2, process, 240)
             append_and_seal(tmp_path, lake, BROKER, quiet_pcp(1, T0_US + 86_400 * SECOND, 50))
-            wait_for((out / "_state" / "batches" / "000000002.json").exists, process, 240)
-            wait_for(lambda: is_newer(out / "_state" / "run.json", before), process, 240)
+            wait_for(lambda: len(read_runs(out)) == 3, process, 240)
         finally:
             kill(process)
     assert (tmp_path / "told").read_text() == ""
-    assert not (out / "_state" / "alerts.json").exists(), "nothing was ever told"
+    assert not (out / "_alerts" / "told").exists(), "nothing was ever told"
 
 
-def is_newer(path: Path, than_ns: int) -> bool:
-    return path.is_file() and path.stat().st_mtime_ns > than_ns
+def runs_in(table: Path) -> int:
+    """How many runs have appended to a table, those under way included."""
+    return len(DeltaTable(table).to_pyarrow_table(columns=["run"])["run"].unique())
+
+
+def newest_ingest(out: Path) -> list[str]:
+    """The servers whose manifests the newest run read."""
+    tables = open_tables(out)
+    rows = tables.read("ingest", ("run", "server")).to_pylist()
+    return [row["server"] for row in rows if row["run"] == tables.run.number]
 
 
 def count_hops(lake: Path) -> int:

@@ -19,11 +19,10 @@ import pytest
 from audit.audit_worlds import open_test_session, pcp_world, write_lake
 from dovetail.audit import schemas
 from dovetail.audit.java import find_java
-from dovetail.audit.jobs.run import Audit
-from dovetail.audit.reading import open_table
+from dovetail.audit.run import Audit
 from dovetail.audit.session import SMALL_JAVA
 from dovetail.audit.settings import load_settings
-from dovetail.audit.store import Store
+from dovetail.audit.tables import open_tables
 
 pytestmark = [pytest.mark.system, pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -96,9 +95,9 @@ def cluster(root: Path):
 
 def rows_of(out: Path) -> dict[str, list[str]]:
     return {
-        table.name: sorted(repr(sorted(row.items())) for row in open_table(out, table.name).to_table().to_pylist())
+        table.name: sorted(repr(sorted(row.items())) for row in open_tables(out).read(table.name).to_pylist())
         for table in schemas.TABLES
-        if list((out / table.name).rglob("*.parquet"))
+        if table.layer != "log"
     }
 
 
@@ -109,7 +108,7 @@ def local(tmp_path_factory):
     rng = random.Random(2)
     lake = write_lake(root, *(pcp_world(rng, 6, 1 + 10 * part, 1_763_236_800_000_000 + part) for part in range(2)))
     out = root / "local"
-    Audit(spark=open_test_session(), lake=lake, store=Store.open(out), settings=load_settings([], [])).run()
+    Audit(spark=open_test_session(), lake=lake, tables=out, settings=load_settings([], [])).run()
     return lake, rows_of(out)
 
 
@@ -117,11 +116,11 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(local, tmp_path):
     lake, expected = local
     out, log = tmp_path / "out", tmp_path / "run.log"
     with cluster(tmp_path) as (url, workers):
-        command = [sys.executable, "-m", "dovetail", "audit", "run", lake, "--out", out, "--master", url, *LOOPBACK]
+        command = [sys.executable, "-m", "dovetail", "audit", "run", lake, "--tables", out, "--master", url, *LOOPBACK]
         memory = ("--driver-memory", "1g", "--conf", "spark.executor.memory=512m")
         process = start(log, [*command, *memory, *QUICK], PYTHONPATH=str(SOURCE))
         try:
-            wait_for((out / "hops").exists, process, log)
+            wait_for((out / "hops" / "_delta_log").exists, process, log)
             victim = workers[0]
             began = time.monotonic()
             kill(victim)
@@ -138,12 +137,12 @@ def test_plain_spark_submit_with_the_package_in_an_archive(local, tmp_path):
     lake, expected = local
     archive = tmp_path / "dovetail.zip"
     with zipfile.ZipFile(archive, "w") as package:
-        for path in sorted(SOURCE.rglob("*.py")):
+        for path in sorted((*SOURCE.rglob("*.py"), *SOURCE.rglob("*.lock"))):
             package.write(path, path.relative_to(SOURCE))
     out, log = tmp_path / "out", tmp_path / "submit.log"
     job = tmp_path / "run.py"
-    job.write_bytes((SOURCE / "dovetail/audit/jobs/run.py").read_bytes())
+    job.write_bytes((SOURCE / "dovetail/audit/run.py").read_bytes())
     options = ("--master", "local[2]", "--driver-memory", "1g", "--py-files", archive)
-    process = start(log, [BIN / "spark-submit", *options, job, lake, "--out", out])
+    process = start(log, [BIN / "spark-submit", *options, job, lake, "--tables", out])
     assert process.wait(300) == 0, log.read_text()[-3000:]
     assert rows_of(out) == expected

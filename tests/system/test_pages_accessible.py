@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dashboard import dashboard_world as world
+from dovetail.audit.tables import Tables
 from dovetail.model.address import address_of
 from dovetail.report.page import write_page
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 from report.sample_tables import HOSTILE, small_world
 from system.browser import Browser, find_chromium, start_browser
 from system.test_dashboard_browser import run_dashboard, show

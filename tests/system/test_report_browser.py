@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import dovetail
+from dovetail.audit.tables import Tables
 from dovetail.fabrics import address_text
 from dovetail.report.page import write_page
 from dovetail.report.receipts import Origins
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 from receipt import receipt_samples as samples
 from report.sample_tables import HOSTILE, World, add_many_findings, address, small_world
 from system.browser import Browser, find_chromium, start_browser

@@ -63,7 +63,7 @@ class Table:
 
     def rows(self, where: Conditions | None = None) -> Iterator[dict[str, Any]]:
         """As plain values: bytes in hex, times in ISO 8601."""
-        from dovetail.audit.reading import to_plain
+        from dovetail.audit.tables import to_plain
 
         for batch in self.arrow(where).to_batches():
             for row in batch.to_pylist():
@@ -84,29 +84,35 @@ class Story:
 
 
 class Tables(Mapping[str, Table]):
-    """The tables of an audit, by name."""
+    """The tables of an audit as one run left them, by name."""
 
-    def __init__(self, path: Path | str) -> None:
-        from dovetail.audit.reading import table_names
+    def __init__(self, path: Path | str, run: int | None = None) -> None:
+        from dovetail.audit.tables import open_tables
 
-        self.path = Path(path)
-        self._names = table_names(self.path)
+        self.path = path
+        self._opened = open_tables(path, run)
+        self._names = self._opened.names
+
+    @property
+    def run(self) -> int:
+        """The number of the run."""
+        return self._opened.run.number
 
     def names(self) -> list[str]:
         """The tables that are there."""
         return list(self._names)
 
     def __getitem__(self, name: str) -> Table:
-        from dovetail.audit.reading import open_table
+        from dovetail.audit.engines import spark_frame
 
         if name not in self._names:
             raise KeyError(f"there is no table {name!r}; there are {', '.join(self._names)}")
 
         def read(where: Conditions | None) -> pa.Table:
-            return open_table(self.path, name).to_table(filter=_filter(where))
+            return self._opened.read(name, where=_filter(where))
 
         def spark(session: Any) -> Any:
-            return session.read.parquet(*open_table(self.path, name).files)
+            return spark_frame(session, self._opened, name)
 
         return Table(name, read, spark)
 
@@ -126,7 +132,7 @@ class Tables(Mapping[str, Table]):
             prefix = parse_prefix(message.hex() if isinstance(message, bytes) else message)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        record = tell_story(self.path, prefix)
+        record = tell_story(self._opened, prefix)
         return Story(record["address"], record)
 
 
@@ -187,10 +193,9 @@ class Lake:
         spark: Any = None,
     ) -> Audit:
         """Audit what is new; needs `dovetail[audit]`. Without a session, one is started on this machine."""
-        from dovetail.audit.jobs.run import Audit as Job
+        from dovetail.audit.run import Audit as Job
         from dovetail.audit.session import SessionOptions, open_session
         from dovetail.audit.settings import load_settings
-        from dovetail.audit.store import Store
         from dovetail.lake.snapshot import check_lake, snapshot
         from dovetail.lake.store import LocalStore
 
@@ -201,7 +206,7 @@ class Lake:
             if spark is None:
                 spark = open_session(SessionOptions(rows=snapshot(LocalStore(lake)).hops))
                 stack.callback(spark.stop)
-            summary = Job(spark=spark, lake=lake, store=Store.open(Path(tables)), settings=settings).run()
+            summary = Job(spark=spark, lake=lake, tables=Path(tables).absolute(), settings=settings).run()
         return Audit(summary, Tables(tables))
 
 
@@ -211,15 +216,15 @@ def open_lake(path: Path | str) -> Lake:
 
 
 @_explained
-def open_tables(path: Path | str) -> Tables:
-    """The tables of an earlier audit, without Spark; AuditError where there are none."""
-    return Tables(path)
+def open_tables(path: Path | str, run: int | None = None) -> Tables:
+    """The tables as the newest run left them, or run number `run`, without Spark; AuditError where there are none."""
+    return Tables(path, run)
 
 
 def _filter(where: Conditions | None) -> Any:
     import pyarrow.compute as pc
 
-    from dovetail.audit.reading import has_prefix
+    from dovetail.audit.tables import has_prefix
 
     expression = None
     for column, value in (where or {}).items():

@@ -21,11 +21,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from dovetail.audit.reading import Row, scan
+from dovetail.audit.tables import Row, Tables, open_tables
 from dovetail.journal.durable_file import replace_file
 
-TOLD = "_state/alerts.told"
-RUN = "_state/run.json"
+TOLD = "_alerts/told"
 MAX_TOLD = 10_000_000
 """Findings that are remembered, 16 bytes each; while there are more, no further ones are told."""
 MAX_WAITING_CHAINS = 1_000_000
@@ -48,6 +47,8 @@ class Alerts:
     def update(self, now: dt.datetime | None = None) -> int:
         """Tell what is new since the last time; returns how many there were."""
         path = self.out / TOLD
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tables = open_tables(self.out)
         data = path.read_bytes() if path.is_file() else b""
         told = {data[start : start + _HASH_BYTES] for start in range(0, len(data), _HASH_BYTES)}
         present: set[bytes] = set()
@@ -61,10 +62,10 @@ class Alerts:
                 if digest not in told:
                     new[key] = finding
 
-        for finding in scan(self.out, "findings"):
+        for finding in tables.scan("findings"):
             if finding["severity"] != "note" and finding["check"].startswith(_TELLING):
                 note(finding)
-        for finding in self._overdue(now) if now is not None else ():
+        for finding in self._overdue(tables, now) if now is not None else ():
             note(finding)
         for _, finding in sorted(new.items()):
             self.tell(finding)
@@ -72,21 +73,21 @@ class Alerts:
             replace_file(path, b"".join(sorted(present)))
         return len(new)
 
-    def _overdue(self, now: dt.datetime) -> list[Row]:
+    def _overdue(self, tables: Tables, now: dt.datetime) -> list[Row]:
         """Chains that should be complete by now."""
         if self.overdue_us is None:
             return []
-        self._remember_chains()
+        self._remember_chains(tables)
         limit = (now - dt.timedelta(microseconds=self.overdue_us)).isoformat(timespec="microseconds")
         return [finding for begun, finding in self._chains if begun < limit.replace("+00:00", "Z")]
 
-    def _remember_chains(self) -> None:
+    def _remember_chains(self, tables: Tables) -> None:
         """Read the chains that wait, if the tables were made anew."""
-        made = (self.out / RUN).stat().st_mtime_ns
+        made = tables.run.number
         if made == self._chains_of:
             return
         waiting = pc.field("state").isin(list(_WAITING)) & pc.is_valid(pc.field("begun"))
-        chains = scan(self.out, "chains", waiting, MAX_WAITING_CHAINS)
+        chains = tables.scan("chains", waiting, MAX_WAITING_CHAINS)
         self._chains = [(chain["begun"], _incomplete(chain)) for chain in chains]
         self._chains_of = made
 

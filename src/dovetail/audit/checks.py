@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.audit import schemas
-from dovetail.audit.tablefiles import local_rows
+from dovetail.audit.local_rows import local_rows
 from dovetail.fabrics import every_fabric
 from dovetail.model.hop import Reason, Stage
 
@@ -302,9 +302,7 @@ _PLACES = {
 
 def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_before_us: int) -> DataFrame:
     """All findings over the tables of a run; what began before `overdue_before_us` has had time enough."""
-    taken = tables.get("taken")
-    if taken is None:
-        taken = tables["hops"].where(F.col("stage").isin(Stage.ACCEPTED.value, Stage.CREATED.value))
+    taken = tables["holdings"].where("first_seen IS NOT NULL").select("fabric", "message")
     suspects = tables["messages"].where("signature != 'valid' OR work_valid = false")
     views = {
         **tables,

@@ -1,4 +1,4 @@
-"""What is known about each announced file after it was read once: kept, so that no file is ever read again for it."""
+"""What is known about each manifest and file after it was read once: the table `ingest`, from rows and back."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
+import pyarrow as pa
 
 from dovetail.audit.merkle_scan import Part
+from dovetail.audit.schemas import INGEST
 from dovetail.lake.manifest import MAX_FILE_BYTES, MAX_MANIFEST_BYTES, Manifest, SealedFile, parse_manifest
 from dovetail.lake.store import Entry, Store
 from dovetail.lake.writer import sha256_of
 from dovetail.model.errors import JournalDamaged
+
+MANIFEST, FILE = "manifest", "file"
 
 MAX_AHEAD_US = 300_000_000
 """How far a server's clock may be ahead of the auditor's before that is a finding."""
@@ -72,14 +76,44 @@ class BatchFacts(msgspec.Struct, frozen=True, kw_only=True):
     files: list[FileFact]
 
 
-def encode_facts(facts: BatchFacts) -> bytes:
-    """The facts of a batch as JSON."""
-    return msgspec.json.encode(facts)
+def fact_rows(facts: BatchFacts, run: int) -> pa.Table:
+    """The facts that a run brought, as rows of `ingest`."""
+    rows: list[dict[str, object]] = [
+        {
+            "kind": MANIFEST,
+            "path": fact.path,
+            "fabric": None if fact.manifest is None else fact.manifest.fabric,
+            "server": None if fact.manifest is None else fact.manifest.server,
+            "hops": None,
+            "error": fact.error,
+            "fact": msgspec.json.encode(fact),
+        }
+        for fact in facts.manifests
+    ]
+    rows += [
+        {
+            "kind": FILE,
+            "path": fact.path,
+            "fabric": fact.fabric,
+            "server": fact.server,
+            "hops": None if fact.part is None else fact.part.rows,
+            "error": fact.error,
+            "fact": msgspec.json.encode(fact),
+        }
+        for fact in facts.files
+    ]
+    return pa.Table.from_pylist([{"run": run, **row} for row in rows], schema=INGEST.arrow)
 
 
-def decode_facts(data: bytes) -> BatchFacts:
-    """The facts of a batch from JSON."""
-    return msgspec.json.decode(data, type=BatchFacts)
+def facts_of(rows: pa.Table) -> BatchFacts:
+    """The facts in rows of `ingest`, in the order of their runs."""
+    manifests, files = [], []
+    for kind, fact in zip(rows["kind"].to_pylist(), rows["fact"].to_pylist(), strict=True):
+        if kind == MANIFEST:
+            manifests.append(msgspec.json.decode(fact, type=ManifestFact))
+        else:
+            files.append(msgspec.json.decode(fact, type=FileFact))
+    return BatchFacts(manifests=manifests, files=files)
 
 
 def learn_manifest(lake: Store, key: str) -> ManifestFact:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.audit.reading import Row, check_out, has_prefix, scan
+from dovetail.audit.tables import Row, Tables, has_prefix
 from dovetail.fabrics import address_text
 from dovetail.model.address import MAX_CANDIDATES, Address, AddressPrefix
 from dovetail.model.errors import PipelineError
 from dovetail.model.outcome import meaning_of
 
 
-def tell_story(out: Path, beginning: AddressPrefix) -> Row:
+def tell_story(tables: Tables, beginning: AddressPrefix) -> Row:
     """Everything the tables say about the one message whose address begins so."""
-    check_out(out)
-    address = find_address(out, beginning)
+    address = find_address(tables, beginning)
     here = pc.field("message") == pa.scalar(address, pa.binary())
-    hops = sorted(scan(out, "hops", here), key=lambda hop: (hop["at"], hop["server"], hop["seq"]))
-    messages = list(scan(out, "messages", here))
+    hops = sorted(tables.scan("hops", here), key=lambda hop: (hop["at"], hop["server"], hop["seq"]))
+    messages = list(tables.scan("messages", here))
     message = messages[0] if messages else None
     fabric = hops[0]["fabric"] if hops else message["fabric"] if message else None
-    deliveries = list(scan(out, "deliveries", here))
+    deliveries = list(tables.scan("deliveries", here))
     for delivery in deliveries:
         delivery["meaning"] = meaning_of(delivery["outcome"])
     return {
@@ -32,19 +30,19 @@ def tell_story(out: Path, beginning: AddressPrefix) -> Row:
         "fabric": fabric,
         "message": message,
         "hops": hops,
-        "refers_to": list(scan(out, "links", pc.field("child") == pa.scalar(address, pa.binary()))),
-        "referred_by": _referrers(out, message),
+        "refers_to": list(tables.scan("links", pc.field("child") == pa.scalar(address, pa.binary()))),
+        "referred_by": _referrers(tables, message),
         "deliveries": deliveries,
-        "chain": next(iter(scan(out, "chains", here)), None),
-        "quarantine": list(scan(out, "quarantine", here)),
-        "findings": list(scan(out, "findings", here)),
+        "chain": next(iter(tables.scan("chains", here)), None),
+        "quarantine": list(tables.scan("quarantine", here)),
+        "findings": list(tables.scan("findings", here)),
     }
 
 
-def find_address(out: Path, beginning: AddressPrefix) -> Address:
+def find_address(tables: Tables, beginning: AddressPrefix) -> Address:
     """The one address that begins so; PipelineError where there is none, or several."""
     found: set[Address] = set()
-    for row in scan(out, "hops", has_prefix("message", beginning.coarse)):
+    for row in tables.scan("hops", has_prefix("message", beginning.coarse)):
         address = Address(bytes.fromhex(row["message"]))
         if beginning.matches(address):
             found.add(address)
@@ -56,12 +54,12 @@ def find_address(out: Path, beginning: AddressPrefix) -> Address:
         raise PipelineError(str(error)) from None
 
 
-def _referrers(out: Path, message: Row | None) -> list[Row]:
+def _referrers(tables: Tables, message: Row | None) -> list[Row]:
     if message is None:
         return []
     key = pa.scalar(bytes.fromhex(message["key"]), pa.binary())
     of_fabric = (pc.field("fabric") == message["fabric"]) & (pc.field("parent") == key)
-    return list(scan(out, "links", of_fabric))
+    return list(tables.scan("links", of_fabric))
 
 
 def story_text(story: Row) -> list[str]:

@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, StructType
 from dovetail.audit.checks import every_check
 from dovetail.audit.schemas import TABLES
 from dovetail.audit.steps import graph
+from dovetail.audit.table import Table
 
 _MADE = "<!-- made from the code by `python -m dovetail.audit.reference docs`; do not edit -->"
 
@@ -26,8 +27,10 @@ def tables_page() -> str:
         "",
         _MADE,
         "",
-        "`dovetail audit run LAKE --out OUT` writes each table to `OUT/<table>/` as Parquet. Silver tables have one",
-        "directory per batch; gold tables are replaced whole. Times are UTC. Addresses are binary: 32 bytes, SHA-256.",
+        "`dovetail audit run LAKE --tables DIR` keeps each table as a Delta table in `DIR/<table>/`. A row of `runs`",
+        "names the versions of all tables that belong together; `dovetail audit tables --sql` prints how engines open",
+        "exactly those. Times are UTC. Addresses are binary: 32 bytes, SHA-256. Beside them lie tables that the audit",
+        "keeps for its own use (`decoded`, `verdicts`, `servers`, `holdings`, `one_way_delays`, `peer_counts`).",
         "",
         "| table | layer | made from | meaning |",
         "|---|---|---|---|",
@@ -38,7 +41,7 @@ def tables_page() -> str:
             "",
             f"## {table.name}",
             "",
-            f"{table.sentence} Key: {', '.join(f'`{name}`' for name in table.key)}.",
+            f"{table.sentence} Key: {', '.join(f'`{name}`' for name in table.key)}.{_sums(table)}",
             "",
         ]
         lines += ["| column | type | meaning |", "|---|---|---|"]
@@ -64,6 +67,13 @@ def checks_page() -> str:
         where = "one of its breaks" if check.table == "integrity" else f"`{check.where}`"
         lines.append(f"| `{check.id}` | {check.severity} | {check.sentence} | {check.table} | {where} |")
     return "\n".join(lines) + "\n"
+
+
+def _sums(table: Table) -> str:
+    if not table.sums:
+        return ""
+    sums = ", ".join(f"sum({name})" for name in table.sums)
+    return f" Rows are partial sums, some negative: read {sums} grouped by the key, where it is above 0."
 
 
 def _type(kind: DataType) -> str:

@@ -1,72 +1,29 @@
 """Every table's schema, in one place, with what each column means; `docs/reference/tables.md` is made from it.
 
-Times are UTC timestamps with microseconds, addresses are binary. Columns are only ever added, at the end.
+Times are UTC timestamps with microseconds, addresses are binary. Columns are only ever added, at the end. The schemas
+are Arrow's, so that whoever only reads tables needs no Spark; `Table.schema` is the same for Spark.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import pyarrow as pa
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
-
+from dovetail.audit.table import BINARIES, BINARY, BOOLEAN, LONG, STRING, STRINGS, TIMESTAMP, Table, column
+from dovetail.lake.rows import LAKE_SCHEMA
 from dovetail.model.outcome import Outcome
 
-STRING, BINARY, LONG = StringType(), BinaryType(), LongType()
-BOOLEAN, TIMESTAMP = BooleanType(), TimestampType()
-STRINGS, BINARIES = ArrayType(StringType()), ArrayType(BinaryType())
-
-Layer = Literal["silver", "gold"]
-
-
-def column(name: str, kind: DataType, sentence: str) -> StructField:
-    """A column with what it means."""
-    return StructField(name, kind, True, {"comment": sentence})
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table the audit writes: `key` are the columns that name a row."""
-
-    name: str
-    layer: Layer
-    sentence: str
-    key: tuple[str, ...]
-    schema: StructType
-
-
-LAKE = StructType(
-    [
-        StructField("server", STRING),
-        StructField("seq", LONG),
-        StructField("at", TIMESTAMP),
-        StructField("stage", STRING),
-        StructField("message", BINARY),
-        StructField("counterpart", STRING),
-        StructField("reason", STRING),
-        StructField("raw", BINARY),
-        StructField("size", LONG),
-        StructField("digest", BINARY),
-        StructField("leaf", BINARY),
-        StructField("fabric", STRING),
-        StructField("date", STRING),
-    ]
+LAKE = Table(
+    "lake",
+    "silver",
+    "A file of the lake, with the columns that stand in its path.",
+    ("server", "seq"),
+    pa.schema([*(pa.field(f.name, f.type) for f in LAKE_SCHEMA), ("fabric", STRING), ("date", STRING)]),
 )
-"""A file of the lake, with the columns that stand in its path."""
 
 _FABRIC = column("fabric", STRING, "`pcp`, `won` or `swarm`")
 _SERVER = column("server", STRING, "URI of the broker, node or peer that observed")
 _MESSAGE = column("message", BINARY, "the address")
+_RUN = column("run", LONG, "the run of the audit that read it")
 _REASON = column("reason", STRING, "why it was refused or did not arrive, one of the documented codes")
 
 HOPS = Table(
@@ -74,7 +31,7 @@ HOPS = Table(
     "silver",
     "Every hop of the lake that could be read, without the bytes.",
     ("server", "seq"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             _SERVER,
@@ -91,7 +48,12 @@ HOPS = Table(
                 BOOLEAN,
                 "the rows of its file lead to the root its manifest announces; `integrity` says if that was signed",
             ),
+            _RUN,
         ]
+    ),
+    skipping=(
+        "run",
+        "at",
     ),
 )
 
@@ -100,7 +62,7 @@ MESSAGES = Table(
     "silver",
     "One row per address whose bytes were found: its fields, and whether they can be believed. Each is verified once.",
     ("fabric", "message"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             _MESSAGE,
@@ -127,6 +89,10 @@ MESSAGES = Table(
             column("work_valid", BOOLEAN, "swarm: its work is below the swarm's target"),
         ]
     ),
+    skipping=(
+        "created",
+        "expires",
+    ),
 )
 
 LINKS = Table(
@@ -134,7 +100,7 @@ LINKS = Table(
     "silver",
     "One row per reference that a message makes to an earlier one.",
     ("fabric", "child", "parent", "relation"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             column("child", BINARY, "address of the message that refers"),
@@ -142,7 +108,12 @@ LINKS = Table(
             column("relation", STRING, "`responding_to`, `previous`, `refers` or `in_reply_to`"),
             column("parent_expires", TIMESTAMP, "swarm: the parent is certainly expired from here on; null is unknown"),
             column("child_created", TIMESTAMP, "when the message that refers was made, by its author's clock"),
+            _RUN,
         ]
+    ),
+    skipping=(
+        "run",
+        "child_created",
     ),
 )
 
@@ -151,7 +122,7 @@ QUARANTINE = Table(
     "silver",
     "Rows that could not be read or believed, with their reason and bytes.",
     ("server", "seq"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             _SERVER,
@@ -162,7 +133,12 @@ QUARANTINE = Table(
             column("reason", STRING, "`leaf_mismatch`, `address_mismatch`, or why the bytes do not decode"),
             column("detail", STRING, "the decoder's own words"),
             column("bytes", BINARY, "the bytes"),
+            _RUN,
         ]
+    ),
+    skipping=(
+        "run",
+        "at",
     ),
 )
 
@@ -171,13 +147,15 @@ KEYS = Table(
     "silver",
     "Public keys that won Create messages publish.",
     ("owner", "key"),
-    StructType(
+    pa.schema(
         [
             column("owner", STRING, "URI of the atom or node"),
             column("key", BINARY, "Ed25519 public key"),
             column("message", BINARY, "the Create message that publishes it; null if given to the audit"),
+            _RUN,
         ]
     ),
+    skipping=("run",),
 )
 
 DELIVERIES = Table(
@@ -185,7 +163,7 @@ DELIVERIES = Table(
     "gold",
     "One row per message and intended recipient: what became of it.",
     ("fabric", "message", "recipient"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             _MESSAGE,
@@ -218,6 +196,11 @@ DELIVERIES = Table(
             column("expires", TIMESTAMP, "end of its lifetime; null where it has none, or its bytes are not known"),
         ]
     ),
+    skipping=(
+        "accepted",
+        "finished",
+        "expires",
+    ),
 )
 
 CHAINS = Table(
@@ -225,7 +208,7 @@ CHAINS = Table(
     "gold",
     "One row per won message or pcp request with the responses that acknowledge it, across all journals.",
     ("fabric", "message"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             _MESSAGE,
@@ -250,6 +233,7 @@ CHAINS = Table(
             column("only_at", STRINGS, "won: servers that hold a part of the chain which the other side lacks"),
         ]
     ),
+    skipping=("begun",),
 )
 
 GAPS = Table(
@@ -257,7 +241,7 @@ GAPS = Table(
     "gold",
     "Links whose parent nobody has, or that a server lacks though others have it.",
     ("fabric", "child", "parent", "relation", "server"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             column("child", BINARY, "the message that refers"),
@@ -271,6 +255,10 @@ GAPS = Table(
             column("unexpired", BOOLEAN, "the parent may still be live as of the audit; null where that is unknown"),
         ]
     ),
+    skipping=(
+        "since",
+        "expires",
+    ),
 )
 
 FORKS = Table(
@@ -278,7 +266,7 @@ FORKS = Table(
     "gold",
     "Messages that contradict each other or the rules of the graph, with the messages as evidence.",
     ("fabric", "kind", "subject", "evidence"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             column("kind", STRING, "see the checks whose id begins with `fork`"),
@@ -288,6 +276,7 @@ FORKS = Table(
             column("first_seen", TIMESTAMP, "when the contradiction was complete"),
         ]
     ),
+    skipping=("first_seen",),
 )
 
 COVERAGE = Table(
@@ -295,7 +284,7 @@ COVERAGE = Table(
     "gold",
     "Swarm: how many peers hold a message and how fast it spread; and what each peer lacks.",
     ("swarm", "scope", "message", "peer"),
-    StructType(
+    pa.schema(
         [
             column("swarm", STRING, "the swarm"),
             column("scope", STRING, "`message`: one row per message; `peer`: one row per peer"),
@@ -311,14 +300,18 @@ COVERAGE = Table(
             column("all_us", LONG, "microseconds until all had it"),
         ]
     ),
+    skipping=(
+        "first_seen",
+        "expires",
+    ),
 )
 
-BREAK = StructType(
+BREAK = pa.struct(
     [
-        StructField("check", STRING, True, {"comment": "id of the check"}),
-        StructField("file", STRING, True, {"comment": "the file or manifest in the lake"}),
-        StructField("seq", LONG, True, {"comment": "the first bad hop"}),
-        StructField("detail", STRING, True, {"comment": "what was found"}),
+        column("check", STRING, "id of the check"),
+        column("file", STRING, "the file or manifest in the lake"),
+        column("seq", LONG, "the first bad hop"),
+        column("detail", STRING, "what was found"),
     ]
 )
 
@@ -327,7 +320,7 @@ INTEGRITY = Table(
     "gold",
     "One row per server: whether its hops are complete, in order, unaltered and signed.",
     ("server",),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             _SERVER,
@@ -343,7 +336,7 @@ INTEGRITY = Table(
             column("checkpoints", LONG, "checkpoints in the lake"),
             column("proven_checkpoints", LONG, "of these, with valid signature and recomputed root"),
             column("key_source", STRING, "`pinned` (given to the audit) or `lake` (the manifest's own word)"),
-            column("breaks", ArrayType(BREAK), "everything that is wrong, each with its first bad hop"),
+            column("breaks", pa.list_(BREAK), "everything that is wrong, each with its first bad hop"),
         ]
     ),
 )
@@ -353,7 +346,7 @@ TRAFFIC = Table(
     "gold",
     "Hops per minute.",
     ("minute", "fabric", "server", "type", "stage", "reason"),
-    StructType(
+    pa.schema(
         [
             column("minute", TIMESTAMP, "start of the minute"),
             _FABRIC,
@@ -366,6 +359,12 @@ TRAFFIC = Table(
             column("bytes", LONG, "bytes of the messages that were first seen"),
         ]
     ),
+    skipping=("minute",),
+    sums=(
+        "hops",
+        "messages",
+        "bytes",
+    ),
 )
 
 LATENCY = Table(
@@ -373,7 +372,7 @@ LATENCY = Table(
     "gold",
     "Histogram of delivery times: powers of two of a millisecond.",
     ("fabric", "type", "up_to_ms"),
-    StructType(
+    pa.schema(
         [
             _FABRIC,
             column("type", STRING, "message type"),
@@ -381,6 +380,7 @@ LATENCY = Table(
             column("deliveries", LONG, "how many"),
         ]
     ),
+    sums=("deliveries",),
 )
 
 SKEW = Table(
@@ -388,7 +388,7 @@ SKEW = Table(
     "gold",
     "By how much the clocks of two servers differ, from the messages that went both ways.",
     ("server", "other"),
-    StructType(
+    pa.schema(
         [
             column("server", STRING, "the first server"),
             column("other", STRING, "the other one"),
@@ -407,7 +407,7 @@ FINDINGS = Table(
     "gold",
     "Everything that is wrong, by check, with what it is about.",
     ("check", "fabric", "server", "message", "seq", "detail"),
-    StructType(
+    pa.schema(
         [
             column("check", STRING, "id of the check, see the page of checks"),
             column("severity", STRING, "`error`, `warning` or `note`"),
@@ -419,9 +419,53 @@ FINDINGS = Table(
             column("detail", STRING, "what was found"),
         ]
     ),
+    skipping=("at",),
+)
+
+INGEST = Table(
+    "ingest",
+    "log",
+    "One row per manifest and per file of the lake that the audit has read, with what it learnt.",
+    ("kind", "path"),
+    pa.schema(
+        [
+            column("run", LONG, "the run that read it"),
+            column("kind", STRING, "`manifest` or `file`"),
+            column("path", STRING, "its key in the lake"),
+            column("fabric", STRING, "the fabric, where known"),
+            column("server", STRING, "the server whose manifest announces it, where known"),
+            column("hops", LONG, "hops that were read from it"),
+            column("error", STRING, "why it cannot be read or believed; null if it can"),
+            column("fact", BINARY, "all that was learnt, as JSON: hashes, subtrees, order"),
+        ]
+    ),
+    skipping=("run",),
+)
+
+RUNS = Table(
+    "runs",
+    "log",
+    "One row per run, written last: the version of every table that belongs to it.",
+    ("run",),
+    pa.schema(
+        [
+            column("run", LONG, "number of the run"),
+            column("began", TIMESTAMP, "when it began, by the clock of its machine"),
+            column("finished", TIMESTAMP, "when its tables were complete"),
+            column("lake", STRING, "the lake"),
+            column("as_of", TIMESTAMP, "the moment that the tables speak about"),
+            column("fingerprint", STRING, "of the settings and the state of the lake"),
+            column("basis", STRING, "of what all rows share: form, settings, servers"),
+            column("hops", LONG, "hops in the lake that were read"),
+            column("is_whole", BOOLEAN, "all answers were computed anew"),
+            column("versions", pa.map_(STRING, LONG), "version of each Delta table"),
+        ]
+    ),
 )
 
 TABLES = (
+    RUNS,
+    INGEST,
     HOPS,
     MESSAGES,
     LINKS,

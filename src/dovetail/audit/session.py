@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from dovetail.audit import jars
 from dovetail.audit.native import NATIVE_CLASSES
 from dovetail.audit.stderr_filter import own_interrupt, without_chatter
 from dovetail.model.errors import PipelineError
@@ -46,6 +47,7 @@ _HARDLY_REPEATED = (
     *("seq", "at", "created", "expires", "created_us", "expires_us", "child_created", "parent_expires"),
     *("accepted", "finished", "first_seen", "holders.list.element.since"),
     *("links.list.element.parent", "links.list.element.parent_expires_us"),
+    *("message", "digest", "key", "child", "parent", "signed_digest", "signature", "fact"),
 )
 """Columns of our tables, of numbers or within lists, for which Parquet would build a dictionary only to drop it."""
 
@@ -68,6 +70,16 @@ _SPEED = {
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
 }
 
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # the log of a table is small here: its state is one partition, not fifty
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.merge.materializeSource": "none",  # it is checkpointed before
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
+    "spark.databricks.delta.properties.defaults.enableDeletionVectors": "false",
+}
 
 SMALL_ROWS = 200_000
 """A lake, or what is new in it, of so many hops is interpreted in one partition instead of compiled for many."""
@@ -143,7 +155,9 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
 def settings_of(options: SessionOptions) -> dict[str, str]:
     """All settings of a session; what the user gave comes last and wins."""
     is_submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-    settings = {**_MEANING, **_QUIET, **_SPEED}
+    settings = {**_MEANING, **_QUIET, **_SPEED, **_DELTA}
+    if "spark.jars" not in options.conf and "spark.jars.packages" not in options.conf:
+        settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     settings["spark.executorEnv.PYTHONPATH"] = str(_package_root())
     if not is_submitted:
         master = options.master or DEFAULT_MASTER
@@ -162,6 +176,16 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
         settings["spark.driver.memory"] = options.driver_memory
     settings.update(options.conf)
     return settings
+
+
+def delta_jars() -> list[Path]:
+    """The archives of Delta Lake; PipelineError where set-up has not fetched them."""
+    if lacking := jars.missing():
+        raise PipelineError(
+            f"Delta Lake is not there: {jars.directory() / lacking[0].name} is missing; fetch it with "
+            f"`python -m dovetail.audit.jars`"
+        )
+    return jars.paths()
 
 
 def tune(spark: SparkSession, rows: int) -> None:

@@ -75,8 +75,8 @@ def _decode_file(text: str) -> SealedFile:
 def read_rows(spark: SparkSession, lake: Store, paths: Sequence[str]) -> DataFrame:
     """Rows of these files with the lake's columns."""
     if not paths:
-        return spark.createDataFrame([], schemas.LAKE)
-    return spark.read.schema(schemas.LAKE).option("basePath", str(lake)).parquet(*map(lake.url, paths))
+        return spark.createDataFrame([], schemas.LAKE.schema)
+    return spark.read.schema(schemas.LAKE.schema).option("basePath", str(lake)).parquet(*map(lake.url, paths))
 
 
 def read_rows_by_file(spark: SparkSession, lake: Store, paths: Sequence[str]) -> DataFrame:

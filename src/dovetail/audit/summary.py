@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
 from dovetail.audit.checks import every_check
-from dovetail.audit.reading import Row, count_rows, open_table, readable, scan, table_names
-from dovetail.audit.store import RunRecord, Store
+from dovetail.audit.tables import Row, Tables
 from dovetail.model.outcome import ARRIVED, count_arrived
 from dovetail.model.times import to_datetime
 
@@ -90,45 +88,42 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return text + (f"; not proven: {', '.join(broken)}" if broken else "")
 
 
-def summarize(store: Store, record: RunRecord) -> Summary:
+def summarize(tables: Tables) -> Summary:
     """Read the summary off the tables, batch by batch: however many rows there are, a few of them are held at once."""
-    out = store.root
     deliveries: dict[str, dict[str, int]] = {}
-    for (fabric, outcome), count in _counts(out, "deliveries", "fabric", "outcome").items():
+    for (fabric, outcome), count in _counts(tables, "deliveries", "fabric", "outcome").items():
         deliveries.setdefault(fabric, {})[outcome] = count
     servers = [
         ServerState(**{name: row[name] for name in ServerState.__struct_fields__})
-        for row in sorted(scan(out, "integrity"), key=lambda row: str(row["server"]))
+        for row in sorted(tables.scan("integrity"), key=lambda row: str(row["server"]))
         if row["server"]
     ]
     return Summary(
-        lake=record.lake,
-        as_of=to_datetime(record.as_of_us).isoformat().replace("+00:00", "Z"),
-        hops=count_rows(out, "hops") if "hops" in table_names(out) else 0,
-        messages={fabric: count for (fabric,), count in _counts(out, "messages", "fabric").items()},
+        lake=tables.run.lake,
+        as_of=to_datetime(tables.run.as_of_us).isoformat().replace("+00:00", "Z"),
+        hops=tables.count("hops"),
+        messages={fabric: count for (fabric,), count in _counts(tables, "messages", "fabric").items()},
         deliveries=deliveries,
-        chains={state: count for (state,), count in _counts(out, "chains", "state").items()},
+        chains={state: count for (state,), count in _counts(tables, "chains", "state").items()},
         servers=servers,
-        found=_found(out),
+        found=_found(tables),
     )
 
 
-def _counts(out: Path, name: str, *columns: str) -> Counter[tuple[str, ...]]:
+def _counts(tables: Tables, name: str, *columns: str) -> Counter[tuple[str, ...]]:
     """How many rows of a table have which values in these columns."""
     counts: Counter[tuple[str, ...]] = Counter()
-    if name in table_names(out):
-        with readable(out / name):
-            for batch in open_table(out, name, repeated=columns).to_batches(columns=list(columns)):
-                grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
-                for row in grouped.to_pylist():
-                    counts[tuple(row[column] for column in columns)] += row["count_all"]
+    for batch in tables.batches(name, columns):
+        grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
+        for row in grouped.to_pylist():
+            counts[tuple(row[column] for column in columns)] += row["count_all"]
     return counts
 
 
-def _found(out: Path) -> list[FoundCheck]:
+def _found(tables: Tables) -> list[FoundCheck]:
     counts: Counter[str] = Counter()
     examples: dict[str, list[str]] = {}
-    for row in scan(out, "findings"):
+    for row in tables.scan("findings"):
         check = row["check"]
         counts[check] += 1
         least = examples.setdefault(check, [])

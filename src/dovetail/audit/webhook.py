@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dovetail.audit.reading import Row
+from dovetail.audit.tables import Row
 from dovetail.model.errors import ConfigError
 
 MAX_WAITING = 1000

@@ -16,7 +16,9 @@ app = typer.Typer(
 )
 
 Lake = Annotated[Path, typer.Argument(help="The lake that journals are sealed to.")]
-Out = Annotated[Path, typer.Option("--out", help="Directory of the audit tables.")]
+TablesOption = Annotated[str | None, typer.Option("--tables", help="Directory of the audit tables.")]
+OldOut = Annotated[str | None, typer.Option("--out", hidden=True)]
+RunNumber = Annotated[int | None, typer.Option("--run", help="Open the tables as this run left them.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Master = Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077; local by default.")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")]
@@ -29,22 +31,26 @@ Patience = Annotated[float, typer.Option(help="Seconds after which an undelivere
 @app.command()
 def run(
     lake: Lake,
-    out: Out,
+    tables: TablesOption = None,
+    out: OldOut = None,
     master: Master = None,
     conf: Conf = None,
     driver_memory: Memory = None,
     swarm: Swarms = None,
     trust: Trust = None,
     patience: Patience = 30,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for another audit that writes the tables.", min=0)] = 0,
     as_of: Annotated[
         dt.datetime | None, typer.Option(help="Audit as of this time (UTC); defaults to the newest hop.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit what is new in LAKE, write the tables to --out, and report findings."""
+    """Audit what is new in LAKE, write the tables to --tables, and report findings."""
     from dovetail.cli.output import print_json, print_text
 
-    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
+    root = _root(tables, out)
+    audit = _open_audit(lake, root, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
+    audit.wait_s = wait
     summary = _run_with_progress(audit)
     if as_json:
         print_json(summary)
@@ -55,7 +61,8 @@ def run(
 @app.command()
 def follow(
     lake: Lake,
-    out: Out,
+    tables: TablesOption = None,
+    out: OldOut = None,
     every: Annotated[float, typer.Option(help="Seconds between checks for new files in the lake.", min=0.1)] = 10,
     webhook: Annotated[str | None, typer.Option(help="URL that each alert is posted to as JSON.")] = None,
     master: Master = None,
@@ -78,7 +85,8 @@ def follow(
     from dovetail.cli.output import escape, print_json, say
 
     url = check_webhook(webhook) if webhook is not None else None
-    audit = _open_audit(lake, out, master, conf, driver_memory, swarm, trust, patience, None)
+    root = _root(tables, out)
+    audit = _open_audit(lake, root, master, conf, driver_memory, swarm, trust, patience, None)
     hook = Webhook(url, say) if url is not None else None
 
     def tell(finding: dict[str, Any]) -> None:
@@ -91,7 +99,7 @@ def follow(
         if hook is not None:
             hook.put(finding)
 
-    follower = Follower(audit, Alerts(out, tell, overdue_us=int((patience + sealing) * 1_000_000)), every)
+    follower = Follower(audit, Alerts(Path(root), tell, overdue_us=int((patience + sealing) * 1_000_000)), every)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: follower.stop.set())
     say(f"following {lake} every {every:g} s; stop with Ctrl-C")
@@ -162,26 +170,45 @@ def compact(
         raise typer.Exit(1)
 
 
-@app.command()
-def tables(out: Out, as_json: AsJson = False) -> None:
-    """List the tables with their rows."""
-    from dovetail.audit.reading import check_out, count_rows, table_names
+@app.command("tables")
+def list_tables(
+    tables: TablesOption = None,
+    out: OldOut = None,
+    run: RunNumber = None,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print how DuckDB, Polars, Trino and Spark open the same versions.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the tables of a run with their rows, or how other engines open them."""
     from dovetail.audit.schemas import BY_NAME
-    from dovetail.cli.output import print_rows
+    from dovetail.audit.tables import open_tables
+    from dovetail.cli.output import print_rows, print_text
 
-    check_out(out)
+    opened = open_tables(_root(tables, out), run)
+    if sql:
+        from dovetail.audit.engines import recipes
+
+        print_text(recipes(opened))
+        return
     rows = [
-        {"table": name, "rows": count_rows(out, name), "meaning": BY_NAME[name].sentence}
-        for name in table_names(out)
-        if name in BY_NAME
+        {
+            "table": name,
+            "rows": opened.count(name),
+            "version": opened.run.versions.get(name),
+            "meaning": BY_NAME[name].sentence,
+        }
+        for name in opened.names
     ]
-    print_rows(rows, ["table", "rows", "meaning"], as_json=as_json)
+    print_rows(rows, ["table", "rows", "version", "meaning"], as_json=as_json)
 
 
 @app.command()
 def show(
     table: Annotated[str, typer.Argument(help="The table's name.")],
-    out: Out,
+    tables: TablesOption = None,
+    out: OldOut = None,
+    run: RunNumber = None,
     limit: Annotated[int, typer.Option(help="Maximum number of rows (0: no limit).", min=0)] = 20,
     where: Annotated[
         list[str] | None,
@@ -191,19 +218,19 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print rows of one table."""
-    from dovetail.audit.reading import check_out, equals, open_table, scan
+    from dovetail.audit.tables import open_tables
     from dovetail.cli.output import print_rows, say
     from dovetail.model.errors import UsageError
 
-    check_out(out)
+    opened = open_tables(_root(tables, out), run)
     conditions = _pairs(where or [], "--where")
-    names = columns.split(",") if columns else open_table(out, table).schema.names
+    names = columns.split(",") if columns else opened.dataset(table).schema.names
     try:
-        expression = equals(out, table, conditions)
+        expression = opened.equals(table, conditions)
     except ValueError as error:
         raise UsageError(f"--where: {error}") from None
-    print_rows(scan(out, table, expression, limit or None), names, as_json=as_json)
-    total = open_table(out, table).count_rows(filter=expression)
+    print_rows(opened.scan(table, expression, limit or None), names, as_json=as_json)
+    total = opened.count(table, expression)
     if 0 < limit < total:
         say(f"{limit} of {total:,} rows; --limit 0 prints all")
 
@@ -211,11 +238,14 @@ def show(
 @app.command()
 def why(
     address: Annotated[str, typer.Argument(help="Message address in hex or as wm:/Qm..., or a prefix of either.")],
-    out: Out,
+    tables: TablesOption = None,
+    out: OldOut = None,
+    run: RunNumber = None,
     as_json: AsJson = False,
 ) -> None:
     """Trace one message: every hop, and where and why it stopped."""
     from dovetail.audit.message_trace import story_text, tell_story
+    from dovetail.audit.tables import open_tables
     from dovetail.cli.output import escape, print_json
     from dovetail.model.address import parse_prefix
     from dovetail.model.errors import UsageError
@@ -224,11 +254,29 @@ def why(
         beginning = parse_prefix(address)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    story = tell_story(out, beginning)
+    story = tell_story(open_tables(_root(tables, out), run), beginning)
     if as_json:
         print_json(story)
     else:
         sys.stdout.write("".join(escape(line) + "\n" for line in story_text(story)))
+
+
+@app.command()
+def vacuum(
+    tables: TablesOption = None,
+    out: OldOut = None,
+    keep: Annotated[int, typer.Option(help="How many of the newest runs stay open to readers.", min=1)] = 10,
+    older_than: Annotated[
+        float, typer.Option(metavar="HOURS", help="Keep runs that ended later than this, too.", min=0)
+    ] = 24,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
+) -> None:
+    """Forget old runs, and delete files that no run needs any more."""
+    from dovetail.audit.vacuum import vacuum_tables
+    from dovetail.cli.output import print_text
+
+    done = vacuum_tables(_root(tables, out), keep_runs=keep, older_than_h=older_than, is_dry=dry_run)
+    print_text(done.text())
 
 
 @app.command()
@@ -247,7 +295,7 @@ def explain(as_json: AsJson = False) -> None:
 
 def _open_audit(
     lake: Path,
-    out: Path,
+    tables: str,
     master: str | None,
     conf: list[str] | None,
     driver_memory: str | None,
@@ -258,18 +306,19 @@ def _open_audit(
     *,
     is_once: bool = False,
 ) -> Any:
-    from dovetail.audit.jobs.run import Audit
+    from dovetail.audit.run import Audit
     from dovetail.audit.settings import load_settings
-    from dovetail.audit.store import Store
+    from dovetail.audit.tables import refuse_old_format
     from dovetail.lake.snapshot import check_lake, snapshot
     from dovetail.lake.store import LocalStore
 
     lake = check_lake(lake)
+    refuse_old_format(tables)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
     rows = snapshot(LocalStore(lake)).hops if is_once else None
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
     spark = _open_spark(master, conf, driver_memory, rows)
-    return Audit(spark=spark, lake=lake, store=Store.open(out), settings=settings, as_of=moment)
+    return Audit(spark=spark, lake=lake, tables=tables, settings=settings, as_of=moment)
 
 
 def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None, rows: int | None = None) -> Any:
@@ -279,16 +328,28 @@ def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str |
     return open_session(options)
 
 
+def _root(tables: str | None, out: str | None) -> str:
+    """The tables' directory, absolute, or their URL; `--out` was its name before."""
+    from dovetail.cli.output import say
+    from dovetail.model.errors import UsageError
+
+    if out is not None:
+        say("--out is now called --tables; the old name goes with the next release")
+    root = tables if tables is not None else out
+    if root is None:
+        raise UsageError("name the directory of the tables with --tables")
+    return root if "://" in root else str(Path(root).absolute())
+
+
 def _run_with_progress(job: Any) -> Any:
     """Run an audit, with progress on a terminal."""
-    import dataclasses
-
     if not sys.stderr.isatty():
         return job.run()
     from dovetail.audit.progress import TerminalProgress
 
     with TerminalProgress(job.spark) as progress:
-        return dataclasses.replace(job, progress=progress).run()
+        job.progress = progress
+        return job.run()
 
 
 def _pairs(items: list[str], option: str) -> dict[str, str]:

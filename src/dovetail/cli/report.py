@@ -35,9 +35,9 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as one JSON object.")] = False,
 ) -> None:
     """Write the report of an audit as one self-contained page, and print its summary."""
+    from dovetail.audit.tables import Tables
     from dovetail.cli.output import escape, print_json, print_text, say
     from dovetail.report.survey import take_numbers
-    from dovetail.report.tables import Tables
     from dovetail.report.terminal import write_summary
 
     source = Tables.open(tables)

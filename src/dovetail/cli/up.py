@@ -141,7 +141,7 @@ def _follow(site: Site) -> None:
     _interrupt_on_sigterm()
     follow(
         lake=Path(config.lake.directory),
-        out=config.audit.directory,
+        tables=str(config.audit.directory),
         every=config.audit.interval_s,
         webhook=config.audit.webhook,
         master=config.audit.master,

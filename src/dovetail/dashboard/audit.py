@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dovetail.audit.message_trace import describe_delivery
+from dovetail.audit.tables import Tables
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
 from dovetail.model.outcome import ARRIVED, PENDING
 from dovetail.report.arrays import micros
 from dovetail.report.guide import rank_severity
 from dovetail.report.numbers import SEVERITIES
-from dovetail.report.tables import Tables
 
 PAGE_ROWS = 100
 MAX_VERDICTS = 5

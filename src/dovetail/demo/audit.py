@@ -76,10 +76,9 @@ def _stderr_to(path: Path) -> Iterator[None]:
 
 def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
     """The audit as anybody would run it: it knows the lake, the swarm's agreement and the servers' keys."""
-    from dovetail.audit.jobs.run import Audit
+    from dovetail.audit.run import Audit
     from dovetail.audit.session import SMALL_JAVA, SessionOptions, open_session
     from dovetail.audit.settings import load_settings
-    from dovetail.audit.store import Store
 
     screen.status("start Spark")
     # what Java says goes to a file
@@ -89,7 +88,7 @@ def run_audit(layout: Layout, ended_us: int, screen: Screen) -> Summary:
         summary = Audit(
             spark=spark,
             lake=layout.lake.resolve(),
-            store=Store.open(layout.tables),
+            tables=layout.tables.resolve(),
             settings=load_settings([layout.swarm], [layout.trust], patience_s=PATIENCE_S),
             as_of=to_datetime(ended_us),
             progress=_Steps(screen),

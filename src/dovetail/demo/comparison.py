@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dovetail.audit.reading import Row
+from dovetail.audit.tables import Row
 from dovetail.demo.evidence import FINDERS, Tables
 from dovetail.demo.faults import Fault, Kind, Ledger
 from dovetail.model.outcome import ARRIVED

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.audit.reading import Row, scan
+from dovetail.audit.tables import Row, open_tables
 from dovetail.demo.faults import Fault, Kind
 
 _SHORT = 12
@@ -23,14 +23,14 @@ class Tables:
     """The audit's tables, read once each."""
 
     def __init__(self, out: Path) -> None:
-        self._out = out
+        self._tables = open_tables(out)
         self._rows: dict[str, list[Row]] = {}
         self._addresses: dict[str, set[str]] | None = None
 
     def rows(self, name: str) -> list[Row]:
         """All rows of a table, as plain values."""
         if name not in self._rows:
-            self._rows[name] = list(scan(self._out, name))
+            self._rows[name] = list(self._tables.scan(name))
         return self._rows[name]
 
     def addresses(self, fault: Fault) -> frozenset[str]:

@@ -54,8 +54,10 @@ def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
     places = [f"--{name}" for name in ("journals", "lake", "tables")]
     folders = [str(folder) for folder in (layout.journals, layout.lake, layout.tables)]
     return [
-        NextStep(("audit", "why", lost.messages[1][:_SHORT], "--out", str(layout.tables)), "the story of the lost s2"),
-        NextStep(("audit", "show", "findings", "--out", str(layout.tables), "--limit", "0"), "all that is wrong"),
+        NextStep(
+            ("audit", "why", lost.messages[1][:_SHORT], "--tables", str(layout.tables)), "the story of the lost s2"
+        ),
+        NextStep(("audit", "show", "findings", "--tables", str(layout.tables), "--limit", "0"), "all that is wrong"),
         NextStep(("receipt", "build", message[:_SHORT], *journals, "-o", receipt), "prove one delivery"),
         NextStep(("receipt", "verify", receipt, *trust), "check it, offline"),
         NextStep(("receipt", "fork", *both, *evidence, *trust, "-o", fork), "prove that the owner forked"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.server
 from pathlib import Path
 
+from dovetail.audit.tables import Tables
 from dovetail.demo.layout import Layout
 from dovetail.report.page import write_page
 from dovetail.report.receipts import Origins
 from dovetail.report.survey import take_numbers
-from dovetail.report.tables import Tables
 
 
 def write_report(layout: Layout) -> None:

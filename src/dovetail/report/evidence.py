@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.audit.table import BINARY
+from dovetail.audit.tables import Tables
 from dovetail.report.arrays import micros
-from dovetail.report.tables import BINARY, Tables
 
 
 @dataclass(frozen=True, slots=True)

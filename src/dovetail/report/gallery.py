@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.audit.table import BINARY
+from dovetail.audit.tables import Tables
 from dovetail.report.arrays import count_by
 from dovetail.report.evidence import (
     Evidence,
@@ -27,7 +29,6 @@ from dovetail.report.pictures import (
     draw_neighbourhood,
     draw_recipients,
 )
-from dovetail.report.tables import BINARY, Tables
 from dovetail.report.text import community_of, name_briefly, name_server, shorten
 
 MAX_CONVERSATIONS = 3

@@ -19,6 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 from dovetail import __version__
+from dovetail.audit.tables import Tables
 from dovetail.model.errors import DovetailError
 from dovetail.model.outcome import ARRIVED
 from dovetail.report.charts import Chart, make_charts
@@ -29,7 +30,6 @@ from dovetail.report.headline import write_headline
 from dovetail.report.numbers import Numbers
 from dovetail.report.pictures import Picture
 from dovetail.report.receipts import Origins, Related, Shelf, build_shelf
-from dovetail.report.tables import Tables
 from dovetail.report.text import name_server, name_server_briefly, show, show_path, write_duration, write_time
 from dovetail.report.vega import bundle_script
 

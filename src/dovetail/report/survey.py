@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.audit.tables import Tables
 from dovetail.report import summary
 from dovetail.report.arrays import count_by, slot_width_us, span_us
 from dovetail.report.guide import count_checks
 from dovetail.report.numbers import Numbers, TrafficSlot
-from dovetail.report.tables import Tables
 
 _DELIVERY_COLUMNS = ("fabric", "type", "recipient", "outcome", "reason", "accepted", "finished", "latency_us")
 

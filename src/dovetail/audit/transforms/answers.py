@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import StructField, StructType
 
 from dovetail.audit.fabric_audit import FabricAudit, by_fabric, is_of
-from dovetail.audit.schemas import BINARY, STRING, TIMESTAMP, Table
+from dovetail.audit.table import BINARY, STRING, TIMESTAMP, Table
 from dovetail.audit.transforms.holdings import TAKEN
 
 ANSWERS = Table(
-    "_state/answers",
-    "silver",
+    "answers",
+    "state",
     "Who answered a message, by types of answers.",
     ("fabric", "parent", "sender", "type"),
-    StructType(
-        [
-            StructField("fabric", STRING),
-            StructField("parent", BINARY),
-            StructField("sender", STRING),
-            StructField("type", STRING),
-            StructField("at", TIMESTAMP),
-        ]
-    ),
+    pa.schema([("fabric", STRING), ("parent", BINARY), ("sender", STRING), ("type", STRING), ("at", TIMESTAMP)]),
 )
 """`parent` is how links name the message that is answered; `at` is when a server first took the answer in."""
 
@@ -50,5 +42,5 @@ def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: S
         .join(taken, on=["fabric", "message"], how="inner")
         .groupBy("fabric", "parent", "sender", "type")
         .agg(F.min("at").alias("at"))
-        .select(*ANSWERS.schema.names)
+        .select(*ANSWERS.names)
     )

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.audit.fabric_audit import FabricAudit, communal, is_of
+from dovetail.audit.table import LONG, STRING, Table
+
+PEER_COUNTS = Table(
+    "peer_counts",
+    "state",
+    "How many messages each server of a community holds, and without a server how many somebody holds there.",
+    ("swarm", "server"),
+    pa.schema([("swarm", STRING), ("server", STRING), ("many", LONG)]),
+    sums=("many",),
+)
 
 
-def coverage(sightings: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
+def coverage(
+    sightings: DataFrame, counts: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]
+) -> DataFrame:
     """One row per message and one per peer. Times are those of the peers' own clocks."""
-    counts = peer_counts(sightings, audits)
     return message_coverage(sightings, servers, audits).unionByName(peer_coverage(counts, servers, audits))
 
 
@@ -34,7 +46,7 @@ def message_coverage(sightings: DataFrame, servers: DataFrame, audits: Sequence[
     )
 
 
-def peer_counts(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+def peer_counts(sightings: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
     """How `many` messages each `server` holds in its `swarm`, and without a server how many somebody holds there."""
     held = _held(sightings, audits)
     totals = held.groupBy("swarm").agg(F.count("*").alias("many"))
@@ -44,13 +56,6 @@ def peer_counts(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFram
         .agg(F.count("*").alias("many"))
     )
     return totals.select("swarm", F.lit(None).cast("string").alias("server"), "many").unionByName(holding)
-
-
-def counts_of(peer_rows: DataFrame) -> DataFrame:
-    """The counts that `peer_coverage` made its rows from."""
-    each = peer_rows.select("swarm", F.col("peer").alias("server"), F.col("holders").alias("many"))
-    totals = peer_rows.groupBy("swarm").agg(F.max(F.col("holders") + F.col("lacking")).alias("many"))
-    return totals.select("swarm", F.lit(None).cast("string").alias("server"), "many").unionByName(each)
 
 
 def peer_coverage(counts: DataFrame, servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:

@@ -9,39 +9,43 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from dovetail.audit.fabric_audit import FabricAudit, by_fabric, is_of, union
-from dovetail.audit.schemas import BINARY, BOOLEAN, STRING, TIMESTAMP, Table
+from dovetail.audit.table import BINARY, BOOLEAN, STRING, TIMESTAMP, Table
 from dovetail.model.address import ADDRESS_BYTES
 from dovetail.model.hop import Stage
 
-HOLDER = StructType([StructField("since", TIMESTAMP), StructField("server", STRING)])
-REFUSAL = StructType([StructField("at", TIMESTAMP), StructField("reason", STRING), StructField("server", STRING)])
+HOLDER = StructType([StructField("since", TimestampType()), StructField("server", StringType())])
+REFUSAL = StructType(
+    [StructField("at", TimestampType()), StructField("reason", StringType()), StructField("server", StringType())]
+)
 
 SIGHTINGS = Table(
-    "_state/sightings",
-    "silver",
+    "holdings",
+    "state",
     "Who holds or refused each message, and when.",
     ("fabric", "message"),
-    StructType(
+    pa.schema(
         [
-            StructField("fabric", STRING),
-            StructField("message", BINARY),
-            StructField("key", BINARY),
-            StructField("is_decoded", BOOLEAN),
-            StructField("sender", STRING),
-            StructField("signer", STRING),
-            StructField("created", TIMESTAMP),
-            StructField("expires", TIMESTAMP),
-            StructField("work_valid", BOOLEAN),
-            StructField("first_seen", TIMESTAMP),
-            StructField("holders", ArrayType(HOLDER, False)),
-            StructField("refusals", ArrayType(REFUSAL, False)),
+            ("fabric", STRING),
+            ("message", BINARY),
+            ("key", BINARY),
+            ("is_decoded", BOOLEAN),
+            ("sender", STRING),
+            ("signer", STRING),
+            ("created", TIMESTAMP),
+            ("expires", TIMESTAMP),
+            ("work_valid", BOOLEAN),
+            ("first_seen", TIMESTAMP),
+            ("holders", pa.list_(pa.struct([("since", TIMESTAMP), ("server", STRING)]))),
+            ("refusals", pa.list_(pa.struct([("at", TIMESTAMP), ("reason", STRING), ("server", STRING)]))),
         ]
     ),
+    skipping=("first_seen", "expires"),
 )
 """`holders` are in the order of time and name, each server once; `first_seen` is null where nobody holds it.
 
@@ -119,7 +123,7 @@ def collect_sightings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[
         F.get("holders", F.lit(0))["since"].alias("first_seen"),
         "holders",
         "refusals",
-    ).select(*SIGHTINGS.schema.names)
+    ).select(*SIGHTINGS.names)
 
 
 def key_of_address(audits: Sequence[FabricAudit]) -> Column:

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import StructField, StructType
-
-from dovetail.audit.schemas import STRING, TIMESTAMP
-
-SERVERS_SCHEMA = StructType(
-    [
-        StructField("fabric", STRING),
-        StructField("server", STRING),
-        StructField("first_at", TIMESTAMP),
-        StructField("last_at", TIMESTAMP),
-    ]
-)
 
 LEAF_MISMATCH = "leaf_mismatch"
 ADDRESS_MISMATCH = "address_mismatch"
@@ -43,7 +31,7 @@ def servers(hops: DataFrame) -> DataFrame:
     return (
         hops.groupBy("fabric", "server")
         .agg(F.min("at").alias("first_at"), F.max("at").alias("last_at"))
-        .select(*SERVERS_SCHEMA.names)
+        .select("fabric", "server", "first_at", "last_at")
     )
 
 

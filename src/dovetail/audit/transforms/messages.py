@@ -93,6 +93,11 @@ def is_cut() -> Column:
     return (F.col("stage") == Stage.REJECTED.value) & (F.octet_length("raw") < F.col("size"))
 
 
+def messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
+    """One row per address whose bytes were found."""
+    return plain_messages(decoded).unionByName(signed_messages(decoded, verdicts, keys))
+
+
 def plain_messages(decoded: DataFrame) -> DataFrame:
     """Messages of fabrics without signatures."""
     return decoded.where(F.col("reject").isNull() & F.col("fabric").isin(*_HASHED)).select(
@@ -112,7 +117,9 @@ def signed_messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) ->
         .withColumn("has_key", F.lit(True))
     )
     believed = decoded.where(F.col("reject").isNull() & (F.col("fabric") == "won") & F.col("address_valid"))
-    judged = believed.join(verdicts, on="message", how="left").join(owners, on="signer", how="left")
+    judged = believed.join(verdicts.select("message", "valid"), on="message", how="left").join(
+        owners, on="signer", how="left"
+    )
     signature = (
         F.when(~F.col("claims_valid"), "invalid")
         .when(F.col("valid"), "valid")

@@ -7,26 +7,19 @@ so half the difference of the fastest legs estimates it, right to within half of
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import StructField, StructType
 
-from dovetail.audit.schemas import LONG, STRING, Table
+from dovetail.audit.table import LONG, STRING, Table
 from dovetail.model.hop import Stage
 
 LEGS = Table(
-    "_state/legs",
-    "silver",
+    "one_way_delays",
+    "state",
     "The fastest leg from each server to each other one.",
     ("source", "target"),
-    StructType(
-        [
-            StructField("source", STRING),
-            StructField("target", STRING),
-            StructField("least_us", LONG),
-            StructField("legs", LONG),
-        ]
-    ),
+    pa.schema([("source", STRING), ("target", STRING), ("least_us", LONG), ("legs", LONG)]),
 )
 
 _SENT = (Stage.FORWARDED.value, Stage.SERVED.value)
@@ -56,7 +49,7 @@ def fastest_legs(hops: DataFrame) -> DataFrame:
         legs(hops)
         .groupBy("source", "target")
         .agg(F.min(time_us).alias("least_us"), F.count("*").alias("legs"))
-        .select(*LEGS.schema.names)
+        .select(*LEGS.names)
     )
 
 

@@ -8,29 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import ArrayType, StructField, StructType
 
 from dovetail.audit.fabric_audit import FabricAudit, is_of
-from dovetail.audit.schemas import BINARY, BOOLEAN, LINKS, STRING, TIMESTAMP, Table
+from dovetail.audit.schemas import LINKS
+from dovetail.audit.table import BINARY, BOOLEAN, STRING, STRINGS, TIMESTAMP, Table
 
 EDGES = Table(
-    "_state/edges",
-    "silver",
+    "suspect_links",
+    "state",
     "Links whose parent is missing, lacking somewhere, or not older.",
     ("fabric", "child", "parent", "relation"),
-    StructType(
+    pa.schema(
         [
-            *LINKS.schema.fields,
-            StructField("parent_message", BINARY),
-            StructField("parent_created", TIMESTAMP),
-            StructField("parent_signer", STRING),
-            StructField("parent_seen", TIMESTAMP),
-            StructField("parent_decoded", BOOLEAN),
-            StructField("expires", TIMESTAMP),
-            StructField("holding", ArrayType(STRING)),
-            StructField("refusing", ArrayType(STRING)),
+            *(field for field in LINKS.arrow if field.name != "run"),
+            ("parent_message", BINARY),
+            ("parent_created", TIMESTAMP),
+            ("parent_signer", STRING),
+            ("parent_seen", TIMESTAMP),
+            ("parent_decoded", BOOLEAN),
+            ("expires", TIMESTAMP),
+            ("holding", STRINGS),
+            ("refusing", STRINGS),
         ]
     ),
 )
@@ -63,4 +64,4 @@ def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame, *, audits:
     joined = links.join(known, on=["fabric", "parent"], how="left")
     is_odd = is_graph & (F.col("parent_created") >= F.col("child_created"))
     suspects = joined.where(F.col("parent_message").isNull() | F.col("holding").isNotNull() | is_odd)
-    return suspects.select(*EDGES.schema.names)
+    return suspects.select(*EDGES.names)

@@ -4,45 +4,42 @@ from __future__ import annotations
 
 import datetime as dt
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dovetail.audit.alerts import Alerts
 from dovetail.audit.message_trace import find_address
-from dovetail.audit.reading import count_rows, equals, has_prefix, open_table, scan, table_names
+from dovetail.audit.tables import has_prefix, open_tables
 from dovetail.cli.main import main
 from dovetail.model.address import Address, parse_prefix, won_uri
 from dovetail.model.errors import PipelineError
+from tables_on_disk import write_tables
 
 T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 
 
 def write_table(out, name, rows):
-    (out / "_state").mkdir(parents=True, exist_ok=True)
-    (out / name).mkdir(exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), out / name / "part.parquet")
+    return write_tables(out, {name: rows})
 
 
 @pytest.fixture
 def out(tmp_path):
     rows = [
-        {"message": bytes([first, 1]), "n": number, "at": T0} for number, first in enumerate((0x00, 0x7F, 0xFF, 0xFF))
+        {"message": bytes([first, 1]), "seq": number, "at": T0} for number, first in enumerate((0x00, 0x7F, 0xFF, 0xFF))
     ]
-    write_table(tmp_path, "hops", rows)
-    return tmp_path
+    return write_table(tmp_path, "hops", rows)
 
 
 def test_rows_come_as_plain_values(out):
-    row = next(scan(out, "hops"))
-    assert row == {"message": "0001", "n": 0, "at": "2026-11-15T12:00:00.000000Z"}
+    row = next(open_tables(out).scan("hops"))
+    said = {name: value for name, value in row.items() if value is not None}
+    assert said == {"message": "0001", "seq": 0, "at": "2026-11-15T12:00:00.000000Z"}
 
 
 @pytest.mark.parametrize(
     ("prefix", "numbers"), [(b"", [0, 1, 2, 3]), (b"\x00", [0]), (b"\x7f\x01", [1]), (b"\xff", [2, 3]), (b"\x10", [])]
 )
 def test_a_prefix_finds_all_that_begin_with_it(out, prefix, numbers):
-    assert [row["n"] for row in scan(out, "hops", has_prefix("message", prefix))] == numbers
+    assert [row["seq"] for row in open_tables(out).scan("hops", has_prefix("message", prefix))] == numbers
 
 
 def test_a_message_is_found_by_any_beginning_of_its_address(tmp_path):
@@ -54,51 +51,72 @@ def test_a_message_is_found_by_any_beginning_of_its_address(tmp_path):
             *(whole[:length] for length in range(4, 65)),
             *(uri[:length] for length in range(12, len(uri) + 1)),
         ):
-            assert find_address(tmp_path, parse_prefix(text)) == address
+            assert find_address(open_tables(tmp_path), parse_prefix(text)) == address
     for text in ("ab1", "AB1", "ab", "", "wm:/Qm"):
         with pytest.raises(
             PipelineError, match=f"several messages begin with {text.lower() if ':' not in text else text}"
         ):
-            find_address(tmp_path, parse_prefix(text))
+            find_address(open_tables(tmp_path), parse_prefix(text))
     with pytest.raises(PipelineError, match="no message begins with ab3"):
-        find_address(tmp_path, parse_prefix("ab3"))
+        find_address(open_tables(tmp_path), parse_prefix("ab3"))
 
 
 def test_a_limit_and_conditions_by_type(out):
-    assert len(list(scan(out, "hops", limit=2))) == 2
-    assert [row["n"] for row in scan(out, "hops", equals(out, "hops", {"message": "ff", "n": "3"}))] == [3]
+    tables = open_tables(out)
+    assert len(list(tables.scan("hops", limit=2))) == 2
+    found = tables.scan("hops", tables.equals("hops", {"message": "ff", "seq": "3"}))
+    assert [row["seq"] for row in found] == [3]
 
 
 def test_a_table_that_is_cut_says_so(out, capsys):
-    assert main(["audit", "show", "hops", "--out", str(out), "--limit", "3"]) == 0
+    assert main(["audit", "show", "hops", "--tables", str(out), "--limit", "3"]) == 0
     assert capsys.readouterr().err == "3 of 4 rows; --limit 0 prints all\n"
     for limit in ("0", "4"):
-        assert main(["audit", "show", "hops", "--out", str(out), "--limit", limit]) == 0
+        assert main(["audit", "show", "hops", "--tables", str(out), "--limit", limit]) == 0
         assert capsys.readouterr().err == ""
 
 
 def test_what_is_not_there_is_named(out, tmp_path):
-    assert (table_names(out), count_rows(out, "hops")) == (["hops"], 4)
-    with pytest.raises(PipelineError, match="there is no table 'nothing'; there are hops"):
-        open_table(out, "nothing")
+    tables = open_tables(out)
+    assert (tables.names, tables.count("hops")) == (["runs", "hops"], 4)
+    with pytest.raises(PipelineError, match="there is no table 'nothing'; there are runs, hops"):
+        tables.dataset("nothing")
     with pytest.raises(PipelineError, match="no column 'x'"):
-        equals(out, "hops", {"x": "1"})
-    with pytest.raises(PipelineError, match="holds no audit"):
-        table_names(tmp_path / "elsewhere")
+        tables.equals("hops", {"x": "1"})
+    with pytest.raises(PipelineError, match="holds no audit: run `dovetail audit run LAKE --tables"):
+        open_tables(tmp_path / "elsewhere")
+    assert tables.read("coverage", ("peer",)).schema.names == ["peer"], "a table that no run made is empty"
 
 
-def test_a_batch_that_was_not_finished_does_not_count(out):
-    for number in (0, 1):
-        (out / "links" / f"batch={number:09d}").mkdir(parents=True)
-        rows = pa.Table.from_pylist([{"n": number}])
-        pq.write_table(rows, out / "links" / f"batch={number:09d}" / "part.parquet")
-    (out / "_state" / "batches").mkdir()
-    with pytest.raises(PipelineError, match="'links' has no files yet"):
-        open_table(out, "links")
-    (out / "_state" / "batches" / "000000000.json").touch()
-    assert [row["n"] for row in scan(out, "links")] == [0]
-    (out / "_state" / "batches" / "000000001.json").touch()
-    assert count_rows(out, "links") == 2
+def test_a_run_is_read_as_it_was_left_whatever_came_after(out):
+    first = open_tables(out)
+    write_table(out, "hops", [{"message": b"new", "seq": 9}])
+    assert (first.count("hops"), open_tables(out).count("hops")) == (4, 1)
+    assert (open_tables(out, 1).count("hops"), open_tables(out, 2).run.number) == (4, 2)
+    with pytest.raises(PipelineError, match="has no run 7; there are 2, 1"):
+        open_tables(out, 7)
+
+
+def test_partial_sums_are_added_up_by_readers(tmp_path):
+    rows = [{"fabric": "pcp", "type": "a", "up_to_ms": 1, "deliveries": count} for count in (5, -2, 4)]
+    gone = [{"fabric": "pcp", "type": None, "up_to_ms": 2, "deliveries": count} for count in (3, -3)]
+    tables = open_tables(write_table(tmp_path, "latency", [*rows, *gone]))
+    assert tables.read("latency").to_pylist() == [{"fabric": "pcp", "type": "a", "up_to_ms": 1, "deliveries": 7}]
+    assert (tables.count("latency"), [row["deliveries"] for row in tables.scan("latency")]) == (1, [7])
+
+
+def test_tables_of_an_earlier_version_are_refused_in_one_line(tmp_path, capsys):
+    (tmp_path / "_state" / "batches").mkdir(parents=True)
+    assert main(["audit", "tables", "--tables", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tables of an earlier version" in line
+    assert "give a new directory" in line
+
+
+def test_the_old_name_of_the_option_still_works_and_says_so(out, capsys):
+    assert main(["audit", "show", "hops", "--out", str(out), "--limit", "0"]) == 0
+    assert "--out is now called --tables" in capsys.readouterr().err
+    assert main(["audit", "show", "hops"]) == 2
 
 
 def finding(check, severity="error", **more):
@@ -133,7 +151,6 @@ def test_a_chain_that_waits_is_told_when_its_time_is_over_though_nothing_new_cam
     begun = {b"a": T0, b"b": T0 + dt.timedelta(seconds=20), b"c": T0}
     states = {b"a": "awaiting_recipient", b"b": "awaiting_sender", b"c": "complete"}
     write_table(tmp_path, "chains", [chain(name, states[name], begun[name]) for name in begun])
-    (tmp_path / "_state" / "run.json").touch()
     assert alerts.update(T0 + dt.timedelta(seconds=29)) == 0
     assert alerts.update(T0 + dt.timedelta(seconds=31)) == 1
     assert alerts.update(T0 + dt.timedelta(seconds=32)) == 0
@@ -149,7 +166,6 @@ def test_the_finding_of_the_tables_is_the_one_that_was_told(tmp_path):
     alerts = Alerts(tmp_path, told.append, overdue_us=0)
     write_table(tmp_path, "findings", [finding("delivery.rejected", "note")])
     write_table(tmp_path, "chains", [chain(b"a", "awaiting_sender", T0)])
-    (tmp_path / "_state" / "run.json").touch()
     assert alerts.update(T0 + dt.timedelta(seconds=1)) == 1
     detail = "awaiting_sender ConnectMessage from alice"
     same = finding("chain.incomplete", "warning", server=None, message=b"a", seq=None, detail=detail)
@@ -158,19 +174,36 @@ def test_the_finding_of_the_tables_is_the_one_that_was_told(tmp_path):
     assert told[0]["detail"] == detail
 
 
+def only_file(out):
+    (path,) = (out / "hops").glob("*.parquet")
+    return path
+
+
 def test_a_file_that_was_cut_is_one_line(out, capsys):
-    path = out / "hops" / "part.parquet"
+    path = only_file(out)
     path.write_bytes(path.read_bytes()[:-3])
-    assert main(["audit", "show", "hops", "--out", str(out)]) == 1
+    assert main(["audit", "show", "hops", "--tables", str(out)]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "hops cannot be read: " in line
 
 
-def test_a_file_that_is_damaged_inside_is_one_line(out):
-    path = out / "hops" / "part.parquet"
-    pq.write_table(pa.table({"text": [f"{number}" * 9 for number in range(5000)]}), path, compression="zstd")
-    data = bytearray(path.read_bytes())
-    data[4:400] = bytes(396)
-    path.write_bytes(data)
-    with pytest.raises(PipelineError, match="hops cannot be read"):
-        list(scan(out, "hops"))
+@pytest.mark.parametrize("damage", ["no parquet", "empty", "gone"])
+def test_a_file_that_cannot_be_read_is_one_line(out, damage):
+    path = only_file(out)
+    tables = open_tables(out)
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"" if damage == "empty" else b"no parquet at all")
+    for ask in (tables.read, tables.count, lambda name: list(tables.scan(name))):
+        with pytest.raises(PipelineError, match=r"hops cannot be read: \S") as raised:
+            ask("hops")
+        assert "\n" not in str(raised.value)
+
+
+def test_a_log_that_is_damaged_is_one_line(out):
+    for name in ("hops", "runs"):
+        (out / name / "_delta_log" / "00000000000000000000.json").write_text("{")
+        with pytest.raises(PipelineError, match=f"{name} cannot be read") as raised:
+            open_tables(out).read("hops")
+        assert "\n" not in str(raised.value)

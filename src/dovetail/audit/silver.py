@@ -1,30 +1,25 @@
-"""One batch of manifests becomes silver: each file read, each message decoded, each signature verified once.
-
-Every step overwrites only what the same batch wrote before, and the batch counts when its facts are written last; so a
-batch that was interrupted is simply done again.
-"""
+"""What is new in the lake becomes silver: each file read, each message decoded, each signature verified once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
-from pyspark.sql.types import StructType
 
 from dovetail.audit import schemas
 from dovetail.audit.active_manifests import active_facts, hops_read_again, without
+from dovetail.audit.arrow_sets import distinct
 from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
-from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact
+from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact, fact_rows
 from dovetail.audit.integrity import committed_paths, proven_paths
-from dovetail.audit.jobs.search import Search, distinct
 from dovetail.audit.leaves import with_leaves
-from dovetail.audit.schemas import Table
+from dovetail.audit.local_rows import from_arrow, local_rows
+from dovetail.audit.session import is_one_partition
 from dovetail.audit.settings import AuditSettings
 from dovetail.audit.signatures import VERDICT_SCHEMA, verify_signatures
 from dovetail.audit.sources import (
@@ -35,63 +30,48 @@ from dovetail.audit.sources import (
     read_rows,
     retained_urls,
 )
-from dovetail.audit.store import Store
-from dovetail.audit.tablefiles import local_rows, read_here, read_table, scan_here
+from dovetail.audit.state_tables import DECODED_TABLE, SERVERS_TABLE
 from dovetail.audit.transforms import hops as hop_transforms
 from dovetail.audit.transforms import messages as message_transforms
-from dovetail.audit.transforms.hops import SERVERS_SCHEMA
 from dovetail.audit.transforms.swarm_messages import swarm_fields
+from dovetail.audit.warehouse import Warehouse
 from dovetail.lake.store import Store as LakeStore
 from dovetail.model.errors import CheckpointError
 from dovetail.tlog.keys import parse_verifier
 
-DECODED_TABLE = Table(
-    "_state/decoded", "silver", "What decoding gave, once per sequence of bytes.", ("digest",), DECODED_SCHEMA
-)
-SERVERS_TABLE = Table(
-    "_state/servers",
-    "silver",
-    "Servers with hops, their earliest and latest time.",
-    ("fabric", "server"),
-    SERVERS_SCHEMA,
-)
-VERDICTS_TABLE = Table("_state/verdicts", "silver", "Signatures that were verified.", ("message",), VERDICT_SCHEMA)
-
 _KNOWN = ("fabric", "digest", "message", "reject", "detail")
-KNOWN_TABLE = Table(
-    "_state/known",
-    "silver",
-    "What earlier batches decoded of the bytes that this one has.",
-    ("digest",),
-    StructType([DECODED_SCHEMA[name] for name in _KNOWN]),
-)
-LATE_TABLE = Table(
-    "_state/late", "silver", "Messages of earlier batches whose key came late.", ("digest",), DECODED_SCHEMA
-)
-
 _MANY_REJECTS = 100_000
 """From so many on, what did not decode is joined with the rows instead of being sent to each of them."""
 
-_SMALL_BATCH = 2_000_000
-"""Up to so many rows their digests are looked for in what was decoded before; more are joined with all of it."""
+_SMALL_BATCH = 200_000
+"""Up to so many rows their digests are looked up in what was decoded before; more are joined with all of it."""
+
+_LOCAL_EVIDENCE_BYTES = 32 << 20
+"""Up to so many bytes of quarantined messages pass through this process."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch being processed."""
+class Fresh:
+    """The rows that a run appended, by table; empty tables are left out."""
+
+    tables: dict[str, DataFrame]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """One run's reading of new manifests."""
 
     spark: SparkSession
     lake: LakeStore
-    store: Store
+    warehouse: Warehouse
     settings: AuditSettings
-    number: int
     say: Say
 
-    def process(self, manifests: Sequence[ManifestFact]) -> None:
-        """Read what these manifests announce and write all silver tables of the batch."""
-        before = self.store.facts(below=self.number)
+    def process(self, manifests: Sequence[ManifestFact], before: BatchFacts) -> BatchFacts:
+        """Read what these manifests announce, append it to all silver tables, and say what was learnt."""
         known = {file.path for file in before.files}
         everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
         own = {fact.path for fact in manifests}
@@ -102,17 +82,22 @@ class Batch:
         files = learn_files(self.spark, self.lake, announced, committed)
         files = check_retained(self.lake, announced, files)
         proven = proven_paths(manifests, files)
-        again = hops_read_again(before, active)
-        rows = without(self._believed(files, proven), again)
+        rows = without(self._believed(files, proven), hops_read_again(before, active))
         self.say("hops")
-        self._write(schemas.HOPS, hop_transforms.hops(rows))
-        self._write(SERVERS_TABLE, hop_transforms.servers(self._own(schemas.HOPS)))
-        decoded_before = self._decoded_before(files)
-        self._decode(rows, files, retained_urls(self.lake, announced, files), decoded_before)
-        self._quarantine(rows, files, decoded_before)
+        hops = self.warehouse.append("hops", hop_transforms.hops(rows))
+        self._add_servers(hop_transforms.servers(hops))
+        self.say("messages: decode")
+        before_decoded = self._decoded_before(files)
+        decoded = self._decode(rows, files, retained_urls(self.lake, announced, files), before_decoded)
+        self.say("messages, links")
+        self.warehouse.append("links", message_transforms.links(decoded))
+        self.warehouse.append("keys", message_transforms.published_keys(decoded))
+        self._quarantine(rows, files, decoded, before_decoded)
         if any(fact.fabric == "won" for fact in files):
-            self._verify([*before.manifests, *manifests])
-        self.store.finish_batch(self.number, BatchFacts(manifests=list(manifests), files=files))
+            self._verify(decoded, [*before.manifests, *manifests])
+        facts = BatchFacts(manifests=list(manifests), files=files)
+        self.warehouse.append_arrow("ingest", fact_rows(facts, self.warehouse.run))
+        return facts
 
     def _believed(self, files: Sequence[FileFact], proven: Collection[str]) -> DataFrame:
         """Rows as they were sealed. Only files in which the walk met an altered row have to be hashed a second time."""
@@ -133,10 +118,19 @@ class Batch:
     def _read(self, paths: Sequence[str], *, is_proven: bool) -> DataFrame:
         return read_rows(self.spark, self.lake, paths).withColumn("proven", F.lit(is_proven))
 
+    def _add_servers(self, found: DataFrame) -> None:
+        """The servers, each once with its earliest and latest time."""
+        known = self.warehouse.arrow("servers")
+        each = pa.concat_tables([known, found.toArrow().cast(SERVERS_TABLE.arrow)])
+        merged = each.group_by(["fabric", "server"]).aggregate([("first_at", "min"), ("last_at", "max")])
+        merged = merged.select(["fabric", "server", "first_at_min", "last_at_max"]).rename_columns(SERVERS_TABLE.names)
+        order = [("fabric", "ascending"), ("server", "ascending")]
+        if merged.sort_by(order) != known.sort_by(order):
+            self.warehouse.overwrite_arrow("servers", merged.sort_by(order).cast(SERVERS_TABLE.arrow))
+
     def _decode(
         self, rows: DataFrame, files: Sequence[FileFact], retained: Sequence[str], before: DataFrame | None
-    ) -> None:
-        self.say("messages: decode")
+    ) -> DataFrame:
         targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
         waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
         here = {fact.fabric for fact in files}
@@ -150,72 +144,67 @@ class Batch:
             decoded.append(message_transforms.widen_swarm(said))
         if retained:
             recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*retained)
-            ever = self.store.read_silver(self.spark, DECODED_TABLE, below=self.number)
+            ever = self.warehouse.read("decoded")
             decoded.append(message_transforms.unread(recorded, ever, waiting))
         nothing = local_rows(self.spark, [], DECODED_SCHEMA)
-        self._write(DECODED_TABLE, reduce(DataFrame.unionByName, decoded, nothing))
-        new = self._own(DECODED_TABLE)
-        self.say("messages, links")
-        self._write(schemas.MESSAGES, message_transforms.plain_messages(new))
-        self._write(schemas.LINKS, message_transforms.links(new))
-        self._write(schemas.KEYS, message_transforms.published_keys(new))
+        return self.warehouse.append("decoded", reduce(DataFrame.unionByName, decoded, nothing))
 
     def _decoded_before(self, files: Sequence[FileFact]) -> DataFrame | None:
-        """What earlier batches decoded; if this one is small, only what it has to do with."""
-        if not any(batch < self.number for batch in self.store.batch_ids()):
+        """What earlier runs decoded; if this one is small, only what it has to do with."""
+        if not self.warehouse.rows("decoded"):
             return None
         if rows_of(files) > _SMALL_BATCH:
-            return self.store.read_silver(self.spark, DECODED_TABLE, below=self.number).select(*_KNOWN)
+            return self.warehouse.read("decoded").select(*_KNOWN)
         digests = distinct(read_digests(self.lake, (fact.path for fact in files if fact.part is not None)))
-        known = Search(self.spark, self.store, rows_of(files)).take(KNOWN_TABLE, self._earlier(DECODED_TABLE), digests)
-        self.store.write_rows(KNOWN_TABLE, [known])
-        return self.store.read_written(self.spark, KNOWN_TABLE)
+        known = self.warehouse.lookup("decoded", digests).select(_KNOWN)
+        return from_arrow(self.spark, known)
 
-    def _quarantine(self, rows: DataFrame, files: Sequence[FileFact], before: DataFrame | None) -> None:
+    def _quarantine(
+        self, rows: DataFrame, files: Sequence[FileFact], decoded: DataFrame, before: DataFrame | None
+    ) -> None:
         self.say("quarantine")
         dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
-        decoded = self._own(DECODED_TABLE).select(*_KNOWN)
+        decoded = decoded.select(*_KNOWN)
         if before is not None:
             decoded = before.unionByName(decoded)
         bad = message_transforms.disbelieved(rows, decoded, few_rejects=self._has_few_rejects(decoded, files))
         if dirty:
             bad = bad.unionByName(hop_transforms.altered_rows(with_leaves(read_rows(self.spark, self.lake, dirty))))
-        self._write(schemas.QUARANTINE, bad)
+        if is_one_partition(self.spark):
+            bytes_of = bad.agg(F.sum(F.octet_length("bytes"))).first()
+            if bytes_of is not None and (bytes_of[0] or 0) > _LOCAL_EVIDENCE_BYTES:
+                self.warehouse.save("quarantine", bad)
+                return
+        self.warehouse.append("quarantine", bad)
 
     def _has_few_rejects(self, decoded: DataFrame, files: Sequence[FileFact]) -> bool:
         if rows_of(files) < _MANY_REJECTS:
             return True
         return decoded.where("fabric != 'won' AND reject IS NOT NULL").limit(_MANY_REJECTS).count() < _MANY_REJECTS
 
-    def _verify(self, manifests: Sequence[ManifestFact]) -> None:
+    def _verify(self, decoded: DataFrame, manifests: Sequence[ManifestFact]) -> None:
         """Verify what is new, and what is older and has waited for its signer's key."""
         self.say("messages: verify signatures")
-        spark, store = self.spark, self.store
-        of_nodes = node_keys(self.settings, manifests)
-        published = [*self._earlier(schemas.KEYS), *store.batch_files(schemas.KEYS, [self.number])]
-        owners = read_here(schemas.KEYS, published, ["owner"])["owner"].unique().to_pylist()
-        signers = pa.array([*owners, *dict(of_nodes)], pa.string())
-        done = read_here(VERDICTS_TABLE, self._earlier(VERDICTS_TABLE), ["message"])["message"].combine_chunks()
-        has_key = (pc.field("fabric") == "won") & pc.field("signer").isin(signers)
-        is_late = has_key & ~pc.field("message").isin(done)
-        late = scan_here(LATE_TABLE, self._earlier(DECODED_TABLE), is_late, ("fabric", "signer", "message"))
-        store.write_rows(LATE_TABLE, late)
+        spark, warehouse = self.spark, self.warehouse
+        keys = known_keys(spark, warehouse.read("keys"), node_keys(self.settings, manifests))
+        new = decoded.where("fabric = 'won'")
+        late = self._late(keys)
         waiting = message_transforms.to_verify(
-            self._own(DECODED_TABLE).where("fabric = 'won'").unionByName(store.read_written(spark, LATE_TABLE)),
-            store.read_silver(spark, VERDICTS_TABLE, below=self.number),
-            known_keys(spark, read_table(spark, schemas.KEYS, published), of_nodes),
+            new if late is None else new.unionByName(late), warehouse.read("verdicts"), keys
         )
-        self._write(VERDICTS_TABLE, waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
+        warehouse.append("verdicts", waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
 
-    def _earlier(self, table: Table) -> list[Path]:
-        """The files of earlier batches."""
-        return self.store.batch_files(table, [batch for batch in self.store.batch_ids() if batch < self.number])
-
-    def _own(self, table: Table) -> DataFrame:
-        return self.store.read_batches(self.spark, table, [self.number])
-
-    def _write(self, table: Table, rows: DataFrame) -> None:
-        self.store.write_batch_table(table, rows, self.number)
+    def _late(self, keys: DataFrame) -> DataFrame | None:
+        """Messages of earlier runs without a verdict, whose signer's key came with this one."""
+        warehouse = self.warehouse
+        unknown = warehouse.scan("messages", ("message", "signer"), (("signature", "=", "unknown_key"),))
+        if not unknown.num_rows:
+            return None
+        owners = keys.select("owner").distinct().toArrow()["owner"].combine_chunks()
+        wanted = distinct(unknown.filter(pc.is_in(unknown["signer"], value_set=owners)).select(["message"]))
+        if not wanted.num_rows:
+            return None
+        return from_arrow(self.spark, warehouse.lookup("decoded", wanted), DECODED_TABLE.schema)
 
 
 def rows_of(files: Iterable[FileFact]) -> int:
@@ -237,5 +226,5 @@ def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> lis
 
 def known_keys(spark: SparkSession, published: DataFrame, of_nodes: Sequence[tuple[str, bytes]]) -> DataFrame:
     """Keys that Create messages publish, and those of nodes."""
-    rows = [(owner, key, None) for owner, key in of_nodes]
+    rows = [(owner, key, None, None) for owner, key in of_nodes]
     return published.unionByName(local_rows(spark, rows, schemas.KEYS.schema))

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.testing import assertDataFrameEqual
 
 from audit.audit_worlds import (
@@ -27,7 +27,6 @@ from audit.audit_worlds import (
     B,
     pcp_frame,
     pcp_world,
-    quiet_pcp,
     see,
     swarm_message,
     won_create,
@@ -36,12 +35,11 @@ from audit.audit_worlds import (
     won_world,
     write_lake,
 )
-from dovetail.audit import schemas
+from dovetail.audit import schemas, warehouse
 from dovetail.audit.fabrics import AUDITS
-from dovetail.audit.jobs.gold import Gold
-from dovetail.audit.jobs.run import Audit
-from dovetail.audit.reading import open_table
-from dovetail.audit.store import Store
+from dovetail.audit.refresh import Refresh
+from dovetail.audit.run import Audit
+from dovetail.audit.tables import open_tables, read_runs
 from dovetail.audit.transforms.holdings import collect_sightings, sightings
 from dovetail.model.address import address_of
 from dovetail.model.hop import Stage
@@ -61,62 +59,57 @@ def world(number: int):
 
 
 def run(spark, root: Path, out: str, **options) -> Path:
-    audit = Audit(spark=spark, lake=root / "lake", store=Store.open(root / out), settings=SETTINGS, **options)
+    audit = Audit(spark=spark, lake=root / "lake", tables=root / out, settings=SETTINGS, **options)
     audit.run()
     return root / out
 
 
+ANSWERS = [table.name for table in schemas.TABLES if table.layer != "log"]
+
+
 def rows_of(out: Path, table: str) -> list[str]:
-    return sorted(repr(sorted(row.items())) for row in open_table(out, table).to_table().to_pylist())
+    rows = open_tables(out).read(table).to_pylist()
+    return sorted(repr(sorted((name, value) for name, value in row.items() if name != "run")) for row in rows)
 
 
-def files_of(out: Path, table: str) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in (out / table).glob("*.parquet")}
+def assert_equal(out: Path, whole: Path) -> None:
+    for table in ANSWERS:
+        assert rows_of(out, table) == rows_of(whole, table), table
+
+
+def files_of(out: Path, table: str) -> set[str]:
+    return set(DeltaTable(out / table, version=open_tables(out).run.versions[table]).file_uris())
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_second_run_replaces_what_is_touched_and_keeps_the_rest(spark, tmp_path):
-    write_lake(tmp_path, {**world(0), BROKER: quiet_pcp(2)})
+@pytest.mark.parametrize("local_rows", [0, 1_000_000], ids=["spark", "here"])
+def test_a_second_run_replaces_what_has_changed_and_keeps_the_rest(spark, tmp_path, monkeypatch, local_rows):
+    monkeypatch.setattr(warehouse, "LOCAL_ROWS", local_rows)
+    monkeypatch.setattr(warehouse, "REWRITE_ROWS", local_rows)
+    write_lake(tmp_path, world(0))
     out = run(spark, tmp_path, "out", whole_below=0)
-    split_by_fabric(out / "deliveries")
-    before = files_of(out, "deliveries")
+    before = {table: files_of(out, table) for table in ("hops", "links", "deliveries")}
     write_lake(tmp_path, world(1))
     run(spark, tmp_path, "out", whole_below=0)
-    kept = {name for name, changed in files_of(out, "deliveries").items() if before.get(name) == changed}
-    assert "pcp.parquet" in kept, "nothing of it was under way"
+    assert all(before[table] < files_of(out, table) for table in ("hops", "links")), "silver is only appended to"
     assert_each_address_once(out, 2)
-
     whole = run(spark, tmp_path, "whole")
-    for table in schemas.TABLES:
-        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
-
-    # killed while tables were put in place: nothing says what they were made from
-    (out / "_state" / "run.json").unlink()
-    for path in (out / "deliveries").glob("*.parquet"):
-        path.unlink()
-    run(spark, tmp_path, "out", whole_below=0)
-    for table in schemas.TABLES:
-        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+    assert_equal(out, whole)
+    assert rows_of_run(out, 1) != rows_of(whole, "deliveries"), "the first run can still be opened"
 
 
-def split_by_fabric(directory: Path) -> None:
-    """A small table is one file; in how many files it lies has no meaning."""
-    table = pq.read_table(directory)
-    for path in directory.glob("*.parquet"):
-        path.unlink()
-    for fabric in ("pcp", "won"):
-        pq.write_table(table.filter(pc.field("fabric") == fabric), directory / f"{fabric}.parquet")
+def rows_of_run(out: Path, number: int) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in open_tables(out, number).read("deliveries").to_pylist())
 
 
-def assert_each_address_once(out: Path, batches: int) -> None:
+def assert_each_address_once(out: Path, runs: int) -> None:
     """Bytes are decoded once, and signatures verified once, whatever the number of runs."""
+    assert len(read_runs(out)) == runs
     for table, column in (("decoded", "digest"), ("verdicts", "message")):
-        paths = sorted((out / "_state" / table).glob("batch=*"))
-        assert len(paths) == batches
-        values = [value for path in paths for value in pq.read_table(path)[column].to_pylist()]
-        assert len(values) == len(set(values)), table
-        assert all(pq.read_table(path).num_rows for path in paths), f"each run had new rows of {table}"
+        rows = DeltaTable(out / table).to_pyarrow_table()
+        assert len(rows) == len(rows[column].unique()), table
+        assert len(rows["run"].unique()) == runs, f"each run had new rows of {table}"
 
 
 def broker_steps() -> list[list]:
@@ -187,15 +180,14 @@ def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path,
         write_lake(tmp_path, world)
         with monkeypatch.context() as patch:
             if step:
-                patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
+                patch.setattr(Refresh, "whole", lambda self: pytest.fail("nothing that all rows share has changed"))
             out = run(spark, tmp_path, "out", whole_below=0)
-        forks = open_table(out, "forks").to_table().to_pylist()
+        forks = open_tables(out).read("forks").to_pylist()
         found.append(sorted((fork["kind"], len(fork["evidence"])) for fork in forks))
-        states.append(sorted(row["state"] for row in open_table(out, "chains").to_table().to_pylist()))
+        states.append(sorted(row["state"] for row in open_tables(out).read("chains").to_pylist()))
     assert_each_address_once(out, 3)
     whole = run(spark, tmp_path, "whole")
-    for table in schemas.TABLES:
-        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+    assert_equal(out, whole)
     two, three = ("conflicting_response", 2), ("conflicting_response", 3)
     assert found == [
         [two, ("shared_id", 2)],
@@ -204,8 +196,8 @@ def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path,
     ]
     assert states[0].count("orphan_response") == 4
     assert states[1].count("orphan_response") == 0
-    assert not open_table(out, "gaps").to_table().filter(pc.field("fabric") == "swarm").num_rows
-    lost = open_table(out, "deliveries").to_table().filter(pc.field("outcome") == "lost")
+    assert not open_tables(out).read("gaps").filter(pc.field("fabric") == "swarm").num_rows
+    lost = open_tables(out).read("deliveries").filter(pc.field("outcome") == "lost")
     assert lost["type"].to_pylist() == ["ConnectionMessage"], "patience was over with the third step"
 
 
@@ -231,29 +223,24 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
     )
     out = run(spark, tmp_path, "out", whole_below=0)
     assert outcomes_of(out) == [("pcp", "handed_over"), ("pcp", "in_flight"), *IN_SWARM, *[("swarm", "in_flight")] * 2]
-    assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [True]
+    assert open_tables(out).read("gaps")["unexpired"].to_pylist() == [True]
 
     write_lake(tmp_path, {BROKER: [see(T0_US + EPOCH_MS * 2000, Stage.ACCEPTED, pcp_frame(3, [B]), A)]})
     with monkeypatch.context() as patch:
-        patch.setattr(Gold, "_make_all", lambda self: pytest.fail("nothing that all rows share has changed"))
+        patch.setattr(Refresh, "whole", lambda self: pytest.fail("nothing that all rows share has changed"))
         run(spark, tmp_path, "out", whole_below=0)
     ended = [("pcp", "handed_over"), ("pcp", "in_flight"), ("pcp", "no_outcome")]
     assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "expired"), ("swarm", "in_flight")]
-    assert open_table(out, "gaps").to_table()["unexpired"].to_pylist() == [False]
-    touched = pq.read_table(out / "_state" / "next" / "_state" / "touched")
-    assert sorted(touched["message"].to_pylist()) == sorted(
-        address_of(raw) for raw in (silent[0], brief, pcp_frame(3, [B]))
-    ), "what arrived is left alone"
+    assert open_tables(out).read("gaps")["unexpired"].to_pylist() == [False]
     whole = run(spark, tmp_path, "whole")
-    for table in schemas.TABLES:
-        assert rows_of(out, table.name) == rows_of(whole, table.name), table.name
+    assert_equal(out, whole)
 
 
 IN_SWARM = [("swarm", "delivered")] * 3
 
 
 def outcomes_of(out: Path) -> list[tuple[str, str]]:
-    rows = open_table(out, "deliveries").to_table().to_pylist()
+    rows = open_tables(out).read("deliveries").to_pylist()
     return sorted((row["fabric"], row["outcome"]) for row in rows)
 
 
@@ -269,7 +256,7 @@ def test_a_column_for_each_peer_gives_what_collecting_gives(spark):
         ("swarm://s/b", "rejected", -7, b"4", "lifetime_over"),
     ]
     rows = [
-        ("swarm", server, seq, T0 + dt.timedelta(microseconds=us), stage, message * 32, None, reason, 1, False, True)
+        ("swarm", server, seq, T0 + dt.timedelta(microseconds=us), stage, message * 32, None, reason, 1, False, True, 1)
         for seq, (server, stage, us, message, reason) in enumerate(hops)
     ]
     known = [

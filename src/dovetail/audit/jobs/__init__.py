@@ -1,1 +1,0 @@
-"""Jobs: what `audit run` and `audit follow` start, also usable with spark-submit."""

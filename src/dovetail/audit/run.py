@@ -1,0 +1,335 @@
+"""`audit run`: everything that is new in the lake becomes silver, then gold is brought to where silver is.
+
+What is new is what the lake's manifests name and the table `ingest` does not. A run holds the lease of the tables,
+begins where the newest run ended, whatever a run that was killed left behind, and becomes visible by its row in `runs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import hashlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from dovetail.audit import schemas
+from dovetail.audit.active_manifests import active_facts, expected_manifests
+from dovetail.audit.arrow_sets import distinct, pick
+from dovetail.audit.changeset import ADDRESS, MAX_CHANGED, gather
+from dovetail.audit.checks import findings
+from dovetail.audit.fabric_audit import communal
+from dovetail.audit.fabrics import AUDITS, audits_of
+from dovetail.audit.ingest_log import (
+    BatchFacts,
+    ManifestFact,
+    altered_files,
+    announced_rows,
+    changed_manifests,
+    facts_of,
+    learn_manifest,
+    missing_files,
+    newest_us,
+    present_files,
+    unannounced_files,
+)
+from dovetail.audit.integrity import Verdict, judge_servers
+from dovetail.audit.local_rows import from_arrow, to_arrow
+from dovetail.audit.progress import Progress, silent
+from dovetail.audit.refresh import MANY_PEERS, Refresh
+from dovetail.audit.runs import publish, writing
+from dovetail.audit.session import SMALL_ROWS, SessionOptions, open_session, tune
+from dovetail.audit.settings import AuditSettings, load_settings
+from dovetail.audit.silver import Ingest, known_keys, node_keys, rows_of
+from dovetail.audit.state_tables import DECODED_TABLE, SERVERS_TABLE
+from dovetail.audit.steps import gold_steps
+from dovetail.audit.summary import Summary, summarize
+from dovetail.audit.tables import Run, open_tables, refuse_old_format
+from dovetail.audit.transforms.messages import messages
+from dovetail.audit.warehouse import Warehouse
+from dovetail.lake.manifest import Manifest
+from dovetail.lake.snapshot import check_lake, manifest_keys
+from dovetail.lake.store import LocalStore
+from dovetail.model.times import to_datetime, to_us
+
+FOUND_IN = ("integrity", "hops", "holdings", "quarantine", "messages", "deliveries", "chains", "gaps", "forks")
+"""The tables that findings are told from."""
+
+FORM = 6
+"""Of the tables: when a transform gives other rows than before, gold made before is made anew."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Audit:
+    """An audit of one lake into one set of tables; up to `whole_below` hops gold is always computed whole."""
+
+    spark: SparkSession
+    lake: Path
+    tables: str | Path
+    settings: AuditSettings
+    as_of: dt.datetime | None = None
+    progress: Progress = silent
+    settling_s: float = 0
+    """A file that no manifest announces is a finding only when it is so old."""
+    whole_below: int = SMALL_ROWS
+    wait_s: float = 0
+    """How long to wait for another audit that writes the same tables."""
+    _facts: tuple[int, BatchFacts] = field(default=(-1, BatchFacts(manifests=[], files=[])))
+
+    def run(self) -> Summary:
+        """Do what is new and return what a person wants to know first."""
+        run = self.refresh()
+        self.progress.step("summary")
+        return summarize(open_tables(self.tables, run.number))
+
+    def refresh(self) -> Run:
+        """Read what is new, judge the lake as it is, and bring the tables to where it is, if anything has changed."""
+        refuse_old_format(self.tables)
+        warehouse = Warehouse(self.spark, str(self.tables))
+        began = dt.datetime.now(dt.UTC)
+        with writing(warehouse, self.wait_s) as previous:
+            before = self._known_facts(warehouse)
+            new = self._new_manifests(before)
+            everything = self._ingest(warehouse, before, new) if new else before
+            facts = active_facts(everything)
+            verdicts = self._judge(facts, everything)
+            run = self._describe(warehouse.run, began, facts, verdicts)
+            if previous is not None and not new and _is_same(previous, run):
+                return previous
+            work = _Gold(self, warehouse, facts, run)
+            is_whole = work.build(verdicts, previous)
+            run = publish(warehouse, run, is_whole=is_whole)
+            self._facts = (run.versions["ingest"], everything)
+            return run
+
+    def _known_facts(self, warehouse: Warehouse) -> BatchFacts:
+        """What was learnt before; a follower remembers it."""
+        version, facts = self._facts
+        if version != warehouse.versions()["ingest"]:
+            facts = facts_of(warehouse.arrow("ingest").sort_by("run"))
+        return facts
+
+    def _new_manifests(self, before: BatchFacts) -> list[ManifestFact]:
+        lake = LocalStore(self.lake)
+        known = {fact.path for fact in before.manifests}
+        return [learn_manifest(lake, key) for key in sorted(set(manifest_keys(lake)) - known)]
+
+    def _ingest(self, warehouse: Warehouse, before: BatchFacts, new: list[ManifestFact]) -> BatchFacts:
+        tune(self.spark, announced_rows(new))
+        ingest = Ingest(self.spark, LocalStore(self.lake), warehouse, self.settings, self.progress.step)
+        learnt = ingest.process(new, before)
+        return BatchFacts(manifests=[*before.manifests, *learnt.manifests], files=[*before.files, *learnt.files])
+
+    def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
+        lake = LocalStore(self.lake)
+        expected = expected_manifests(lake, facts.manifests)
+        present = present_files(lake)
+        return judge_servers(
+            facts.manifests,
+            facts.files,
+            trusted=self.settings.trusted,
+            changed=changed_manifests(lake, expected),
+            unannounced=unannounced_files(present, _believed(everything.manifests), self.settling_s),
+            missing=missing_files(present, _believed(expected)),
+            altered=altered_files(lake, present, facts.files),
+            now_us=time.time_ns() // 1000,
+        )
+
+    def _describe(self, number: int, began: dt.datetime, facts: BatchFacts, verdicts: list[Verdict]) -> Run:
+        newest = newest_us(facts.files, time.time_ns() // 1000)
+        return Run(
+            number=number,
+            lake=str(self.lake),
+            as_of_us=newest if self.as_of is None else to_us(self.as_of),
+            fingerprint=_digest(self.settings.fingerprint(), [verdict.row() for verdict in verdicts]),
+            basis=basis_of(self.settings, facts),
+            hops=rows_of(facts.files),
+            began=began,
+        )
+
+
+@dataclass(slots=True)
+class _Gold:
+    """One making of gold on top of what silver is by now."""
+
+    audit: Audit
+    warehouse: Warehouse
+    facts: BatchFacts
+    run: Run
+
+    def build(self, verdicts: Sequence[Verdict], previous: Run | None) -> bool:
+        """Write what has changed since `previous`; whether all was computed."""
+        audit, warehouse, spark = self.audit, self.warehouse, self.audit.spark
+        say = audit.progress.step
+        size = max(self.run.hops, _spread(self.facts))
+        say("integrity")
+        integrity = to_arrow([verdict.row() for verdict in verdicts], schemas.INTEGRITY.arrow)
+        if integrity != warehouse.arrow("integrity"):
+            warehouse.overwrite_arrow("integrity", integrity)
+        is_whole = self._must_be_whole(previous)
+        made = self._build_messages(is_whole=is_whole, size=size)
+        fabrics = {fact.manifest.fabric for fact in self.facts.manifests if fact.manifest is not None}
+        audits = audits_of(fabrics)
+        known = warehouse.arrow("servers")
+        servers: dict[str, list[str]] = {}
+        for row in known.sort_by("server").to_pylist():
+            servers.setdefault(row["fabric"], []).append(row["server"])
+        say("changes")
+        changes = None
+        if not is_whole and previous is not None and made is not None:
+            changes = gather(warehouse, made, previous, self.run.as_of_us, audit.settings.patience_us)
+        as_of = to_datetime(self.run.as_of_us)
+        refresh = Refresh(
+            spark=spark,
+            warehouse=warehouse,
+            steps=gold_steps(audit.settings.patience_us, audits, servers),
+            audits=audits,
+            servers=from_arrow(spark, known, SERVERS_TABLE.schema),
+            as_of=as_of,
+            size=size,
+            say=say,
+        )
+        if changes is None:
+            refresh.whole()
+        else:
+            refresh.changed(changes)
+        tune(spark, size)
+        self._find()
+        return changes is None
+
+    def _must_be_whole(self, previous: Run | None) -> bool:
+        run = self.run
+        if previous is None or (previous.lake, previous.basis) != (run.lake, run.basis):
+            return True
+        if previous.as_of_us > run.as_of_us or run.hops <= self.audit.whole_below:
+            return True
+        new = run.hops - previous.hops
+        return new < 0 or new > MAX_CHANGED
+
+    def _build_messages(self, *, is_whole: bool, size: int) -> pa.Table | None:
+        """Bring `messages` to where decoded bytes, verdicts and keys are; the new rows, None where all are."""
+        warehouse, spark = self.warehouse, self.audit.spark
+        self.audit.progress.step("messages")
+        if is_whole:
+            tune(spark, size)
+            keys = self._keys(warehouse.read("keys"))
+            warehouse.overwrite("messages", messages(warehouse.read("decoded"), warehouse.read("verdicts"), keys))
+            return None
+        fresh = warehouse.fresh("decoded")
+        fresh = fresh.filter(pc.is_null(fresh["reject"]))
+        signed = [audit.name for audit in AUDITS if audit.fabric.is_signed]
+        judged = warehouse.fresh("verdicts").select(["message"])
+        waiting = self._newly_published()
+        late = pa.concat_tables([judged, waiting])
+        addresses = distinct(
+            fresh.select(ADDRESS),
+            *(
+                pa.table([pa.array([name] * late.num_rows, pa.string()), late["message"]], names=ADDRESS)
+                for name in signed
+            ),
+        )
+        of_signed = addresses.filter(pc.is_in(addresses["fabric"], value_set=pa.array(signed, pa.string())))
+        gone = distinct(warehouse.lookup("messages", of_signed).select(ADDRESS))
+        older = warehouse.lookup("decoded", distinct(gone, _others(of_signed, fresh)))
+        decoded = pa.concat_tables([fresh, older.filter(pc.not_equal(older["run"], warehouse.run))])
+        verdicts = warehouse.lookup("verdicts", distinct(of_signed.select(["message"])))
+        tune(spark, decoded.num_rows)
+        rows = messages(
+            from_arrow(spark, decoded, DECODED_TABLE.schema),
+            from_arrow(spark, verdicts),
+            self._keys(warehouse.read("keys")),
+        )
+        made: pa.Table = rows.select(*schemas.MESSAGES.names).toArrow().cast(schemas.MESSAGES.arrow)
+        warehouse.replace("messages", from_arrow(spark, made, schemas.MESSAGES.schema), gone)
+        return made
+
+    def _keys(self, published: DataFrame) -> DataFrame:
+        return known_keys(self.audit.spark, published, node_keys(self.audit.settings, self.facts.manifests))
+
+    def _newly_published(self) -> pa.Table:
+        """Messages whose signature could not be judged, and whose signer has published a key now."""
+        owners = self.warehouse.fresh("keys")["owner"].unique().to_pylist()
+        if not owners:
+            return pa.table({"message": pa.array([], pa.binary())})
+        waiting = (("signature", "=", "unknown_key"), ("signer", "in", owners))
+        return self.warehouse.scan("messages", ["message"], waiting)
+
+    def _find(self) -> None:
+        self.audit.progress.step("findings")
+        warehouse = self.warehouse
+        tables = {name: warehouse.read(name) for name in FOUND_IN}
+        overdue = self.run.as_of_us - self.audit.settings.patience_us
+        found = findings(self.audit.spark, tables, overdue_before_us=overdue)
+        warehouse.overwrite("findings", found.coalesce(1))
+
+
+def basis_of(settings: AuditSettings, facts: BatchFacts) -> str:
+    """What all rows of gold depend on, as far as the driver knows it."""
+    servers = sorted({(file.fabric, name) for file in facts.files if file.part for name in file.part.servers})
+    return _digest(FORM, settings.fingerprint(), servers)
+
+
+def _spread(facts: BatchFacts) -> int:
+    """A community of many servers has more deliveries than hops: each message has one for each of them."""
+    names = {audit.name for audit in communal(AUDITS)}
+    parts = [fact.part for fact in facts.files if fact.part is not None and fact.fabric in names]
+    peers = {name for part in parts for name in part.servers}
+    return sum(part.rows for part in parts) * len(peers) // MANY_PEERS
+
+
+def _is_same(previous: Run, run: Run) -> bool:
+    """Whether a run would write what is there already."""
+    return (previous.lake, previous.as_of_us, previous.fingerprint, previous.basis) == (
+        run.lake,
+        run.as_of_us,
+        run.fingerprint,
+        run.basis,
+    )
+
+
+def _others(addresses: pa.Table, fresh: pa.Table) -> pa.Table:
+    return pick(addresses, distinct(fresh.select(ADDRESS)), others=True)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _believed(facts: Sequence[ManifestFact]) -> list[Manifest]:
+    return [fact.manifest for fact in facts if fact.manifest is not None]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The arguments under spark-submit; the command line has the same."""
+    parser = argparse.ArgumentParser(prog="dovetail.audit.run", description="Audit a lake of sealed journals.")
+    parser.add_argument("lake", type=Path)
+    parser.add_argument("--tables", required=True)
+    parser.add_argument("--master")
+    parser.add_argument("--driver-memory")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--swarm", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--trust", type=Path, action="append", default=[], metavar="FILE")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the audit; for spark-submit."""
+    arguments = build_parser().parse_args(argv)
+    conf = dict(item.split("=", 1) for item in arguments.conf)
+    lake = check_lake(arguments.lake)
+    spark = open_session(SessionOptions(master=arguments.master, driver_memory=arguments.driver_memory, conf=conf))
+    audit = Audit(
+        spark=spark, lake=lake, tables=arguments.tables, settings=load_settings(arguments.swarm, arguments.trust)
+    )
+    sys.stdout.write(audit.run().text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

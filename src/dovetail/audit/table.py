@@ -1,0 +1,62 @@
+"""What a table of the audit is: columns with their meaning, its key, and how its rows are to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+STRING, BINARY, LONG, BOOLEAN = pa.string(), pa.binary(), pa.int64(), pa.bool_()
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+STRINGS, BINARIES = pa.list_(pa.string()), pa.list_(pa.binary())
+
+Layer = Literal["log", "silver", "gold", "state"]
+"""What the audit did; what it read; what it answers; what it keeps for its own use."""
+
+
+def column(name: str, kind: pa.DataType, sentence: str) -> pa.Field:
+    """A column with what it means."""
+    return pa.field(name, kind, metadata={"comment": sentence})
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table the audit writes: `key` are the columns that name a row.
+
+    `skipping` are the columns of which each file's least and greatest values are known, so that files can be passed
+    over. The rows of a table with `sums` are partial, some of them negative: readers add those columns up by `key`.
+    """
+
+    name: str
+    layer: Layer
+    sentence: str
+    key: tuple[str, ...]
+    arrow: pa.Schema
+    skipping: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> StructType:
+        """The schema for Spark."""
+        return _spark_schema(self.arrow)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        names: list[str] = self.arrow.names
+        return names
+
+
+@cache
+def _spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
+    fields = from_arrow_schema(schema).fields
+    comments = [{"comment": (own.metadata or {}).get(b"comment", b"").decode()} for own in schema]
+    return StructType([StructField(f.name, f.dataType, True, c) for f, c in zip(fields, comments, strict=True)])
