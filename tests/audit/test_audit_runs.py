@@ -1,0 +1,194 @@
+"""Runs of the audit: one writer at a time, killed ones taken back, readers that see one run whole, vacuum."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dovetail.audit import lease as leases
+from dovetail.audit.engines import spark_frame
+from dovetail.audit.lease import Lease, LeaseLost
+from dovetail.audit.runs import publish, writing
+from dovetail.audit.schemas import GAPS, SKEW
+from dovetail.audit.tables import Run, open_tables, table_uri
+from dovetail.audit.vacuum import vacuum_tables
+from dovetail.audit.warehouse import Warehouse
+from dovetail.lake.store import LocalStore
+from dovetail.model.errors import PipelineError
+
+
+def write_run(root: Path, rows: int, *, is_finished: bool = True) -> None:
+    """A run in which two tables have as many rows as each other."""
+    warehouse = Warehouse(None, str(root))
+    with writing(warehouse):
+        for table in (SKEW, GAPS):
+            row = dict.fromkeys(table.names) | {"server": "pcp://a/server"}
+            warehouse.overwrite_arrow(table.name, pa.Table.from_pylist([row] * rows, schema=table.arrow))
+            if not is_finished:
+                return
+        publish(warehouse, Run(number=warehouse.run, lake="lake", as_of_us=rows), is_whole=True)
+
+
+def test_a_second_writer_is_told_who_holds_the_lease(tmp_path):
+    first, second = (Lease(LocalStore(tmp_path)) for _ in range(2))
+    first.take()
+    with pytest.raises(PipelineError, match=f"another audit writes these tables: process {os.getpid()} on"):
+        second.take()
+    first.give_back()
+    second.take()
+    second.check()
+    with pytest.raises(LeaseLost):
+        first.check()
+    second.give_back()
+
+
+def test_a_second_writer_waits(tmp_path):
+    first, second = (Lease(LocalStore(tmp_path)) for _ in range(2))
+    first.take()
+    waiting = threading.Thread(target=second.take, args=(600,))
+    waiting.start()
+    first.give_back()
+    waiting.join()
+    second.check()
+    second.give_back()
+
+
+def test_the_lease_of_a_dead_process_is_free_at_once(tmp_path):
+    program = (
+        "import os, sys; from pathlib import Path; from dovetail.audit.lease import Lease;"
+        "from dovetail.lake.store import LocalStore;"
+        "Lease(LocalStore(Path(sys.argv[1]))).take(); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    lease = Lease(LocalStore(tmp_path))
+    lease.take()
+    lease.give_back()
+
+
+def test_a_lease_that_was_not_renewed_is_taken_and_its_holder_notices(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "LASTS_S", 0.05)
+    first, second = (Lease(LocalStore(tmp_path)) for _ in range(2))
+    first.take()
+    time.sleep(0.06)
+    with pytest.raises(LeaseLost):
+        first.check()
+    monkeypatch.setattr(leases, "LASTS_S", 60)
+    second.take()
+    assert not first._write(first._number + 1, 60), "the number is gone, and a higher one counts"
+    second.check()
+    second.give_back()
+
+
+def test_what_an_unfinished_run_wrote_is_taken_back(tmp_path):
+    write_run(tmp_path, 3)
+    write_run(tmp_path, 5, is_finished=False)
+    tables = open_tables(tmp_path)
+    assert (tables.count("skew"), tables.count("gaps"), tables.run.number) == (3, 3, 1)
+    warehouse = Warehouse(None, str(tmp_path))
+    with writing(warehouse) as previous:
+        assert previous.number == 1
+        assert (warehouse.rows("skew"), warehouse.rows("gaps")) == (3, 3)
+        versions = warehouse.versions()
+    with writing(Warehouse(None, str(tmp_path))):
+        pass
+    again = Warehouse(None, str(tmp_path))
+    with writing(again):
+        assert again.versions() == versions, "it is taken back once"
+    write_run(tmp_path, 4)
+    assert (open_tables(tmp_path).count("skew"), open_tables(tmp_path, 1).count("skew")) == (4, 3)
+
+
+def test_a_first_run_that_did_not_end_leaves_nothing(tmp_path):
+    write_run(tmp_path, 5, is_finished=False)
+    with pytest.raises(PipelineError, match="holds no audit"):
+        open_tables(tmp_path)
+    write_run(tmp_path, 2)
+    assert open_tables(tmp_path).count("gaps") == 2
+
+
+def read_with_deltalake(root: Path) -> set[int]:
+    tables = open_tables(root)
+    return {tables.read(name).num_rows for name in ("skew", "gaps")} | {tables.run.as_of_us}
+
+
+def read_with_polars(root: Path) -> set[int]:
+    run = open_tables(root).run
+    each = {pl.read_delta(table_uri(root, name), version=run.versions[name]).height for name in ("skew", "gaps")}
+    return each | {run.as_of_us}
+
+
+def read_with_duckdb(root: Path) -> set[int]:
+    tables = open_tables(root)
+    found = {tables.run.as_of_us}
+    for name in ("skew", "gaps"):
+        rows = tables.dataset(name)  # DuckDB finds it by its name here
+        found |= set(duckdb.sql("SELECT count(*) FROM rows").fetchall()[0])
+        del rows
+    return found
+
+
+@pytest.mark.parametrize(
+    ("read", "times"), [(read_with_deltalake, 200), (read_with_polars, 100), (read_with_duckdb, 100)]
+)
+def test_readers_beside_a_writer_see_one_run_whole(tmp_path, read, times):
+    write_run(tmp_path, 1)
+    stop = threading.Event()
+
+    def write() -> None:
+        rows = 1
+        while not stop.is_set():
+            rows += 1
+            write_run(tmp_path, rows)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    try:
+        while len(seen) < 2 or times > 0:
+            found = read(tmp_path)
+            assert len(found) == 1, "torn"
+            seen |= found
+            times -= 1
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_spark_sees_one_run_whole(spark, tmp_path):
+    for rows in (1, 2):
+        write_run(tmp_path, rows)
+        tables = open_tables(tmp_path)
+        write_run(tmp_path, rows + 7)
+        found = {spark_frame(spark, tables, name).count() for name in ("skew", "gaps")}
+        assert found == {rows}
+
+
+def test_vacuum_keeps_what_a_kept_run_names(tmp_path):
+    for rows in range(1, 5):
+        write_run(tmp_path, rows)
+    write_run(tmp_path, 9, is_finished=False)
+    files = len(list(tmp_path.glob("*/*.parquet")))
+    dry = vacuum_tables(str(tmp_path), keep_runs=2, older_than_h=0, is_dry=True)
+    assert (dry.forgotten, len(list(tmp_path.glob("*/*.parquet")))) == ([1, 2], files)
+    young = vacuum_tables(str(tmp_path), keep_runs=2, older_than_h=24)
+    assert young.forgotten == [], "a reader may still look at them"
+    done = vacuum_tables(str(tmp_path), keep_runs=2, older_than_h=0)
+    assert (done.forgotten, sorted(done.kept)) == ([1, 2], [3, 4])
+    assert len(list(tmp_path.glob("*/*.parquet"))) < files
+    for number in (3, 4):
+        assert open_tables(tmp_path, number).read("gaps").num_rows == number
+    with pytest.raises(PipelineError, match="has no run 1; there are 4, 3"):
+        open_tables(tmp_path, 1)
+    write_run(tmp_path, 6)
+    assert open_tables(tmp_path).read("skew").num_rows == 6
