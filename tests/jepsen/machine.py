@@ -164,10 +164,14 @@ async def break_things(
     """One fault after the other until the time is over; how many of each."""
     chance, loop = random.Random(seed), asyncio.get_running_loop()
     counts = {"kill": 0, "freeze": 0, "cut": 0, "full disk": 0}
+    due: list[str] = []
     end = loop.time() + seconds
     while loop.time() < end:
         await asyncio.sleep(chance.uniform(0.5, 2))
-        kind = chance.choice([name for name in counts if name != "cut" or relays])
+        if not due:
+            due = [name for name in counts if name != "cut" or relays]
+            chance.shuffle(due)
+        kind = due.pop()
         counts[kind] += 1
         if kind == "kill":
             server = chance.choice(servers)
