@@ -48,6 +48,8 @@ OWNERS_PER_NODE = 2
 MIN_NODES, MAX_NODES = 2, 5
 PAUSE_US = (20_000, 120_000)
 """How long it takes until somebody says something again."""
+GHOST = "ghost"
+GHOST_EVERY = 10
 GET_US = 40_000
 """One way of fetching a document."""
 
@@ -136,6 +138,14 @@ class WonScenario:
             if draw_between(self._chance, 0, 1):
                 one, other = other, one
             self.world.command(one, self._make_speech(one, other), after_us=moment)
+            if not draw_between(self._chance, 0, GHOST_EVERY - 1):
+                self.world.command(one, self._make_ghost_speech(one, other), after_us=moment)
+
+    def _make_ghost_speech(self, one: str, other: str) -> Callable[[Owner, int], Message]:
+        """Ask for a connection with an atom that does not exist at the other's node: the node refuses it."""
+        target = f"{node_of_atom(self.atoms[other])}/atom/{GHOST}#chat"
+        socket = f"{self.atoms[one]}#chat"
+        return lambda owner, now: owner.send_message(MessageType.CONNECT, socket, target, now)
 
     def _make_speech(self, one: str, other: str) -> Callable[[Owner, int], None]:
         socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
@@ -198,7 +208,7 @@ class WonScenario:
                 for f in check_conversation([message.raw for message in copies[name].values()], keys)
             ]
         # A key cannot be fetched while its node is away; whoever sent the frame sends it again.
-        allowed = {Reason.UNKNOWN_KEY, *((Reason.QUEUE_FULL,) if self._may_fail else ())}
+        allowed = {Reason.UNKNOWN_KEY, Reason.UNKNOWN_ATOM, *((Reason.QUEUE_FULL,) if self._may_fail else ())}
         for name, journal in hops.items():
             found += [
                 Finding(rule="no_refusals", server=name, seq=hop.seq, detail=str(hop.reason))
@@ -214,6 +224,10 @@ class WonScenario:
         chain = delivery.chain
         if chain.state is ChainState.ATOM:
             return []
+        if f"/atom/{GHOST}#" in (copies[name][uri].recipient_socket or ""):
+            if chain.failure is not None:
+                return []
+            return [Finding(rule="refused", server=name, seq=None, detail=f"{uri} to nobody is {chain.state}")]
         if self._may_fail and chain.failure is not None:
             return []  # refused where it ran into a limit: a final outcome
         if chain.state is not ChainState.COMPLETE or chain.first is None or chain.second is None:
