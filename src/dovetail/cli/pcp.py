@@ -409,6 +409,8 @@ def _read_data(text: str | None) -> object:
     if text is None:
         return None
     if text == "-":
+        if sys.stdin is None:
+            raise ConfigError("there is nothing to read: stdin is closed")
         return sys.stdin.buffer.read(MAX_DATA_BYTES)
     if text.startswith("@"):
         with Path(text[1:]).open("rb") as file:

@@ -128,7 +128,10 @@ def publish(
     from dovetail.api.swarm import MAX_PAYLOAD_BYTES, check_payload
     from dovetail.cli.output import print_record
     from dovetail.cli.progress import Bar
+    from dovetail.model.errors import ConfigError
 
+    if text is None and sys.stdin is None:
+        raise ConfigError("there is nothing to read: stdin is closed")
     payload = check_payload(sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1) if text is None else text)
 
     async def work() -> Sent:

@@ -1,0 +1,128 @@
+"""Commands in bad company: wrong servers and certificates, signals, closed streams, narrow terminals."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dovetail as api
+from dovetail.keys.authority import CertificateKind, Names
+from system.pcp_site import Site, broker
+
+pytestmark = pytest.mark.system
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return os.environ | {"PYTHONPATH": str(ROOT / "src"), "DOVETAIL_CONFIG_DIR": str(tmp_path / "config")}
+
+
+@pytest.fixture(scope="module")
+def site():
+    with api.local() as site:
+        yield site
+
+
+def start(environment, *words, **more):
+    return subprocess.Popen([sys.executable, "-m", "dovetail", *map(str, words)], env=environment, text=True, **more)
+
+
+def one_line(text):
+    return text.count("\n") == 1 and text.startswith("dovetail: ") and "Traceback" not in text
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "expired"])
+def test_a_certificate_that_is_not_accepted(tmp_path, environment, wrong):
+    """One line with the server's name, exit 4."""
+    ours, theirs = Site(tmp_path / "ours"), Site(tmp_path / "theirs")
+    ours.client("ann")
+    theirs.client("ann")
+    if wrong == "expired":
+        then = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dovetail.keys.authority._now", lambda: then)
+            ours.authority.issue("old", CertificateKind.SERVER, Names(dns=["localhost"], ip=["127.0.0.1"]), days=1)
+        settings = ours.settings | {
+            "certificate": str(ours.directory / "old.pem"),
+            "key": str(ours.directory / "old.key"),
+        }
+    else:
+        settings = theirs.settings
+
+    async def work():
+        async with broker(**settings) as server:
+            url = f"wss://localhost:{server.port}/pcp"
+            files = [f"--certificate={ours.directory}/ann.pem", f"--tls-key={ours.directory}/ann.key"]
+            words = ("pcp", "send", "pcp://ben/agent", "--url", url, "--as", "pcp://ann/agent", *files)
+            command = [sys.executable, "-m", "dovetail", *words, f"--authority={ours.directory}/ca.pem"]
+            process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=-1, stderr=-1)
+            out, said = await process.communicate()
+            return process.returncode, out, said.decode(), url
+
+    code, out, said, url = asyncio.run(work())
+    assert (code, out) == (4, b"")
+    assert one_line(said)
+    assert said.startswith(f"dovetail: {url} cannot be reached: certificate not accepted: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
+def test_ctrl_c_ends_a_listener_in_silence(site, environment, number):
+    words = ("pcp", "listen", "--url", site.url, "--as", "pcp://ben/agent")
+    process = start(environment, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert "listens at" in process.stderr.readline()
+    process.send_signal(number)
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out, said) == (130, "", "\n")
+
+
+def test_a_reader_that_goes_away(site, environment):
+    with api.sync.connect(site.url, "pcp://ann/agent") as ann:
+        words = ("pcp", "listen", "--url", site.url, "--as", "pcp://ben/agent")
+        process = start(environment, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert "listens at" in process.stderr.readline()
+        process.stdout.close()
+        while process.poll() is None and ann.send("pcp://ben/agent", "x" * 10_000).ok:
+            pass
+        said = process.stderr.read()
+        process.wait(60)
+        process.stderr.close()
+    assert (process.returncode, said) == (141, "")
+
+
+def test_stdin_that_is_closed(site, environment, tmp_path):
+    shell = f'exec "{sys.executable}" -m dovetail pcp send pcp://ben/agent - --url {site.url} --as pcp://a/agent <&-'
+    ran = subprocess.run(["sh", "-c", shell], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert one_line(ran.stderr)
+
+
+def test_a_terminal_of_40_columns(site, environment):
+    master, slave = pty.openpty()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, master)
+        process = start(environment | {"COLUMNS": "40"}, "journal", "list", site.journals[0], stdout=slave)
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):
+            while part := os.read(master, 4096):
+                shown += part
+        assert process.wait(60) == 0
+    lines = shown.decode().splitlines()
+    assert len(lines) == 2
+    assert "..." in lines[1]
+    wide = subprocess.run(
+        [sys.executable, "-m", "dovetail", "journal", "list", str(site.journals[0]), "--markdown"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert str(site.journals[0]) in wide.stdout
+    assert wide.stdout.startswith("| path | server |")
