@@ -109,7 +109,10 @@ class Environment:
         """
         key = digest(NATIVE / "Cargo.toml", NATIVE / "Cargo.lock", *sorted((NATIVE / "src").glob("*.rs")))
         cargo = shutil.which("cargo")
-        if cargo is None or self._record.get("native") == key:
+        (packages,) = (self.path / "lib").glob("python3*/site-packages")
+        module = packages / "dovetail_fast.abi3.so"
+        known = self._record.get("native_module", {})
+        if cargo is None or (known.get("key") == key and (module.exists() or not known["is_built"])):
             return False
         say("building native/ with cargo, which makes a message cost about half")
         command = [cargo, "build", "--release", "--locked", "--target-dir", str(ROOT / "build" / "native")]
@@ -129,14 +132,14 @@ class Environment:
                 is_built = False
         suffix = "dylib" if sys.platform == "darwin" else "so"
         library = ROOT / "build" / "native" / "release" / f"libdovetail_fast.{suffix}"
-        if is_built and library.exists():
-            (packages,) = (self.path / "lib").glob("python3*/site-packages")
+        is_built = is_built and library.exists()
+        if is_built:
             # processes that run keep the file they have
-            shutil.copy(library, packages / "dovetail_fast.new")
-            (packages / "dovetail_fast.new").replace(packages / "dovetail_fast.abi3.so")
+            shutil.copy(library, module.with_suffix(".new"))
+            module.with_suffix(".new").replace(module)
         else:
             say(f"native/ could not be built, going on in Python alone; what cargo said is in {show(self._log_path)}")
-        self._save(native=key)
+        self._save(native_module={"key": key, "is_built": is_built})
         return True
 
     def prepare_tool(self, lock: Path) -> bool:

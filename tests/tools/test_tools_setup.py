@@ -278,6 +278,9 @@ def test_with_cargo_the_native_code_is_built_from_its_lock_and_put_into_the_envi
     assert not environment_again(tmp_path).prepare_native()
     (tmp_path / "project" / "native" / "src" / "lib.rs").write_text("changed")
     assert environment_again(tmp_path).prepare_native()
+    installed.unlink()
+    assert environment_again(tmp_path).prepare_native()
+    assert installed.exists()
 
 
 def test_native_code_that_cannot_be_built_is_told_once_and_stops_nothing(environment, crate, tmp_path, capsys):
