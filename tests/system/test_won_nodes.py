@@ -9,14 +9,17 @@ import warnings
 
 import pytest
 
+from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import fetch
 from dovetail.runtime.tls import client_context
 from dovetail.runtime.won_client import OwnerClient, OwnerHome
+from dovetail.won.access import sign_request
 from dovetail.won.canonical import read_quads
 from dovetail.won.chain import ChainState
 from dovetail.won.integrity import check_conversation, compare_copies
 from dovetail.won.keys import read_key_document
 from dovetail.won.message import decode_message
+from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import MessageType
 from system.won_processes import QUICK, Site, connect, conversation_of, create, say
 
@@ -83,14 +86,27 @@ async def read_linked_data(site):
     context = client_context(authority=str(site.authority))
     node = await fetch(a.uri, context, "text/turtle")
     atom = await fetch(alice.owner.atom, context)
-    container = await fetch(f"{alice.owner.atom}/c", context, "application/n-quads")
+
+    async def read(uri, media_type="application/trig", client=alice):
+        key = SigningKey(client.home.private_key.private_bytes_raw())
+        headers = sign_request(uri, client.owner.atom, key, now_us())
+        return await fetch(uri, context, media_type, headers=headers)
+
+    container = await read(f"{alice.owner.atom}/c", "application/n-quads")
     connection = next(o[1:-1] for _, p, o, _ in read_quads(container) if p.endswith("#member>"))
-    listing = read_quads(await fetch(f"{connection}/msg", context, "application/n-quads"))
+    listing = read_quads(await read(f"{connection}/msg", "application/n-quads"))
     uris = [o[1:-1] for _, p, o, _ in listing if p.endswith("#member>")]
-    messages = [decode_message(await fetch(f"{a.uri}/msg/{uri[4:]}", context)) for uri in uris]
+    messages = []
+    for uri in uris:
+        copies = [await read(f"{a.uri}/msg/{uri[4:]}", client=client) for client in (alice, bob)]
+        assert copies[0] == copies[1], "both sides may read it"
+        messages.append(decode_message(copies[0]))
+    assert await read(f"{connection}/msg", client=bob) is not None, "the partner, whose key is that of another node"
+    private = [f"{alice.owner.atom}/c", connection, f"{connection}/msg", f"{a.uri}/msg/{uris[0][4:]}"]
+    assert [await fetch(uri, context) for uri in private] == [None] * 4, "nobody else"
+    assert await read(f"{alice.owner.atom}/msg", client=bob) is None, "not even the partner"
     nothing = [
-        await fetch(f"{a.uri}{path}", context)
-        for path in ("/atom/nobody", "/msg/QmNothing", "/../x", "/atom/alice/msg?page=x")
+        await read(f"{a.uri}{path}") for path in ("/atom/nobody", "/msg/QmNothing", "/../x", "/atom/alice/msg?page=x")
     ]
     refused = await fetch(a.uri, context, "image/png")
     stranger = await fetch(a.uri, client_context())

@@ -11,12 +11,19 @@ from dovetail.won.canonical import read_quads
 from dovetail.won.chain import ChainState
 from dovetail.won.keys import KeyRing, Verifier, read_key_document
 from dovetail.won.message import decode_message
-from dovetail.won.resources import choose_media_type, encode_resource, find_document, find_log_of_deleted
+from dovetail.won.resources import (
+    choose_media_type,
+    encode_resource,
+    find_document,
+    find_log_of_deleted,
+    find_parties,
+    needs_proof,
+)
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import key_quads
 from dovetail.won.trig import encode_document
 from dovetail.won.vocabulary import MessageType as T
-from won.won_samples import ALICE, ALICE_CHAT, BOB_CHAT, KEYS, NODE_A, build
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, build
 from won.won_world import Pair
 
 BASE = "/won/resource"
@@ -24,7 +31,7 @@ BASE = "/won/resource"
 
 @pytest.fixture
 def node():
-    pair = Pair(WonSettings(page_size=4)).connect()
+    pair = Pair(WonSettings(page_size=4, serve_conversations=True)).connect()
     pair.say()
     return pair.a.core
 
@@ -87,7 +94,7 @@ def test_delete_ends_the_document_and_leaves_the_key_and_the_log(brings_key):
     assert objects(document, "#messageContainer") == [f"<{ALICE}/msg>"]
     assert find_log_of_deleted(pair.a.core, path) == f"{ALICE}/msg"
     assert read_key_document(ALICE, encode_document(document, "application/trig")) == KEYS[ALICE].public
-    assert len(members(find_document(pair.a.core, f"{path}/msg"))) == 6
+    assert len(members(find_document(pair.a.core, f"{path}/msg", reader=ALICE))) == 6
 
 
 def test_a_delete_cannot_bring_another_key():
@@ -151,13 +158,43 @@ def test_what_is_not_there_is_not_found(node, path, query):
     assert find_document(node, path, query) is None
 
 
-def test_conversations_can_be_kept_private():
-    pair = Pair(WonSettings(serve_conversations=False)).connect()
+CONVERSATIONS = ("connection", "connection/msg", "atom/alice/c", "atom/alice/msg", "msg", "response")
+
+
+def paths_of(pair: Pair) -> dict[str, str]:
     node = pair.a.core
     connection = node.ledger.find_connection(ALICE_CHAT, BOB_CHAT)
-    assert find_document(node, connection.uri.removeprefix("https://a.example")) is None
-    assert find_document(node, f"{BASE}/atom/alice/msg") is None
-    assert find_document(node, f"{BASE}/atom/alice") is not None
+    path = connection.uri.removeprefix("https://a.example")
+    message, response = (won_uri(address)[4:] for address in connection.messages[:2])
+    found = {"connection": path, "connection/msg": f"{path}/msg"}
+    found |= {"msg": f"{BASE}/msg/{message}", "response": f"{BASE}/msg/{response}"}
+    return found | {name: f"{BASE}/{name}" for name in ("atom/alice/c", "atom/alice/msg")}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_conversations_are_read_only_by_who_takes_part(name):
+    pair = Pair().connect()
+    pair.say()
+    node, path = pair.a.core, paths_of(pair)[name]
+    allowed = {ALICE} if name.startswith("atom") else {ALICE, BOB}
+    assert needs_proof(node, path)
+    assert find_parties(node, path) == allowed
+    for reader in (ALICE, BOB, f"{NODE_A}/atom/mallory", None):
+        assert (find_document(node, path, reader=reader) is not None) is (reader in allowed), reader
+
+
+def test_keys_and_atoms_are_for_everybody_and_all_is_where_it_was_asked_for():
+    pair = Pair().connect()
+    assert find_document(pair.a.core, BASE) is not None
+    assert find_document(pair.a.core, f"{BASE}/atom/alice") is not None
+    assert not needs_proof(pair.a.core, f"{BASE}/atom/alice")
+    open_pair = Pair(WonSettings(serve_conversations=True)).connect()
+    assert all(find_document(open_pair.a.core, path) is not None for path in paths_of(open_pair).values())
+
+
+def test_what_is_not_there_has_no_parties(node):
+    for path in (f"{BASE}/msg/Qmnothing", f"{BASE}/atom/nobody/c", f"{BASE}/x", "/elsewhere"):
+        assert find_parties(node, path) == frozenset()
 
 
 def test_only_what_the_reader_finds_is_served(node):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -37,14 +37,21 @@ class Reply(NamedTuple):
         return "\r\n".join([*head, "\r\n"]).encode("latin-1") + (b"" if is_head else self.body)
 
 
-async def fetch(uri: str, context: ssl.SSLContext | None, accept: str = "application/trig") -> bytes | None:
-    """GET a document, also what is left of one that is gone (410).
+async def fetch(
+    uri: str,
+    context: ssl.SSLContext | None,
+    accept: str = "application/trig",
+    *,
+    headers: Iterable[tuple[str, str]] = (),
+    address: str | None = None,
+) -> bytes | None:
+    """GET a document, also what is left of one that is gone (410), from the host in its URI or from `address`.
 
-    None if there is none, if it is too large, or nobody answers in time.
+    None if there is none, if it is too large, or nobody answers in time; a redirect is not followed.
     """
     try:
         async with asyncio.timeout(FETCH_S):
-            return await _fetch(uri, context, accept)
+            return await _fetch(uri, context, accept, headers, address)
     except (OSError, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError):
         return None
 
@@ -62,26 +69,34 @@ async def probe(uri: str, context: ssl.SSLContext | None, timeout_s: float) -> b
         return None
 
 
-async def _fetch(uri: str, context: ssl.SSLContext | None, accept: str) -> bytes | None:
+async def _fetch(
+    uri: str,
+    context: ssl.SSLContext | None,
+    accept: str,
+    headers: Iterable[tuple[str, str]] = (),
+    address: str | None = None,
+) -> bytes | None:
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
     is_secure = parts.scheme == "https"
     reader, writer = await asyncio.open_connection(
-        parts.hostname,
+        address or parts.hostname,
         parts.port or (443 if is_secure else 80),
         ssl=(context or ssl.create_default_context()) if is_secure else None,
+        server_hostname=parts.hostname if is_secure else None,
         limit=MAX_HEADER_BYTES,
     )
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        request = f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        lines = [("Host", parts.netloc), ("Accept", accept), ("Connection", "close"), *headers]
+        request = f"GET {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines) + "\r\n"
         writer.write(request.encode("ascii"))
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         if head[0].split(" ")[1:2] not in (["200"], ["410"]):
             return None
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-        size = int(headers.get("content-length", "-1"))
+        found = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        size = int(found.get("content-length", "-1"))
         if size > MAX_DOCUMENT_BYTES:
             return None
         if size >= 0:

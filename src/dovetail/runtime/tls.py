@@ -62,11 +62,12 @@ def _load(context: ssl.SSLContext, certificate: str | None, key: str | None, aut
         raise KeyFileError(f"{files} cannot be used: {error}") from None
 
 
-class ServerTls:
-    """A server's certificate, key and authority, read again for new connections when their files have changed."""
+class ReloadedTls:
+    """A context made of files, made again for new connections when these have changed."""
 
-    def __init__(self, certificate: str, key: str, authority: str | None = None, *, check_s: float = CHECK_S) -> None:
-        self._files = (certificate, key, authority)
+    _files: tuple[str | None, ...]
+
+    def __init__(self, check_s: float = CHECK_S) -> None:
         self._check_s = check_s
         self._stamps = self._stat()
         self._load()
@@ -82,7 +83,7 @@ class ServerTls:
                 self._stamps = stamps
                 try:
                     self._load()
-                    log.info("certificate read again: %s", self._files[0])
+                    log.info("certificates read again: %s", ", ".join(path for path in self._files if path))
                 except KeyFileError as error:
                     log.error("certificate not read, the last one stays: %s", error)
         return self._context
@@ -93,12 +94,39 @@ class ServerTls:
         return self._expiries
 
     def _load(self) -> None:
-        certificate, _, authority = self._files
-        self._context = server_context(*self._files)
-        self._expiries = {"certificate": first_expiry(certificate), "authority": first_expiry(authority)}
+        self._context, self._expiries = self._make()
+
+    def _make(self) -> tuple[ssl.SSLContext, dict[str, float | None]]:
+        """The context, and when its files are over; raises KeyFileError."""
+        raise NotImplementedError
 
     def _stat(self) -> list[tuple[int, int] | None]:
         return [_stamp(Path(path)) for path in self._files if path is not None]
+
+
+class ServerTls(ReloadedTls):
+    """A server's certificate, key and authority."""
+
+    def __init__(self, certificate: str, key: str, authority: str | None = None, *, check_s: float = CHECK_S) -> None:
+        self._files = (certificate, key, authority)
+        self._server_files = (certificate, key, authority)
+        super().__init__(check_s)
+
+    def _make(self) -> tuple[ssl.SSLContext, dict[str, float | None]]:
+        certificate, _, authority = self._server_files
+        context = server_context(*self._server_files)
+        return context, {"certificate": first_expiry(certificate), "authority": first_expiry(authority)}
+
+
+class ClientTls(ReloadedTls):
+    """The authority that servers must be certified by, or the system's without one."""
+
+    def __init__(self, authority: str | None, *, check_s: float = CHECK_S) -> None:
+        self._files = (authority,)
+        super().__init__(check_s)
+
+    def _make(self) -> tuple[ssl.SSLContext, dict[str, float | None]]:
+        return client_context(authority=self._files[0]), {"authority": first_expiry(self._files[0])}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

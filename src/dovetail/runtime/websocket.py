@@ -428,6 +428,7 @@ async def dial(
     limits: Limits,
     label: str = "",
     server_hostname: str | None = None,
+    address: str | None = None,
     memory: Memory = PROCESS_MEMORY,
     unsent: Memory = PROCESS_UNSENT,
 ) -> Link:
@@ -448,7 +449,7 @@ async def dial(
     try:
         async with asyncio.timeout(limits.handshake.timeout_s):
             port = parts.port or (443 if more else 80)
-            await _open(protocol, aiofastnet.create_connection(loop, lambda: protocol, host, port, **more))
+            await _open(protocol, aiofastnet.create_connection(loop, lambda: protocol, address or host, port, **more))
             if protocol.listener is None:
                 raise ConnectionResetError
     except TimeoutError:

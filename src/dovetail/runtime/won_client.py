@@ -24,10 +24,11 @@ from dovetail.journal.journal import Journal
 from dovetail.keys.files import make_private_directory, write_private
 from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
+from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.http import fetch
+from dovetail.runtime.key_fetches import KeyFetches
 from dovetail.runtime.loop import ask
-from dovetail.runtime.tls import client_context
+from dovetail.runtime.tls import ClientTls
 from dovetail.runtime.won_links import WonLinks
 from dovetail.tlog.keys import Signer
 from dovetail.won.chain import ChainState
@@ -45,6 +46,8 @@ class AtomFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     atom: str
     sockets: tuple[str, ...]
     authority: str | None = None
+    networks: tuple[str, ...] = ()
+    """Networks that are not public and that keys of others may be fetched from."""
 
 
 class OwnerHome:
@@ -116,11 +119,16 @@ class OwnerHome:
                 found[uri] = key
         return found
 
+    @property
+    def guard(self) -> AddressGuard:
+        """Where keys may be fetched from."""
+        return AddressGuard(self.file.atom, self.file.networks, trusts_own=True)
+
     async def fetch_keys(self, uris: set[str]) -> None:
         """Fetch and keep the documents that are missing."""
-        context = client_context(authority=self.file.authority)
+        fetches = KeyFetches(self.guard, ClientTls(self.file.authority).current)
         for uri in uris - self.find_keys(uris).keys():
-            data = await fetch(uri, context)
+            data = await fetches.fetch(uri)
             if data is not None:
                 self.keep_document(uri, data)
 
@@ -166,7 +174,9 @@ class OwnerClient:
         self._links = WonLinks(
             self.owner,
             self.journal,
-            context=client_context(authority=self.home.file.authority),
+            context=ClientTls(self.home.file.authority).current,
+            guard=self.home.guard,
+            is_dialling_others=False,
             observer=self._observe,
             documents=self.home,
         )

@@ -16,8 +16,9 @@ from dovetail.journal.journal import Journal
 from dovetail.model.errors import ConnectFailed
 from dovetail.model.hop import Reason
 from dovetail.model.wire import CLOSE_NORMAL, CloseLink, LinkId, OpenLink, Outgoing, SendFrames
+from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.driver import Driver, Durability, LinkCore
-from dovetail.runtime.http import fetch
+from dovetail.runtime.key_fetches import KeyFetches
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import LoopClock, LoopJournal, come_to_rest
 from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Link, LinkHandler, dial
@@ -45,7 +46,9 @@ class Documents(Protocol):
 class WonLinks(LinkHandler[LinkId]):
     """One core on the event loop. `start` it, and `stop` it when done.
 
-    `on_accepted` is called, in order with all input, for links that others open; their label is their kind.
+    Others name the hosts that are connected to for keys and, with `is_dialling_others`, for links: `guard` says which
+    of them may be. `on_accepted` is called, in order with all input, for links that others open; their label is their
+    kind.
     """
 
     def __init__(
@@ -54,13 +57,17 @@ class WonLinks(LinkHandler[LinkId]):
         journal: Journal,
         *,
         durability: Durability = "full",
-        context: ssl.SSLContext | None,
+        context: Callable[[], ssl.SSLContext],
+        guard: AddressGuard,
+        is_dialling_others: bool,
         on_accepted: Callable[[LinkId, str, int], None] | None = None,
         observer: Callable[[Event], None] | None = None,
         documents: Documents | None = None,
     ) -> None:
         self._core = core
         self._context = context
+        self._guard = guard if is_dialling_others else None
+        self.fetches = KeyFetches(guard, context)
         self._on_accepted = on_accepted
         self._observer = observer
         self._documents = documents
@@ -157,7 +164,7 @@ class WonLinks(LinkHandler[LinkId]):
     def _act(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, KeyWanted):
-                self._spawn(self._answer(event.uri))
+                self.ask(event.uri)
             elif isinstance(event, HopUnreadable):
                 log.warning("hop %d of the journal is left out: %s", event.seq, event.detail)
             if self._observer is not None:
@@ -167,19 +174,24 @@ class WonLinks(LinkHandler[LinkId]):
         url = link_url(item.destination, item.label)
         self._opening.add(item.link)
         try:
-            await dial(self, url, item.link, tls=self._context, limits=LIMITS)
-        except ConnectFailed as error:
+            address = None if self._guard is None else await self._guard.resolve(item.destination)
+            await dial(self, url, item.link, tls=self._context(), limits=LIMITS, address=address)
+        except (ConnectFailed, OSError, ValueError) as error:
             log.debug("%s", error)
             self._tell_closed(item.link)
         finally:
             self._opening.discard(item.link)
             self._unwanted.discard(item.link)
 
+    def ask(self, uri: str) -> None:
+        """Have the core told the document of a node or atom."""
+        self._spawn(self._answer(uri))
+
     async def _answer(self, uri: str) -> None:
         kept = self._documents
         data = None if kept is None else await asyncio.to_thread(kept.read_document, uri)
         if data is None:
-            data = await fetch(uri, self._context)
+            data = await self.fetches.fetch(uri)
             if data is not None and kept is not None:
                 await asyncio.to_thread(kept.keep_document, uri, data)
         self.driver.call(lambda now: self._core.receive_document(uri, data, now))

@@ -16,26 +16,29 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.model.errors import ConfigError
 from dovetail.runtime.acceptor import Acceptor
+from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.server_health import judge_certificates
-from dovetail.runtime.tls import ServerTls, client_context, first_expiry
+from dovetail.runtime.tls import ClientTls, ServerTls
 from dovetail.runtime.websocket import PROCESS_MEMORY, PROCESS_UNSENT, Accept, Request, listen
 from dovetail.runtime.won_links import LIMITS, WonLinks
 from dovetail.runtime.won_metrics import node_registry
 from dovetail.tlog.keys import Signer
+from dovetail.won.access import is_proven, read_claim
 from dovetail.won.archive import RecentArchive
 from dovetail.won.events import Event
 from dovetail.won.links import LinkKind
 from dovetail.won.node import Node
-from dovetail.won.resources import choose_media_type, encode_resource, find_log_of_deleted
+from dovetail.won.resources import choose_media_type, encode_resource, find_log_of_deleted, find_parties, needs_proof
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import NODE_PATH
 
+_SIGN = (("WWW-Authenticate", "Signature"), ("Vary", "Signature"))
 log = logging.getLogger("dovetail.won")
 
 
@@ -79,8 +82,7 @@ class NodeServer:
         if options.certificate is not None and options.certificate_key is not None:
             # Owners and nodes prove who they are by signatures, not certificates.
             self._tls = ServerTls(options.certificate, options.certificate_key)
-        self._client_context = client_context(authority=options.authority)
-        self._authority_expiry = first_expiry(options.authority)
+        self._client_tls = ClientTls(options.authority)
         self.journal = Journal.open(
             options.journal, server=options.uri, signer=Signer(options.uri, key), options=options.journal_options
         )
@@ -99,7 +101,9 @@ class NodeServer:
             self.node,
             self.journal,
             durability=self.options.journal_options.durability,
-            context=self._client_context,
+            context=self._client_tls.current,
+            guard=AddressGuard(self.options.uri, self.options.settings.fetch_networks),
+            is_dialling_others=True,
             on_accepted=lambda link, kind, now: self.node.receive_accepted(link, LinkKind(kind), now),
             observer=self._observer,
         )
@@ -125,7 +129,7 @@ class NodeServer:
 
     def _expiries(self) -> dict[str, float | None]:
         served = {} if self._tls is None else self._tls.expiries()
-        return {**served, "authority": self._authority_expiry}
+        return {**served, **self._client_tls.expiries()}
 
     def health(self) -> str:
         """Whether the node takes messages in and makes them durable."""
@@ -156,8 +160,20 @@ class NodeServer:
         media_type = choose_media_type(str(request.headers.get("accept", "")))
         if media_type is None:
             return Reply(406, b"TriG, N-Quads and Turtle are served\n", headers=varies)
+        reader = None
+        if needs_proof(self.node, path):
+            claim = read_claim(request.headers)
+            key = None if claim is None else self.node.keys.find(claim.signer, now_us())
+            if claim is not None and key is None and claim.signer in find_parties(self.node, path, self.journal.raw):
+                self._links.ask(claim.signer)
+                return Reply(503, b"the key of the signer is being fetched\n", headers=(("Retry-After", "1"),))
+            uri = f"{self.node.uri.removesuffix(NODE_PATH)}{request.path.decode('latin-1')}"
+            skew_ms = self.options.settings.max_clock_skew_ms
+            if claim is None or key is None or not is_proven(claim, uri, key, now_us(), skew_ms):
+                return Reply(401, b"sign the request with the key of an atom that takes part\n", headers=_SIGN)
+            reader = claim.signer
         # Only what the journal has is shown: a message that could still be lost is not told to anybody.
-        body = encode_resource(self.node, path, query, media_type, self.journal.raw)
+        body = encode_resource(self.node, path, query, media_type, self.journal.raw, reader)
         if body is None:
             return Reply(404, b"not found\n", headers=varies)
         log_of_deleted = find_log_of_deleted(self.node, path)

@@ -20,7 +20,7 @@ from dovetail.model.address import Address, won_uri
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, read_quads
-from dovetail.won.message import uri_address
+from dovetail.won.message import Message, decode_bundle, uri_address
 from dovetail.won.node import Node
 from dovetail.won.signing import find_key, key_quads
 from dovetail.won.trig import encode_document
@@ -54,8 +54,40 @@ def _quality(text: str) -> float:
 Reader = Callable[[Address], bytes | None]
 
 
-def find_document(node: Node, path: str, query: str = "", read: Reader | None = None) -> list[Quad] | None:
-    """The quads of the resource at `path` (below the host), None if there is none; `read` finds durable messages."""
+def needs_proof(node: Node, path: str) -> bool:
+    """Whether a document, if there is one, is only for those who take part: all but the node and its atoms."""
+    is_public = path == _base(node) or node.uri + path.removeprefix(_base(node)) in node.ledger.atoms
+    return not (node.settings.serve_conversations or is_public)
+
+
+def find_parties(node: Node, path: str, read: Reader | None = None) -> frozenset[str]:
+    """The atoms that take part in the conversation at `path`, or whose container is there."""
+    uri = node.uri + path.removeprefix(_base(node))
+    owner, _, last = uri.rpartition("/")
+    if owner == f"{node.uri}/msg":
+        read = read or node.ledger.archive.raw
+        found = _messages_of(uri_address(v.MESSAGE_SCHEME + last), read)
+        # a response by the sender's node names one of the two: both are in what it responds to
+        found += [each for message in found for each in _messages_of(uri_address(message.responding_to or ""), read)]
+        return frozenset(each for message in found for each in (message.sender, message.recipient) if each)
+    return _parties_of(node, uri) or _parties_of(node, owner) or frozenset({owner} & node.ledger.atoms.keys())
+
+
+def _parties_of(node: Node, uri: str) -> frozenset[str]:
+    """The two atoms of a connection of this node."""
+    connection = node.ledger.connections.get(uri)
+    return (
+        frozenset() if connection is None else frozenset({connection.atom, v.atom_of_socket(connection.target_socket)})
+    )
+
+
+def find_document(
+    node: Node, path: str, query: str = "", read: Reader | None = None, reader: str | None = None
+) -> list[Quad] | None:
+    """The quads of the resource at `path` (below the host), None if there is none for this reader.
+
+    `read` finds durable messages; `reader` is the atom that the request was proven to come from.
+    """
     read = read or node.ledger.archive.raw
     base = _base(node)
     if path == base:
@@ -66,7 +98,7 @@ def find_document(node: Node, path: str, query: str = "", read: Reader | None = 
     page = _page_of(query)
     if uri in node.ledger.atoms:
         return _describe_atom(node, uri, read)
-    if not node.settings.serve_conversations or page is None:
+    if page is None or (needs_proof(node, path) and reader not in find_parties(node, path, read)):
         return None
     if uri in node.ledger.connections:
         return _describe_connection(node, uri)
@@ -82,9 +114,11 @@ def find_document(node: Node, path: str, query: str = "", read: Reader | None = 
     return _list_page(node, uri, holder.messages, page)
 
 
-def encode_resource(node: Node, path: str, query: str, media_type: str, read: Reader | None = None) -> bytes | None:
-    """The document at `path` in a media type, None if there is none."""
-    quads = find_document(node, path, query, read)
+def encode_resource(
+    node: Node, path: str, query: str, media_type: str, read: Reader | None = None, reader: str | None = None
+) -> bytes | None:
+    """The document at `path` in a media type, None if there is none for this reader."""
+    quads = find_document(node, path, query, read, reader)
     return encode_document(quads, media_type) if quads is not None else None
 
 
@@ -160,6 +194,14 @@ def _list_page(node: Node, uri: str, members: Sequence[Address | str], page: int
     if (page + 1) * size < len(members):
         quads.append((subject, f"<{v.WON}nextPage>", f"<{uri}?page={page + 1}>", graph))
     return quads
+
+
+def _messages_of(address: Address | None, read: Reader) -> list[Message]:
+    raw = read(address) if address is not None else None
+    try:
+        return list(decode_bundle(raw).messages) if raw is not None else []
+    except RemoteProtocolError:
+        return []
 
 
 def _read_message(address: Address | None, read: Reader) -> list[Quad] | None:

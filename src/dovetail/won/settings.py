@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 import msgspec
@@ -64,8 +65,23 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 4096
     max_verdicts: Annotated[int, Meta(ge=64, description="addresses whose verification is remembered")] = 65_536
     serve_conversations: Annotated[
-        bool, Meta(description="serve connections, containers and messages as linked data, not only keys and atoms")
-    ] = True
+        bool,
+        Meta(
+            description="serve connections, containers and messages to anybody; else only to the atoms that take part,"
+            " which sign their requests"
+        ),
+    ] = False
+    fetch_networks: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="networks that are not public and that keys may be fetched from and nodes dialled in:"
+            " 10.0.0.0/8; a node that is named localhost may always use loopback"
+        ),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        for network in self.fetch_networks:
+            ipaddress.ip_network(network)
 
     @property
     def limits(self) -> Limits:

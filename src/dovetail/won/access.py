@@ -1,0 +1,60 @@
+"""Who may read conversations over HTTP: whoever signs the request with the key of an atom that takes part in them.
+
+HTTP Message Signatures (RFC 9421) over the method and the target URI, with the atom's Ed25519 key, so that nothing but
+the key of the atom is needed, and nothing in one request can be used for another one or much later:
+
+    Signature-Input: sig=("@method" "@target-uri");created=1789000000;keyid="https://.../atom/ID";alg="ed25519"
+    Signature: sig=:BASE64:
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dovetail.won.signing import PublicKey, SigningKey, decode_base64, encode_base64
+
+MAX_HEADER_CHARS = 4096
+_SIGNATURE_BYTES = 64
+_PARAMETERS = re.compile(
+    r'\("@method" "@target-uri"\);created=(?P<created>[0-9]{1,12});keyid="(?P<signer>[^"\\\s]{1,2048})";alg="ed25519"'
+)
+
+
+class Claim(NamedTuple):
+    """Who says that it signed a request, when, and the signature."""
+
+    signer: str
+    created_s: int
+    parameters: str
+    signature: bytes
+
+
+def sign_request(uri: str, signer: str, key: SigningKey, now: int) -> tuple[tuple[str, str], ...]:
+    """The headers that let an atom read a document of a node."""
+    parameters = f'("@method" "@target-uri");created={now // 1_000_000};keyid="{signer}";alg="ed25519"'
+    signature = encode_base64(key.sign(_signature_base(uri, parameters)))
+    return (("Signature-Input", f"sig={parameters}"), ("Signature", f"sig=:{signature}:"))
+
+
+def read_claim(headers: Mapping[str, str]) -> Claim | None:
+    """The claim in the headers of a request; None if there is none that can be read."""
+    parameters = str(headers.get("signature-input", ""))[:MAX_HEADER_CHARS].removeprefix("sig=")
+    text = str(headers.get("signature", ""))[:MAX_HEADER_CHARS]
+    match = _PARAMETERS.fullmatch(parameters)
+    if match is None or not (text.startswith("sig=:") and text.endswith(":")):
+        return None
+    signature = decode_base64(text[5:-1], _SIGNATURE_BYTES)
+    return None if signature is None else Claim(match["signer"], int(match["created"]), parameters, signature)
+
+
+def is_proven(claim: Claim, uri: str, key: PublicKey, now: int, max_skew_ms: int) -> bool:
+    """Whether the signer asked for this document with its key, at about this time."""
+    if abs(now // 1000 - claim.created_s * 1000) > max_skew_ms:
+        return False
+    return key.verifies(claim.signature, _signature_base(uri, claim.parameters))
+
+
+def _signature_base(uri: str, parameters: str) -> bytes:
+    return f'"@method": GET\n"@target-uri": {uri}\n"@signature-params": {parameters}'.encode()

@@ -1,0 +1,177 @@
+"""Fetching keys from real servers: over TLS, not from private addresses, one at a time per host, no redirects."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dovetail.runtime.addresses import AddressGuard, AddressRefused
+from dovetail.runtime.key_fetches import KeyFetches
+from dovetail.runtime.tls import ClientTls, client_context, server_context
+from system.pcp_site import Site
+
+pytestmark = pytest.mark.system
+LOCAL = "https://localhost:1/won/resource"
+PUBLIC = "https://node.example/won/resource"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nkey"
+
+
+class Door:
+    """Answers GETs; counts who is inside."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self.inside = self.most = self.count = 0
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.inside += 1
+        self.count += 1
+        self.most = max(self.most, self.inside)
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await self.is_open.wait()
+            self.inside -= 1
+            writer.write(self.answer)
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(answer: bytes, tls: ssl.SSLContext | None) -> AsyncIterator[tuple[Door, int]]:
+    door = Door(answer)
+    server = await asyncio.start_server(door.serve, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        yield door, server.sockets[0].getsockname()[1]
+
+
+def run(tmp_path, work: Callable[[Site, ssl.SSLContext], Awaitable[None]]) -> None:
+    site = Site(tmp_path)
+    tls = server_context(site.settings["certificate"], site.settings["key"])
+    asyncio.run(work(site, tls))
+
+
+def fetches(site: Site, own: str, *networks: str) -> KeyFetches:
+    context = client_context(authority=site.settings["authority"])
+    return KeyFetches(AddressGuard(own, networks), lambda: context)
+
+
+@pytest.mark.parametrize(
+    ("own", "networks", "expected"),
+    [
+        (LOCAL, (), b"key"),
+        (PUBLIC, (), None),
+        (PUBLIC, ("127.0.0.0/8", "::1/128"), b"key"),
+        (PUBLIC, ("10.0.0.0/8",), None),
+    ],
+)
+def test_loopback_is_fetched_from_only_where_it_was_configured(tmp_path, caplog, own, networks, expected):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(OK, tls) as (door, port):
+            assert await fetches(site, own, *networks).fetch(f"https://localhost:{port}/won/resource") == expected
+            assert door.count == (expected is not None)
+
+    run(tmp_path, scenario)
+    assert sum("which is not a public address" in line for line in caplog.messages) == (expected is None)
+
+
+def test_keys_come_over_tls_only(tmp_path):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(OK, None) as (door, port):
+            assert await fetches(site, LOCAL).fetch(f"http://localhost:{port}/won/resource") is None
+            assert await fetches(site, LOCAL).fetch(f"https://localhost:{port}/won/resource") is None
+        async with serving(OK, tls) as (door, port):
+            other = KeyFetches(AddressGuard(LOCAL), lambda: client_context())
+            assert await other.fetch(f"https://localhost:{port}/won/resource") is None, "its CA is not trusted"
+            assert door.count == 0
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 302 Found\r\nLocation: https://localhost:1/\r\nContent-Length: 3\r\n\r\nkey",
+        b"HTTP/1.1 301 Moved\r\nLocation: /elsewhere\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n" + bytes(2_000_000),
+        b"HTTP/1.1 200 OK\r\n\r\n" + bytes(2_000_000),
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000 + b"\r\n",
+        b"rubbish",
+    ],
+    ids=["redirect", "moved", "large", "endless", "headers", "rubbish"],
+)
+def test_redirects_and_what_is_too_large_are_no_documents(tmp_path, answer):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(answer, tls) as (door, port):
+            assert await fetches(site, LOCAL).fetch(f"https://localhost:{port}/won/resource") is None
+            assert door.count == 1
+
+    run(tmp_path, scenario)
+
+
+def test_one_at_a_time_per_host_and_hosts_beside_each_other(tmp_path):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(OK, tls) as (slow, slow_port), serving(OK, tls) as (other, other_port):
+            slow.is_open.clear()
+            fetching = fetches(site, LOCAL)
+            waiting = [
+                asyncio.ensure_future(fetching.fetch(f"https://localhost:{slow_port}/atom/{number}"))
+                for number in range(5)
+            ]
+            assert await fetching.fetch(f"https://localhost:{other_port}/x") == b"key"
+            slow.is_open.set()
+            assert await asyncio.gather(*waiting) == [b"key"] * 5
+            assert (slow.most, slow.count, other.count) == (1, 5, 1)
+            assert fetching._hosts == {}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("address", "allowed"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1::1", True),
+        *((each, False) for each in ("127.0.0.1", "::1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254")),
+        *((each, False) for each in ("fe80::1%eth0", "fd00::1", "0.0.0.0", "::", "224.0.0.1", "::ffff:127.0.0.1")),
+        *((each, False) for each in ("100.64.0.1", "::ffff:10.0.0.1", "255.255.255.255")),
+    ],
+)
+def test_addresses_that_are_not_public(address, allowed):
+    assert AddressGuard(PUBLIC).is_allowed(address) is allowed
+
+
+def test_an_owners_own_node_may_be_anywhere_and_others_may_not():
+    async def scenario() -> None:
+        guard = AddressGuard("https://10.1.2.3/won/resource/atom/a", trusts_own=True)
+        assert await guard.resolve("https://10.1.2.3/won/resource") == "10.1.2.3"
+        with pytest.raises(AddressRefused):
+            await guard.resolve("https://10.1.2.4/won/resource")
+
+    asyncio.run(scenario())
+
+
+def test_the_authority_for_other_nodes_is_read_again_without_a_restart(tmp_path):
+    first, second = Site(tmp_path / "one"), Site(tmp_path / "two")
+    path = tmp_path / "ca.pem"
+    path.write_bytes((tmp_path / "one" / "ca.pem").read_bytes())
+
+    async def scenario() -> None:
+        tls = ClientTls(str(path), check_s=0.0)
+        fetching = KeyFetches(AddressGuard(LOCAL), tls.current)
+        context = server_context(second.settings["certificate"], second.settings["key"])
+        async with serving(OK, context) as (_, port):
+            assert await fetching.fetch(f"https://localhost:{port}/x") is None
+            path.write_bytes((tmp_path / "one" / "ca.pem").read_bytes() + (tmp_path / "two" / "ca.pem").read_bytes())
+            assert await fetching.fetch(f"https://localhost:{port}/x") == b"key"
+
+    assert first
+    asyncio.run(scenario())
