@@ -19,6 +19,7 @@ import pytest
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Stage
+from dovetail.runtime.hangup import hangup_held
 from dovetail.runtime.pcp_client import PcpClient
 
 pytestmark = pytest.mark.system
@@ -215,6 +216,23 @@ def test_sighup_reads_the_rules_again_and_keeps_the_old_ones_where_the_file_is_b
     with JournalReader.open(journal) as reader:
         changes = [hop.raw for hop in reader.hops() if b"dovetail:rules_changed" in (hop.raw or b"")]
     assert [b'"second"' in raw for raw in changes] == [True, False]
+
+
+def test_sighup_before_the_broker_can_read_its_rules_waits_for_it(tmp_path):
+    config = tmp_path / "broker.toml"
+    config.write_text(RULES.format(journal=tmp_path / "broker.journal", name="first", allow="true"))
+    with hangup_held():  # as the supervisor starts its processes
+        process = launch([sys.executable, "-c", RUN, "serve", "--config", str(config), "--json"])
+    try:
+        process.send_signal(signal.SIGHUP)
+        metrics = json.loads(process.stdout.readline())["metrics"]
+        done = 'dovetail_pcp_rule_changes_total{outcome="done"} 1.0'
+        while done not in urllib.request.urlopen(metrics).read().decode():
+            time.sleep(0.05)
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 def test_a_restarted_broker_goes_on_with_its_journal(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ from dovetail import __version__
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
+
+if sys.argv[1:3] == ["pcp", "serve"] or sys.argv[1:2] == ["up"]:
+    # they read their configuration again at SIGHUP: one that comes while all is still being loaded must not end them
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 EXIT_FAILED = 1
 EXIT_MISUSE = 2

@@ -99,11 +99,15 @@ def _print_list(site: Site, *, as_json: bool) -> None:
 def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised: bool) -> None:
     from dovetail.cli.output import say
     from dovetail.model.errors import ResourceBusy
+    from dovetail.runtime.hangup import release_hangup
+    from dovetail.site.config.servers import PcpServerSection
     from dovetail.site.server_process import end_with_parent, run_member
     from dovetail.site.servers import AUDIT, DASHBOARD
     from dovetail.site.supervisor import EXIT_TAKEN
 
     member = site.member(name)
+    if not isinstance(member.section, PcpServerSection):
+        release_hangup()  # only a broker has something to read again
     if supervised:
         end_with_parent()
     try:
@@ -225,6 +229,7 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
     import signal
 
     from dovetail.cli.transcript import Transcript
+    from dovetail.runtime.hangup import release_hangup
     from dovetail.runtime.metrics import MetricsServer
     from dovetail.site.config import parse_listen
     from dovetail.site.running import SiteHealth
@@ -245,6 +250,7 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, supervisor.stop)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.reload)
+        release_hangup()
         readings = SiteCollector(site)
         health = SiteHealth(site, supervisor.health, lambda: supervisor.pids, lambda: list(readings.collect()))
         metrics = MetricsServer(supervisor.registry, health.health)

@@ -16,6 +16,7 @@ from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.pcp.open_rules import find_open_rules
 from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.hangup import hold_hangup, release_hangup
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.pcp_server import PcpServer
 from dovetail.tlog.keys import Signer
@@ -40,6 +41,7 @@ def run_broker(
     `read_settings` is called at SIGHUP: the rules it returns decide from then on; where it raises, the old ones do.
     """
     check_settings(settings)
+    hold_hangup()  # until it can read its rules again
     if not settings.insecure_plain:
         for found in find_open_rules(settings):
             log.warning("%s", found)
@@ -94,6 +96,7 @@ async def _serve(
         gc.set_threshold(*_GC_THRESHOLDS)
         if read_settings is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_rules, server, read_settings)
+        release_hangup()
         await _until_stopped(server, lambda: on_started(describe(server)))
         await server.stop()
     finally:

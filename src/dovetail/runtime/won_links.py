@@ -25,7 +25,9 @@ from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Link, LinkHandler, dial
 from dovetail.won.events import Event, HopUnreadable, KeyWanted
 
 # Larger messages than the core takes still reach it, so that their refusal is journaled
-LIMITS = Limits(max_message_bytes=16 << 20, max_unsent_bytes=32 << 20, ping_s=20.0)
+LIMITS = Limits(
+    max_message_bytes=16 << 20, max_unsent_bytes=32 << 20, ping_s=20.0, turn_messages=16, turn_bytes=256 * 1024
+)
 log = logging.getLogger("dovetail.won")
 
 
@@ -90,6 +92,11 @@ class WonLinks(LinkHandler[LinkId]):
         )
         self.frame = self.driver.receive  # type: ignore[method-assign]
 
+    @property
+    def count(self) -> int:
+        """How many links are open."""
+        return len(self._links)
+
     def start(self) -> None:
         """Begin to journal and send; whatever the core has to say already goes first."""
         self.driver.wake()
@@ -125,6 +132,10 @@ class WonLinks(LinkHandler[LinkId]):
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:  # noqa: ARG002
         """A message that was not taken in whole."""
         log.warning("link %s is closed: %s, %d bytes or more", link, reason.value, size)
+
+    def exhausted(self, link: LinkId, messages: int, size: int) -> None:  # noqa: ARG002
+        """A link had its turn: it goes on when what it sent is fed."""
+        self.driver.call(lambda _: self._links[link].give_turn() if link in self._links else None)
 
     def closed(self, link: LinkId, code: int) -> None:  # noqa: ARG002
         """A link ended."""

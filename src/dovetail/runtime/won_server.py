@@ -155,6 +155,8 @@ class NodeServer:
         path, _, query = request.path.decode("latin-1").partition("?")
         for kind in LinkKind:
             if path == f"{NODE_PATH}/link/{kind.value}":
+                if self._links.count >= self.options.settings.max_links:
+                    return Reply(503, headers=(("Retry-After", "5"),))
                 return Accept(f"in {next(self._numbers)}", kind.value)
         varies = (("Vary", "Accept"),)
         media_type = choose_media_type(str(request.headers.get("accept", "")))

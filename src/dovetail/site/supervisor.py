@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 import msgspec
 from prometheus_client import Counter, Gauge
 
+from dovetail.runtime.hangup import hangup_held
 from dovetail.runtime.metrics import new_registry
 from dovetail.runtime.server_health import OK
 from dovetail.site.backoff import Backoff
@@ -280,12 +281,13 @@ class Supervisor:
     async def _run_once(self, child: _Child) -> int | None:
         """Start a process and wait for its end; its exit code."""
         child.last_error, child.ready = "", {}
-        transport, pipes = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Pipes(functools.partial(self._note_start, child), functools.partial(self._take_line, child)),
-            *child.plan.command,
-            start_new_session=True,
-            env=child.plan.environment,
-        )
+        with hangup_held():
+            transport, pipes = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Pipes(functools.partial(self._note_start, child), functools.partial(self._take_line, child)),
+                *child.plan.command,
+                start_new_session=True,
+                env=child.plan.environment,
+            )
         try:
             await pipes.exited
             # what it wrote last is read; but its own children may hold the pipes open, and are not waited for
