@@ -26,11 +26,13 @@ from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
 from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.http import fetch
 from dovetail.runtime.key_fetches import KeyFetches
 from dovetail.runtime.loop import ask
 from dovetail.runtime.tls import ClientTls
 from dovetail.runtime.won_links import WonLinks
 from dovetail.tlog.keys import Signer
+from dovetail.won.access import sign_request
 from dovetail.won.chain import ChainState
 from dovetail.won.events import ChainAdvanced, Event, RegistrationConfirmed
 from dovetail.won.keys import read_key_document
@@ -131,6 +133,12 @@ class OwnerHome:
             data = await fetches.fetch(uri)
             if data is not None:
                 self.keep_document(uri, data)
+
+    async def read_signed(self, uri: str) -> bytes | None:
+        """A document that is only for those who take part, asked for as this atom."""
+        key = SigningKey(self.private_key.private_bytes_raw())
+        headers = sign_request(uri, self.file.atom, key, now_us())
+        return await fetch(uri, ClientTls(self.file.authority).current(), headers=headers)
 
     def read_messages(self) -> list[bytes]:
         """The bytes of every message taken or made, in order."""
