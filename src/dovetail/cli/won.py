@@ -378,7 +378,7 @@ def _change(kind: str, home: Path | None, timeout: float, *, as_json: bool) -> N
 @app.command("get")
 def read_document(
     uri: Annotated[str, typer.Argument(help="A connection, container or message at a node.")],
-    home: _HOME = _DEFAULT_HOME,
+    home: _HOME = None,
 ) -> None:
     """Print a document of a conversation in TriG; the request is signed with the atom's key."""
     import asyncio
@@ -386,7 +386,7 @@ def read_document(
     from dovetail.model.errors import DovetailError
     from dovetail.runtime.won_client import OwnerHome
 
-    data = asyncio.run(OwnerHome(home).read_signed(uri))
+    data = asyncio.run(OwnerHome(_home(home)).read_signed(uri))
     if data is None:
         raise DovetailError(f"{uri} is not there, or not for this atom")
     for line in data.decode(errors="replace").splitlines():
