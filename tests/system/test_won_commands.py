@@ -132,7 +132,8 @@ def test_replace_deactivate_activate_and_delete(nodes):
     assert status == 410
     assert f'<{atom}/msg>; rel="archives"' in headers
     assert "Alice" not in body
-    assert get(site, a, f"{atom}/msg")[0] == 200
+    assert get(site, a, f"{atom}/msg")[0] == 401, "its log is for its owner"
+    assert b"member" in won("get", f"{atom}/msg", "--home", homes["alice"]).stdout
     assert b"the log is intact" in won("log", "--home", homes["bob"]).stderr
     record("activate", "--home", homes["alice"], code=3)
 
