@@ -72,7 +72,7 @@ def judge(seen: Seen, directory: Path) -> Verdict:
         _dovetail("journal", "seal", journal, "--lake", lake)
     as_of = (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%S")
     _dovetail(
-        "audit", "run", lake, "--out", out, "--patience", "1", "--as-of", as_of, *seen.audit_options, codes=(0, 3)
+        "audit", "run", lake, "--tables", out, "--patience", "1", "--as-of", as_of, *seen.audit_options, codes=(0, 3)
     )
     names = {row["message"]: row["id"] for row in _rows(out, "messages") if row["fabric"] == seen.fabric}
     told = {}
@@ -109,7 +109,7 @@ def judge(seen: Seen, directory: Path) -> Verdict:
 
 
 def _rows(out: Path, table: str) -> list[dict[str, object]]:
-    done = _dovetail("audit", "show", table, "--out", out, "--limit", "0", "--json")
+    done = _dovetail("audit", "show", table, "--tables", out, "--limit", "0", "--json")
     return [json.loads(line) for line in done.splitlines()]
 
 
