@@ -63,7 +63,7 @@ def check_core(command, cwd, environment):
 
 def test_what_needs_an_extra_says_which(tmp_path, environment):
     run = check_core([sys.executable, "-c", BLOCK], tmp_path, environment)
-    for words in (("audit", "run", "lake", "--out", "tables"), ("demo", "--out", "demo-out")):
+    for words in (("audit", "run", "lake", "--tables", "tables"), ("demo", "--out", "demo-out")):
         ran = run(*words)
         assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1), ran.stderr
         assert "is not installed; get it with: pip install 'dovetail[audit]'" in ran.stderr
@@ -86,5 +86,5 @@ def test_a_wheel_in_an_empty_environment(tmp_path, environment):
         pytest.skip("the package index is out of reach")
     del environment["PYTHONPATH"]
     run = check_core([str(tmp_path / "venv" / "bin" / "dovetail")], tmp_path, environment)
-    ran = run("audit", "run", "lake", "--out", "tables")
+    ran = run("audit", "run", "lake", "--tables", "tables")
     assert (ran.returncode, "pip install 'dovetail[audit]'" in ran.stderr) == (1, True)
