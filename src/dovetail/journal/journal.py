@@ -59,6 +59,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_bytes: int = 64 << 20
     relaxed_flush_ms: int = 20
     relaxed_sync_s: float = 1.0
+    max_clock_jump_s: float = 60.0
 
 
 class _Waiter:
@@ -200,6 +201,11 @@ class Journal:
     def size(self) -> int:
         """How many hops have been committed."""
         return self._writer.size
+
+    @property
+    def max_clock_jump_s(self) -> float:
+        """How far ahead a single reading of the server's clock is believed."""
+        return self._options.max_clock_jump_s
 
     @property
     def queue_bytes(self) -> int:

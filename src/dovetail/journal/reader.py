@@ -7,7 +7,7 @@ thread.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -218,6 +218,7 @@ class JournalReader:
             )
             if row is None:
                 return
+            self._check_types(row, "commits", int, int, int, int, int, int, bytes)
             first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
             if first_seq != position and position > first:
                 raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
@@ -229,6 +230,10 @@ class JournalReader:
             if end is not None and first_seq >= end:
                 return
             runs = decode_runs(blob, crc, first_seq, count)
+            if first_at_us + sum([run.after_us for run in runs]) != last_at_us:
+                raise JournalDamaged(
+                    f"{self.path}: hops {first_seq} to {position - 1}: their times contradict each other"
+                )
             yield Commit(first_seq, count, first_at_us, last_at_us, body_bytes, runs)
 
     def checkpoints(self) -> list[SignedCheckpoint]:
@@ -264,6 +269,7 @@ class JournalReader:
             )
             if row is None:
                 return
+            self._check_types(row, "messages", int, int, int, int, bytes)
             block = decode_block(*row)
             if block.end > first_id:
                 yield block
@@ -301,6 +307,8 @@ class JournalReader:
             "ORDER BY first_id DESC LIMIT 1",
             (message_id,),
         )
+        if row:
+            self._check_types(row, "messages", int, int, int, int, bytes)
         block = decode_block(*row) if row else None
         return block if block is not None and message_id < block.end else None
 
@@ -375,7 +383,16 @@ class JournalReader:
         for start in range(0, len(ids), _SQL_VARIABLES):
             part = ids[start : start + _SQL_VARIABLES]
             marks = ",".join("?" * len(part))
-            self.names.update(self.all(f"SELECT id, name FROM names WHERE id IN ({marks})", part))
+            # the text lies in the table and in its index: where the two differ, neither is believed
+            self.names.update(
+                self.all(
+                    "SELECT stored.id, stored.name FROM names AS stored "
+                    "JOIN names AS indexed INDEXED BY sqlite_autoindex_names_1 "
+                    "ON indexed.name = stored.name AND indexed.id = stored.id "
+                    f"WHERE stored.id IN ({marks})",
+                    part,
+                )
+            )
 
     def _read_identity(self) -> Identity:
         values = dict(self.all("SELECT name, value FROM identity"))
@@ -387,6 +404,11 @@ class JournalReader:
             )
         except (KeyError, ValueError) as error:
             raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
+
+    def _check_types(self, row: Sequence[object], table: str, *types: type) -> None:
+        """SQLite does not look at the types of what it reads: a page of another table may lie there."""
+        if any(value.__class__ is not expected for value, expected in zip(row, types, strict=True)):
+            raise JournalDamaged(f"{self.path}: a row of the table {table} does not hold what it should")
 
     def one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:
         """The first row of a query, or None; the journal's own errors."""

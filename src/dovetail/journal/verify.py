@@ -99,7 +99,7 @@ def verify_journal(
         verdict = Verdict(reader.identity.server)
         try:
             _Verification(reader, verdict, list(trusted), since, list(known), agreement, progress).run()
-        except (JournalError, ValueError, TypeError, OverflowError, struct.error) as error:
+        except (JournalError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, struct.error) as error:
             # a damaged file may hold anything anywhere
             verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
         return verdict

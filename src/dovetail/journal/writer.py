@@ -39,6 +39,7 @@ from dovetail.journal.high_water import MarkFile, mark_path
 from dovetail.journal.layout import crc32
 from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
+from dovetail.journal.slewing import SLACK_US, Slewing
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.keys.files import PRIVATE_MODE, make_private_directory
 from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
@@ -89,6 +90,7 @@ class JournalWriter:
         self._unindexed_expiries: dict[int, int] = {}
         self._unindexed_hops: list[tuple[int, int]] = []
         self._unhashed: Entries | None = None
+        self._slewing = Slewing()
         self._restore_unindexed()
         self._tree: GrowingTree | None = None
         with contextlib.suppress(JournalDamaged):  # it is told by each checkpoint that is asked for
@@ -197,6 +199,8 @@ class JournalWriter:
 
     def _commit(self, observations: Sequence[Observation], purged: Sequence[MessageRow] = ()) -> None:
         self.grow()
+        if observations[0].at_us < self._last_at_us - SLACK_US:
+            observations = self._slewing.correct(observations, self._last_at_us)
         batch = self._catalogue.encode(observations, self._size, self._last_at_us)
         count, runs, rows = batch.end - self._size, batch.runs, batch.rows
         row = (self._size, count, batch.first_at_us, batch.last_at_us, batch.body_bytes, crc32(runs), runs)

@@ -15,8 +15,8 @@ from dovetail.keys.signing import create_signing_key, file_stem, load_signing_ke
 from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.pcp.open_rules import find_open_rules
 from dovetail.pcp.settings import PcpSettings, check_settings
-from dovetail.runtime.clock import now_us
 from dovetail.runtime.hangup import hold_hangup, release_hangup
+from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.pcp_server import PcpServer
 from dovetail.tlog.keys import Signer
@@ -71,7 +71,9 @@ def open_journal(settings: PcpSettings, options: JournalOptions | None = None) -
             create_signing_key(path.parent, server)
     key = load_signing_key(key_path)
     options = options or JournalOptions(durability=settings.durability)
-    return Journal.open(path, server=server, signer=Signer(server, key.private_key), options=options)
+    journal = Journal.open(path, server=server, signer=Signer(server, key.private_key), options=options)
+    note_clock_steps(journal)
+    return journal
 
 
 async def _serve(

@@ -33,7 +33,7 @@ from dovetail.journal.purger import start_purging
 from dovetail.keys import load_signing_key
 from dovetail.keys.files import make_private_directory, write_private
 from dovetail.model.address import Address, address_of
-from dovetail.runtime.clock import now_us
+from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.loop import ask
 from dovetail.runtime.server_health import OK
 from dovetail.runtime.swarm_solver import WorkSolver
@@ -147,6 +147,7 @@ class SwarmNode:
         self.journal = Journal.open(
             directory / JOURNAL_FILE, server=self.peer.uri, signer=Signer(self.peer.uri, key), options=options
         )
+        note_clock_steps(self.journal)
         self.peer.has_application = False
         self.restored = self.peer.restore(self.journal.hops(), now)
         self._purge_interval_s = purge_interval_s

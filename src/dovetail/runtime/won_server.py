@@ -18,7 +18,7 @@ from dovetail.model.errors import ConfigError
 from dovetail.runtime.acceptor import Acceptor
 from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.certificate_metrics import CertificateCollector
-from dovetail.runtime.clock import now_us
+from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.metrics import MetricsServer
@@ -86,6 +86,7 @@ class NodeServer:
         self.journal = Journal.open(
             options.journal, server=options.uri, signer=Signer(options.uri, key), options=options.journal_options
         )
+        note_clock_steps(self.journal)
         self.node = Node(
             options.uri,
             SigningKey(key.private_bytes_raw()),

@@ -148,6 +148,7 @@ class Site:
             max_queue_bytes=journal.max_queue_bytes,
             relaxed_flush_ms=journal.relaxed_flush_ms,
             relaxed_sync_s=journal.relaxed_sync_s,
+            max_clock_jump_s=journal.max_clock_jump_s,
         )
 
     def broker_settings(self, table: PcpServerSection) -> PcpSettings:

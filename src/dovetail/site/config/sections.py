@@ -50,6 +50,14 @@ class JournalSection(Section, frozen=True, kw_only=True):
     relaxed_sync_s: Annotated[
         float, Meta(ge=0.1, le=60, description="With `relaxed`: how often the disk is told to keep what was written.")
     ] = 1.0
+    max_clock_jump_s: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=86_400,
+            description="How far ahead a reading of the clock is believed at once; beyond, it must hold for 10 s.",
+        ),
+    ] = 60.0
     purge_interval_s: Annotated[
         int,
         Meta(

@@ -1,0 +1,111 @@
+"""Faults of a disk on real files: each is repaired, refused or named; no raw exception, no wrong value."""
+
+import contextlib
+import random
+import shutil
+
+import pytest
+
+from dovetail.journal.high_water import mark_path
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.source import JournalSource
+from dovetail.journal.verify import verify_journal
+from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
+from dovetail.model.errors import DovetailError
+from journal.worlds import START_US, open_writer, random_observations
+
+PAGE = 8192
+
+
+def flip_bit(data, rng):
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def zero_page(data, rng):
+    start = rng.randrange(len(data) // PAGE) * PAGE
+    data[start : start + PAGE] = bytes(PAGE)
+
+
+def swap_pages(data, rng):
+    first, second = (number * PAGE for number in rng.sample(range(len(data) // PAGE), 2))
+    data[first : first + PAGE], data[second : second + PAGE] = data[second : second + PAGE], data[first : first + PAGE]
+
+
+def misdirect_page(data, rng):
+    source, target = (number * PAGE for number in rng.sample(range(len(data) // PAGE), 2))
+    data[target : target + PAGE] = data[source : source + PAGE]
+
+
+def cut(data, rng):
+    del data[rng.randrange(len(data)) :]
+
+
+def tear_page(data, rng):
+    start = rng.randrange(len(data) // PAGE) * PAGE
+    data[start + 512 * rng.randrange(1, 16) : start + PAGE] = rng.randbytes(PAGE)[: len(data) - start]
+
+
+FAULTS = [flip_bit, zero_page, swap_pages, misdirect_page, cut, tear_page]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    path = tmp_path_factory.mktemp("journal") / "a.journal"
+    rng = random.Random(11)
+    with open_writer(path) as journal:
+        for step in range(60):
+            journal.append(random_observations(rng, START_US + step * 10**6, 12))
+            if step % 10 == 9:
+                journal.index()
+                journal.checkpoint()
+    return path
+
+
+def answers(path):
+    """What readers of a journal get, each by a name; an error of our own where they are refused."""
+    asked = {
+        "hops": lambda reader: list(reader.hops()),
+        "tail": lambda reader: list(reader.hops(max(0, reader.size - 20))),
+        "time": lambda reader: reader.seq_at(START_US + 20 * 10**6),
+        "found": lambda reader: [row.address for row in reader.find(b"\x01")],
+        "between": lambda reader: JournalSource(reader).hops_between(300, 400),
+        "node": lambda reader: JournalSource(reader).node(8, 1),
+        "before": lambda reader: JournalSource(reader).range_before(500),
+    }
+    got = {}
+    for name, ask in asked.items():
+        try:
+            with JournalReader.open(path) as reader:
+                got[name] = ask(reader)
+        except DovetailError as error:
+            got[name] = error
+    return got
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("count", [12, pytest.param(200, marks=pytest.mark.soak)])
+def test_no_fault_of_the_disk_gives_a_raw_exception_or_a_wrong_value(original, tmp_path, fault, count):
+    expected = answers(original)
+    for number in range(count):
+        path = tmp_path / str(number) / "a.journal"
+        path.parent.mkdir()
+        data = bytearray(original.read_bytes())
+        fault(data, random.Random(f"{fault.__name__} {number}"))
+        path.write_bytes(data)
+        shutil.copy(mark_path(original), mark_path(path))
+        try:
+            verdict = verify_journal(path)
+            is_named = not verdict.is_intact
+        except DovetailError:
+            is_named = True
+        for name, answer in answers(path).items():
+            if not isinstance(answer, DovetailError):
+                assert answer == expected[name], f"{fault.__name__} {number}: {name}"
+        if data != original.read_bytes():
+            is_unused = all(answer == expected[name] for name, answer in answers(path).items())
+            assert is_named or is_unused, f"{fault.__name__} {number}"
+        with contextlib.suppress(DovetailError):
+            seal_journal(path, LocalStore(path.parent / "lake"))
+        with contextlib.suppress(DovetailError):
+            open_writer(path).close()
