@@ -220,7 +220,7 @@ class JournalReader:
                 return
             self._check_types(row, "commits", int, int, int, int, int, int, bytes)
             first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
-            if first_seq != position and position > first:
+            if first_seq < position or (first_seq != position and position > first):
                 raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
             if count < 1:
                 raise JournalDamaged(f"{self.path}: the commit at hop {first_seq} claims {count} hops")
@@ -271,6 +271,8 @@ class JournalReader:
                 return
             self._check_types(row, "messages", int, int, int, int, bytes)
             block = decode_block(*row)
+            if block.first_id < position:
+                raise JournalDamaged(f"{self.path}: message {block.first_id} lies where {position} should be")
             if block.end > first_id:
                 yield block
             position = block.first_id + 1
