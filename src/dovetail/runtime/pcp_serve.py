@@ -15,8 +15,8 @@ from dovetail.keys.signing import create_signing_key, file_stem, load_signing_ke
 from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.pcp.open_rules import find_open_rules
 from dovetail.pcp.settings import PcpSettings, check_settings
-from dovetail.runtime.hangup import hold_hangup, release_hangup
 from dovetail.runtime.clock import note_clock_steps, now_us
+from dovetail.runtime.hangup import hold_hangup, release_hangup
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.pcp_server import PcpServer
 from dovetail.tlog.keys import Signer
