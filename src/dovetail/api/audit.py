@@ -196,15 +196,15 @@ class Lake:
         from dovetail.audit.run import Audit as Job
         from dovetail.audit.session import SessionOptions, open_session
         from dovetail.audit.settings import load_settings
+        from dovetail.lake.location import open_store
         from dovetail.lake.snapshot import check_lake, snapshot
-        from dovetail.lake.store import LocalStore
 
         lake = check_lake(self.path)
         trusted = [trust] if isinstance(trust, Path | str) else trust
         settings = load_settings([Path(each) for each in swarms], [Path(each) for each in trusted], patience_s=patience)
         with contextlib.ExitStack() as stack:
             if spark is None:
-                spark = open_session(SessionOptions(rows=snapshot(LocalStore(lake)).hops))
+                spark = open_session(SessionOptions(rows=snapshot(open_store(lake)).hops))
                 stack.callback(spark.stop)
             summary = Job(spark=spark, lake=lake, tables=Path(tables).absolute(), settings=settings).run()
         return Audit(summary, Tables(tables))

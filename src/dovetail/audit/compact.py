@@ -22,10 +22,10 @@ from dovetail.audit.session import SessionOptions, open_session
 from dovetail.audit.settings import load_settings
 from dovetail.lake.compact import Compaction, parse_before
 from dovetail.lake.compact_plan import CompactionTask
+from dovetail.lake.location import open_store
 from dovetail.lake.retain import DEFAULT_GRACE_S
 from dovetail.lake.rewrite import Rewriter, Rewritten
 from dovetail.lake.snapshot import check_lake
-from dovetail.lake.store import LocalStore
 
 _MAX_PARTITIONS = 1024
 _BLOB = pa.schema([("blob", pa.binary())])
@@ -64,7 +64,7 @@ class SparkTasks:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compact a lake; for spark-submit."""
     parser = argparse.ArgumentParser(prog="dovetail.audit.compact", description="Compact a lake.")
-    parser.add_argument("lake", type=Path)
+    parser.add_argument("lake")
     parser.add_argument("--before", required=True, metavar="DATE")
     parser.add_argument("--swarm", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--grace", type=float, default=DEFAULT_GRACE_S, metavar="SECONDS")
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     before = parse_before(arguments.before, dt.datetime.now(dt.UTC))
     compaction = Compaction(
-        store=LocalStore(check_lake(arguments.lake)),
+        store=open_store(check_lake(arguments.lake)),
         before=before,
         agreements=load_settings(arguments.swarm).agreements,
         is_dry=arguments.dry_run,

@@ -53,9 +53,9 @@ from dovetail.audit.summary import Summary, summarize
 from dovetail.audit.tables import Run, open_tables, refuse_old_format
 from dovetail.audit.transforms.messages import messages
 from dovetail.audit.warehouse import Warehouse
+from dovetail.lake.location import Location, open_store
 from dovetail.lake.manifest import Manifest
 from dovetail.lake.snapshot import check_lake, manifest_keys
-from dovetail.lake.store import LocalStore
 from dovetail.model.times import to_datetime, to_us
 
 FOUND_IN = ("integrity", "hops", "holdings", "quarantine", "messages", "deliveries", "chains", "gaps", "forks")
@@ -70,7 +70,7 @@ class Audit:
     """An audit of one lake into one set of tables; up to `whole_below` hops gold is always computed whole."""
 
     spark: SparkSession
-    lake: Path
+    lake: Location
     tables: str | Path
     settings: AuditSettings
     as_of: dt.datetime | None = None
@@ -116,18 +116,18 @@ class Audit:
         return facts
 
     def _new_manifests(self, before: BatchFacts) -> list[ManifestFact]:
-        lake = LocalStore(self.lake)
+        lake = open_store(self.lake)
         known = {fact.path for fact in before.manifests}
         return [learn_manifest(lake, key) for key in sorted(set(manifest_keys(lake)) - known)]
 
     def _ingest(self, warehouse: Warehouse, before: BatchFacts, new: list[ManifestFact]) -> BatchFacts:
         tune(self.spark, announced_rows(new))
-        ingest = Ingest(self.spark, LocalStore(self.lake), warehouse, self.settings, self.progress.step)
+        ingest = Ingest(self.spark, open_store(self.lake), warehouse, self.settings, self.progress.step)
         learnt = ingest.process(new, before)
         return BatchFacts(manifests=[*before.manifests, *learnt.manifests], files=[*before.files, *learnt.files])
 
     def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
-        lake = LocalStore(self.lake)
+        lake = open_store(self.lake)
         expected = expected_manifests(lake, facts.manifests)
         present = present_files(lake)
         return judge_servers(
@@ -308,7 +308,7 @@ def _believed(facts: Sequence[ManifestFact]) -> list[Manifest]:
 def build_parser() -> argparse.ArgumentParser:
     """The arguments under spark-submit; the command line has the same."""
     parser = argparse.ArgumentParser(prog="dovetail.audit.run", description="Audit a lake of sealed journals.")
-    parser.add_argument("lake", type=Path)
+    parser.add_argument("lake")
     parser.add_argument("--tables", required=True)
     parser.add_argument("--master")
     parser.add_argument("--driver-memory")

@@ -159,6 +159,7 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
     if "spark.jars" not in options.conf and "spark.jars.packages" not in options.conf:
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     settings["spark.executorEnv.PYTHONPATH"] = str(_package_root())
+    settings.update(_object_store())
     if not is_submitted:
         master = options.master or DEFAULT_MASTER
         settings["spark.master"] = master
@@ -176,6 +177,15 @@ def settings_of(options: SessionOptions) -> dict[str, str]:
         settings["spark.driver.memory"] = options.driver_memory
     settings.update(options.conf)
     return settings
+
+
+def _object_store() -> dict[str, str]:
+    """How `s3a:` finds what `s3:` means here: from the same variables as everything else."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    settings = {"spark.hadoop.fs.s3a.path.style.access": "true"} if endpoint else {}
+    settings |= {"spark.hadoop.fs.s3a.endpoint": endpoint} if endpoint else {}
+    return settings | ({"spark.hadoop.fs.s3a.endpoint.region": region} if region else {})
 
 
 def delta_jars() -> list[Path]:

@@ -15,7 +15,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Lake = Annotated[Path, typer.Argument(help="The lake that journals are sealed to.")]
+Lake = Annotated[str, typer.Argument(help="The lake that journals are sealed to: a directory, or s3://bucket/prefix.")]
 TablesOption = Annotated[str | None, typer.Option("--tables", help="Directory of the audit tables.")]
 OldOut = Annotated[str | None, typer.Option("--out", hidden=True)]
 RunNumber = Annotated[int | None, typer.Option("--run", help="Open the tables as this run left them.", min=1)]
@@ -137,8 +137,8 @@ def compact(
     from dovetail.cli.output import print_json, print_text, say
     from dovetail.cli.progress import Bar
     from dovetail.lake.compact import Compaction, RunTasks, parse_before, run_in_processes
+    from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import check_lake
-    from dovetail.lake.store import LocalStore
     from dovetail.model.errors import UsageError
 
     if wait is not None:
@@ -146,7 +146,7 @@ def compact(
     if master is None and (conf or driver_memory):
         raise UsageError("--conf and --driver-memory are for Spark; name its --master")
     moment = parse_before(before, dt.datetime.now(dt.UTC))
-    store, agreements = LocalStore(check_lake(lake)), load_settings(swarm or []).agreements
+    store, agreements = open_store(check_lake(lake)), load_settings(swarm or []).agreements
     run_tasks: RunTasks = run_in_processes
     if master is not None:
         from dovetail.audit.compact import SparkTasks
@@ -294,7 +294,7 @@ def explain(as_json: AsJson = False) -> None:
 
 
 def _open_audit(
-    lake: Path,
+    lake: str,
     tables: str,
     master: str | None,
     conf: list[str] | None,
@@ -309,16 +309,16 @@ def _open_audit(
     from dovetail.audit.run import Audit
     from dovetail.audit.settings import load_settings
     from dovetail.audit.tables import refuse_old_format
+    from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import check_lake, snapshot
-    from dovetail.lake.store import LocalStore
 
-    lake = check_lake(lake)
+    place = check_lake(lake)
     refuse_old_format(tables)
     settings = load_settings(swarm or [], trust or [], patience_s=patience)
-    rows = snapshot(LocalStore(lake)).hops if is_once else None
+    rows = snapshot(open_store(place)).hops if is_once else None
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
     spark = _open_spark(master, conf, driver_memory, rows)
-    return Audit(spark=spark, lake=lake, tables=tables, settings=settings, as_of=moment)
+    return Audit(spark=spark, lake=place, tables=tables, settings=settings, as_of=moment)
 
 
 def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None, rows: int | None = None) -> Any:

@@ -144,7 +144,7 @@ def _follow(site: Site) -> None:
     _print_ready({"lake": config.lake.directory, "tables": str(config.audit.directory)})
     _interrupt_on_sigterm()
     follow(
-        lake=Path(config.lake.directory),
+        lake=config.lake.directory,
         tables=str(config.audit.directory),
         every=config.audit.interval_s,
         webhook=config.audit.webhook,

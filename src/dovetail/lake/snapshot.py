@@ -13,7 +13,6 @@ import bisect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -27,6 +26,7 @@ from dovetail.lake.layout import (
     parse_manifest_key,
     server_slug,
 )
+from dovetail.lake.location import Location, local_directory, open_store
 from dovetail.lake.manifest import Manifest, encode_manifest
 from dovetail.lake.rollup import ManifestLog, is_manifest_key, read_log, read_manifest
 from dovetail.lake.store import Store
@@ -35,11 +35,13 @@ from dovetail.model.errors import JournalDamaged, PipelineError
 Read = Callable[[str], Manifest | None]
 
 
-def check_lake(lake: Path) -> Path:
-    """The directory of a lake; PipelineError where it is none."""
-    if not (lake / MANIFESTS).is_dir():
+def check_lake(lake: Location) -> Location:
+    """The location of a lake, a directory by its absolute path; PipelineError where it is none."""
+    directory = local_directory(lake)
+    is_there = open_store(lake).directories(f"{MANIFESTS}/") if directory is None else (directory / MANIFESTS).is_dir()
+    if not is_there:
         raise PipelineError(f"{lake} is not a lake: it has no {MANIFESTS}")
-    return lake.resolve()
+    return lake if directory is None else directory.resolve()
 
 
 @dataclass(frozen=True, slots=True)
