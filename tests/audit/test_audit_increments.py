@@ -27,6 +27,7 @@ from audit.audit_worlds import (
     B,
     pcp_frame,
     pcp_world,
+    quiet_pcp,
     see,
     swarm_message,
     won_create,
@@ -234,6 +235,15 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
     assert open_tables(out).read("gaps")["unexpired"].to_pylist() == [False]
     whole = run(spark, tmp_path, "whole")
     assert_equal(out, whole)
+
+
+def test_a_lake_of_one_fabric_whose_servers_send_each_other_nothing(spark, tmp_path):
+    write_lake(tmp_path, {BROKER: quiet_pcp(2)})
+    out = run(spark, tmp_path, "out", whole_below=0)
+    write_lake(tmp_path, {BROKER: quiet_pcp(1, T0_US + LATER, 50)})
+    run(spark, tmp_path, "out", whole_below=0)
+    assert outcomes_of(out) == [("pcp", "handed_over")] * 3
+    assert open_tables(out).count("skew") == 0
 
 
 IN_SWARM = [("swarm", "delivered")] * 3

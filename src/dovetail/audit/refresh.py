@@ -57,7 +57,7 @@ class Refresh:
     def whole(self) -> None:
         """Compute all tables from all of silver."""
         tune(self.spark, self.size)
-        self.inputs = {name: self.warehouse.read(name) for name in SILVER} | {"servers": self.servers}
+        self.inputs = {name: self.warehouse.read(name) for name in SILVER} | {"servers": self.servers} | self._absent()
         made = {step.name for step in self.steps}
         for step in self.steps:
             self.say(step.name)
@@ -66,6 +66,12 @@ class Refresh:
             if table.layer == "gold" and name not in (*made, "integrity", "findings"):
                 self.warehouse.overwrite_arrow(name, table.arrow.empty_table())
         self._release()
+
+    def _absent(self) -> dict[str, DataFrame]:
+        """Tables without rows, which steps read though no fabric of this lake makes any."""
+        made = {step.name for step in self.steps} | {*SILVER, "servers"}
+        names = {name for step in self.steps for name in step.inputs if name not in made}
+        return {name: from_arrow(self.spark, STORED[name].arrow.empty_table(), STORED[name].schema) for name in names}
 
     def _build_whole(self, step: Step) -> None:
         rows = step.build(self.inputs, self.as_of)
@@ -84,7 +90,7 @@ class Refresh:
         rows = max(changes.rows, changes.rows * peers // MANY_PEERS)
         tune(self.spark, rows)
         now = {name: self._local(changes.now[name], name) for name in SILVER}
-        self.inputs = {**now, "servers": self.servers}
+        self.inputs = {**now, "servers": self.servers, **self._absent()}
         own = {"hops": self._local(changes.own_hops, "hops"), "messages": self._local(changes.own_messages, "messages")}
         before: dict[str, DataFrame] = {"hops": self._local(changes.before["hops"], "hops")}
         holdings = changes.before[SIGHTINGS.name]
@@ -102,7 +108,7 @@ class Refresh:
         if not self._shaken.isdisjoint(step.inputs):
             self._shaken.add(step.name)
             tune(self.spark, self.size)
-            whole = {name: self.servers if name == "servers" else self.warehouse.read(name) for name in step.inputs}
+            whole = {name: self._whole_input(name) for name in step.inputs}
             self.warehouse.overwrite(step.name, step.build(whole, self.as_of))
             return
         match step.scope:
@@ -118,6 +124,13 @@ class Refresh:
                 self._follow_keys(step, changes, own, before)
 
     # whole
+
+    def _whole_input(self, name: str) -> DataFrame:
+        """All rows of a table; one that is not stored is computed from those it is told from."""
+        if name in STORED:
+            return self.servers if name == "servers" else self.warehouse.read(name)
+        (step,) = (step for step in self.steps if step.name == name)
+        return step.build({other: self._whole_input(other) for other in step.inputs}, self.as_of)
 
     def _follow_whole(self, step: Step) -> None:
         """A small table; what is told from it stays as it is where it does."""
