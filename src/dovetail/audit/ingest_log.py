@@ -18,6 +18,9 @@ from dovetail.model.errors import JournalDamaged
 
 MANIFEST, FILE = "manifest", "file"
 
+UNCOMMITTED = "no signed root commits to it"
+"""Why a file was not read: a manifest that comes later may still lead to it."""
+
 MAX_AHEAD_US = 300_000_000
 """How far a server's clock may be ahead of the auditor's before that is a finding."""
 
@@ -113,7 +116,13 @@ def facts_of(rows: pa.Table) -> BatchFacts:
             manifests.append(msgspec.json.decode(fact, type=ManifestFact))
         else:
             files.append(msgspec.json.decode(fact, type=FileFact))
-    return BatchFacts(manifests=manifests, files=files)
+    return joined(BatchFacts(manifests=manifests, files=[]), BatchFacts(manifests=[], files=files))
+
+
+def joined(before: BatchFacts, learnt: BatchFacts) -> BatchFacts:
+    """All facts; what was learnt of a file later stands for what was known before."""
+    files = {file.path: file for file in (*before.files, *learnt.files)}
+    return BatchFacts(manifests=[*before.manifests, *learnt.manifests], files=list(files.values()))
 
 
 def learn_manifest(lake: Store, key: str) -> ManifestFact:

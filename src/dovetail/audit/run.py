@@ -33,6 +33,7 @@ from dovetail.audit.ingest_log import (
     announced_rows,
     changed_manifests,
     facts_of,
+    joined,
     learn_manifest,
     missing_files,
     newest_us,
@@ -124,7 +125,7 @@ class Audit:
         tune(self.spark, announced_rows(new))
         ingest = Ingest(self.spark, open_store(self.lake), warehouse, self.settings, self.progress.step)
         learnt = ingest.process(new, before)
-        return BatchFacts(manifests=[*before.manifests, *learnt.manifests], files=[*before.files, *learnt.files])
+        return joined(before, learnt)
 
     def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
         lake = open_store(self.lake)

@@ -15,7 +15,7 @@ from dovetail.audit import schemas
 from dovetail.audit.active_manifests import active_facts, hops_read_again, without
 from dovetail.audit.arrow_sets import distinct
 from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
-from dovetail.audit.ingest_log import BatchFacts, FileFact, ManifestFact, fact_rows
+from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, fact_rows
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.local_rows import from_arrow, local_rows
@@ -73,15 +73,23 @@ class Ingest:
     def process(self, manifests: Sequence[ManifestFact], before: BatchFacts) -> BatchFacts:
         """Read what these manifests announce, append it to all silver tables, and say what was learnt."""
         known = {file.path for file in before.files}
+        uncommitted = {file.path for file in before.files if file.error == UNCOMMITTED}
         everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
         own = {fact.path for fact in manifests}
-        active = [fact for fact in active_facts(everything).manifests if fact.path in own]
+        every_active = active_facts(everything).manifests
+        active = [fact for fact in every_active if fact.path in own]
+        committed = committed_paths(every_active, self.settings.trusted)
+        # what no signed root led to may have been announced before what leads to it
         announced = [(server, file) for server, file in announced_files(active) if file.path not in known]
+        announced += [
+            (server, file)
+            for server, file in announced_files(every_active)
+            if file.path in uncommitted and file.path in committed
+        ]
         self.say("integrity: hash files and leaves")
-        committed = committed_paths(active_facts(everything).manifests, self.settings.trusted)
         files = learn_files(self.spark, self.lake, announced, committed)
         files = check_retained(self.lake, announced, files)
-        proven = proven_paths(manifests, files)
+        proven = proven_paths(every_active, files)
         rows = without(self._believed(files, proven), hops_read_again(before, active))
         self.say("hops")
         hops = self.warehouse.append("hops", hop_transforms.hops(rows))

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
 
 from dovetail.audit import schemas
-from dovetail.audit.ingest_log import FileFact, ManifestFact
+from dovetail.audit.ingest_log import UNCOMMITTED, FileFact, ManifestFact
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.merkle_scan import PART_SCHEMA, WALK_COLUMNS, Part, decode_part, merge_parts, walk_files
 from dovetail.lake.inspect import Inspected, inspect_file
@@ -122,7 +122,7 @@ def learn_files(
     parts = walk_rows(with_leaves(read_rows_by_file(spark, lake, readable)))
     facts = []
     for server, file in announced:
-        found = inspected.get(file.path, Inspected("", "no signed root commits to it"))
+        found = inspected.get(file.path, Inspected("", UNCOMMITTED))
         part = parts.get(file.path)
         error = "it has no rows" if part is None and found.error is None else found.error
         facts.append(
