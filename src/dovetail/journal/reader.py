@@ -127,6 +127,8 @@ class JournalReader:
     def size(self) -> int:
         """How many hops are durable."""
         row = self.one("SELECT first_seq + count FROM commits ORDER BY first_seq DESC LIMIT 1")
+        if row is not None:
+            self.check_types(row, "commits", int)
         return row[0] if row else 0
 
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
@@ -196,7 +198,10 @@ class JournalReader:
                 "ORDER BY first_seq DESC LIMIT 1",
                 ((low + high) // 2,),
             )
-            first_seq, count, first_at_us, last_at_us = row or (0, 0, 0, 0)
+            self.check_types(row or (), "commits", int, int, int, int)
+            first_seq, count, first_at_us, last_at_us = row
+            if not first_seq <= (low + high) // 2 < first_seq + count:
+                raise JournalDamaged(f"{self.path}: hop {(low + high) // 2} is missing")
             if last_at_us < at_us:
                 low = max(low, first_seq + count)
             elif first_at_us >= at_us:
@@ -218,7 +223,7 @@ class JournalReader:
             )
             if row is None:
                 return
-            self._check_types(row, "commits", int, int, int, int, int, int, bytes)
+            self.check_types(row, "commits", int, int, int, int, int, int, bytes)
             first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
             if first_seq < position or (first_seq != position and position > first):
                 raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
@@ -243,12 +248,16 @@ class JournalReader:
     def latest_checkpoint(self) -> SignedCheckpoint | None:
         """The checkpoint over the most hops."""
         row = self.one("SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1")
+        if row is not None:
+            self.check_types(row, "checkpoints", str)
         return parse_checkpoint(row[0]) if row else None
 
     @property
     def message_count(self) -> int:
         """How many messages there are; their numbers begin at 1."""
         row = self.one("SELECT first_id + count - 1 FROM messages ORDER BY first_id DESC LIMIT 1")
+        if row is not None:
+            self.check_types(row, "messages", int)
         return row[0] if row else 0
 
     @property
@@ -269,7 +278,7 @@ class JournalReader:
             )
             if row is None:
                 return
-            self._check_types(row, "messages", int, int, int, int, bytes)
+            self.check_types(row, "messages", int, int, int, int, bytes)
             block = decode_block(*row)
             if block.first_id < position:
                 raise JournalDamaged(f"{self.path}: message {block.first_id} lies where {position} should be")
@@ -310,7 +319,7 @@ class JournalReader:
             (message_id,),
         )
         if row:
-            self._check_types(row, "messages", int, int, int, int, bytes)
+            self.check_types(row, "messages", int, int, int, int, bytes)
         block = decode_block(*row) if row else None
         return block if block is not None and message_id < block.end else None
 
@@ -336,6 +345,7 @@ class JournalReader:
         row = self.one("SELECT value FROM progress WHERE name = ?", (name,))
         if row is None:
             raise JournalDamaged(f"{self.path}: counter {name} is missing")
+        self.check_types(row, "progress", int)
         value: int = row[0]
         return value
 
@@ -407,9 +417,11 @@ class JournalReader:
         except (KeyError, ValueError) as error:
             raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
 
-    def _check_types(self, row: Sequence[object], table: str, *types: type) -> None:
+    def check_types(self, row: Sequence[object], table: str, *types: type) -> None:
         """SQLite does not look at the types of what it reads: a page of another table may lie there."""
-        if any(value.__class__ is not expected for value, expected in zip(row, types, strict=True)):
+        if any(value.__class__ is not expected for value, expected in zip(row, types, strict=False)) or len(row) != len(
+            types
+        ):
             raise JournalDamaged(f"{self.path}: a row of the table {table} does not hold what it should")
 
     def one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:

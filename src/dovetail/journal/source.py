@@ -12,6 +12,7 @@ from dovetail.journal.hop_source import MAX_MATCHES, CommittedHop, HopRange
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.stored_tree import JournalTree
 from dovetail.model.address import Address
+from dovetail.model.errors import JournalDamaged
 from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier
@@ -104,7 +105,12 @@ class JournalSource:
         row = self._reader.one(
             "SELECT first_seq, last_at_us FROM commits WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1", (end,)
         )
-        return (row[0], row[1]) if row else None
+        if row is None:
+            return None
+        for commit in self._reader.commits(row[0], row[0] + 1):
+            if commit.first_seq == row[0] and commit.end >= min(end, self._reader.size):
+                return commit.first_seq, commit.last_at_us
+        raise JournalDamaged(f"{self._reader.path}: the hops before hop {end} are not there")
 
     def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
         """The commit that begins at hop `first`, without hops from `end` on; bytes wherever the journal keeps them."""

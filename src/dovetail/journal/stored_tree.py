@@ -183,7 +183,10 @@ class JournalTree:
 
     def _full_blocks(self) -> int:
         row = self._reader.one("SELECT number, root FROM blocks ORDER BY number DESC LIMIT 1")
-        return 0 if row is None else row[0] + (1 if row[1] else 0)
+        if row is None:
+            return 0
+        self._reader.check_types(row, "blocks", int, bytes)
+        return int(row[0]) + (1 if row[1] else 0)
 
     def _stored_node(self, level: int, number: int) -> bytes:
         if level == BLOCK_LEVEL:
@@ -193,5 +196,6 @@ class JournalTree:
         if row is None:
             last = ((number + 1) << level) - 1
             raise JournalDamaged(f"{self._reader.path}: hops {number << level} to {last}: node of the tree is missing")
+        self._reader.check_types(row, "blocks" if level == BLOCK_LEVEL else "nodes", bytes)
         node: bytes = row[0]
         return node

@@ -61,7 +61,9 @@ class _Outline:
             "WHERE first_seq + count > ? AND first_seq < ? ORDER BY first_seq",
             (first, end),
         )
-        for first_seq, count, first_at_us, last_at_us, body_bytes in rows:
+        for row in rows:
+            reader.check_types(row, "commits", int, int, int, int, int)
+            first_seq, count, first_at_us, last_at_us, body_bytes = row
             outline.starts.append(first_seq)
             outline.totals.append(total)
             total += body_bytes + count * _ROW_BYTES
