@@ -10,8 +10,7 @@ from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.lake.location import open_store
 from dovetail.lake.snapshot import read_head
-from dovetail.model.address import address_of
-from dovetail.model.hop import Stage
+from dovetail.model.hop import Observation, Stage
 from dovetail.site.config import load_config
 from dovetail.site.doctor.site import check_object_store
 from dovetail.site.preflight import find_problems
@@ -24,6 +23,11 @@ SERVER = "pcp://broker.example/server"
 LAKE = f"s3://{BUCKET}/site"
 
 
+def hop(number: int) -> Observation:
+    at_us = START_US + number * 1_000_000
+    return observe(b"m%d" % number, Stage.ACCEPTED, f"pcp://a{number}/agent", at_us=at_us, expires_us=at_us + 5)
+
+
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A journal with ten hops, the key of its server, and an object store."""
@@ -31,10 +35,8 @@ def site(tmp_path, monkeypatch):
     key = load_signing_key(tmp_path / "keys" / "pcp_broker.example_server.skey")
     path = tmp_path / "journals" / "broker.journal"
     with JournalWriter.open(path, server=SERVER, signer=Signer(SERVER, key.private_key)) as journal:
-        for i in range(10):
-            at_us = START_US + i * 1_000_000
-            seen = observe(b"m%d" % i, Stage.ACCEPTED, f"pcp://a{i}/agent", at_us=at_us, expires_us=at_us + 5)
-            journal.append([seen])
+        for number in range(10):
+            journal.append([hop(number)])
         journal.checkpoint()
     monkeypatch.chdir(tmp_path)
     with run_moto() as server, use(server):
@@ -50,7 +52,7 @@ def test_sealed_purged_and_proven_from_there(site, dovetail):
     key = site / "keys" / "pcp_broker.example_server.skey"
     purged = dovetail("journal", "purge", "journals/broker.journal", "--signing-key", key, "--lake", LAKE, "--json")
     assert json.loads(purged.out)["purged"] == 10
-    address = address_of(b"m3").hex()
+    address = hop(3).message.hex()
     built = dovetail("receipt", "build", address, "--lake", LAKE, "-o", "receipt.json")
     assert built.code == 0, built.err
     trust = site / "keys" / "pcp_broker.example_server.vkey"

@@ -166,6 +166,6 @@ def test_command_for_people_ends_with_findings(tmp_path):
     path = tmp_path / "log.trig"
     path.write_bytes(FOREIGN + b"<broken")
     result = CliRunner().invoke(app, ["chains", str(path)], catch_exceptions=False)
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "complete" in result.stdout
     assert "findings" in result.stderr
