@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from dovetail.audit import alerts as alerts_module
 from dovetail.audit.alerts import Alerts
 
 
+class FakeTables:
+    """Tables of which only the findings have rows."""
+
+    def __init__(self, rows: list[dict]) -> None:
+        self._rows = rows
+
+    def scan(self, name: str) -> Iterator[dict]:
+        return iter(self._rows if name == "findings" else ())
+
+
 @pytest.fixture
 def findings(monkeypatch) -> list[dict]:
     """What the table of findings has."""
     rows: list[dict] = []
-    monkeypatch.setattr(alerts_module, "scan", lambda out, name, *more: iter(rows) if name == "findings" else iter(()))
+    monkeypatch.setattr(alerts_module, "open_tables", lambda out: FakeTables(rows))
     return rows
 
 
@@ -21,7 +33,6 @@ def finding(check: str, number: int = 0, severity: str = "warning") -> dict:
 
 
 def update(path) -> list[dict]:
-    (path / "_state").mkdir(exist_ok=True)
     told: list[dict] = []
     assert Alerts(path, told.append).update() == len(told)
     return told

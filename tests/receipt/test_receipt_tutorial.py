@@ -55,7 +55,7 @@ def test_the_tutorial_runs_as_written(tmp_path, monkeypatch, capsys):
     assert len(commands) == 17
     for program, line in commands:
         words = shlex.split(line, comments=True)
-        assert run(program, words) == (1 if "exits 1" in line else 0), line
+        assert run(program, words) == (3 if "exits 3" in line else 0), line
     captured = capsys.readouterr()
     printed = set(captured.out.splitlines()) | set(captured.err.splitlines())
     for output in _OUTPUT.findall(text):

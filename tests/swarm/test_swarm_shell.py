@@ -15,7 +15,7 @@ from prometheus_client.exposition import generate_latest
 
 from dovetail.journal.journal import JournalOptions
 from dovetail.journal.reader import JournalReader
-from dovetail.model.errors import ConfigError, DovetailError, LocalProtocolError, ResourceBusy
+from dovetail.model.errors import ConfigError, ConnectFailed, DovetailError, LocalProtocolError, ResourceBusy
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime import swarm_node
 from dovetail.runtime.clock import now_us
@@ -271,7 +271,7 @@ def test_control_socket_publishes_tails_and_tells_the_status(tmp_path):
             with pytest.raises(DovetailError, match="fromhex"):
                 await asyncio.to_thread(ask, Request("publish", "zz", 1))
             await control.stop()
-            with pytest.raises(ConfigError, match="no peer answers"):
+            with pytest.raises(ConnectFailed, match="no peer answers"):
                 await asyncio.to_thread(ask, Request("status"))
 
     asyncio.run(run())

@@ -57,7 +57,7 @@ def test_a_receipt_verifies_alone(tmp_path, fabric):
     assert "commits to this" in done.stdout
     (empty / "receipt.json").write_bytes(data.replace(b"accepted", b"rejected"))
     done = verify_alone(empty)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "not valid: " in done.stderr
 
 
@@ -95,4 +95,4 @@ def test_a_message_of_a_whole_world_is_proven_elsewhere(tmp_path, fabric, server
         assert f"  {server} commits to this: its signed journal of " in done.stdout
     # one of the keys is not trusted any more
     (empty / "keys").write_text("".join(f"{key.text()}\n" for key in keys if key.name != min(holders)) or "# none\n")
-    assert verify_alone(empty).returncode == 1
+    assert verify_alone(empty).returncode != 0

@@ -203,8 +203,10 @@ def test_up_starts_a_peer_again_whose_journal_has_failed():
             up.await_line(" swarm/test/peer: running: ")
             (home / JOURNAL).rename(home / "elsewhere.db")
             up.await_line(" swarm/test/peer: .*journal.db was removed or replaced while it was being written")
+            # a journal that was there and is gone is not begun anew: its hops may be signed already
+            up.await_line(" swarm/test/peer: .*journal.db is gone, and journal.db.mark is there")
+            (home / "elsewhere.db").rename(home / JOURNAL)
             up.await_line(" swarm/test/peer: running: ", count=2)
-            assert (home / JOURNAL).exists()
             assert up.stop() == 0
 
 

@@ -47,11 +47,9 @@ def connect(
 ) -> PcpClient | WonClient | SwarmPeer:
     """A client, by the scheme of the URL; what is not given comes from the context. `async with` it.
 
-    | url | identity | client |
-    |---|---|---|
-    | `ws://HOST:PORT/pcp`, `wss://...` | pcp://NAME/TYPE | PcpClient |
-    | `https://HOST/won/resource` | the owner's directory | WonClient |
-    | `unix:DIR` | the peer's own | SwarmPeer, of the running peer whose directory this is |
+    - `ws://HOST:PORT/pcp` or `wss://...`, with an identity such as `pcp://NAME/TYPE`: a PcpClient
+    - `https://HOST/won/resource`, with the owner's directory as identity: a WonClient
+    - `unix:DIR`: a SwarmPeer, of the running peer whose directory this is
 
     A client that cannot connect says so at once; `wait` makes it try for so many seconds. `timeout` is how long one
     attempt may take.

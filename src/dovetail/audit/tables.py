@@ -77,6 +77,11 @@ def open_tables(root: str | Path, run: int | None = None) -> Tables:
     raise PipelineError(f"{root} has no run {run}; there are {numbers}")
 
 
+def changed_ns(root: str | Path) -> int:
+    """When a run last became visible, in nanoseconds since 1970; OSError where there are no tables."""
+    return (Path(root) / RUNS.name / "_delta_log").stat().st_mtime_ns
+
+
 def read_runs(root: str | Path) -> list[Run]:
     """All runs whose tables can still be opened, the newest first."""
     refuse_old_format(root)

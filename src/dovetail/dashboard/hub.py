@@ -13,6 +13,7 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
+from dovetail.audit.tables import changed_ns
 from dovetail.dashboard import audit, gauges
 from dovetail.dashboard.live import Live
 from dovetail.dashboard.site_sources import Site
@@ -143,7 +144,7 @@ class Hub:
         if root is None:
             return
         try:
-            changed = (root / "_state" / "run.json").stat().st_mtime_ns
+            changed = changed_ns(root)
         except OSError:
             changed = 0
         if changed != self._audited or self.overview.problem:

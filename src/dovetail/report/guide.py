@@ -95,6 +95,16 @@ GUIDES: dict[str, Guide] = {
         "A server's clock went backwards from one hop to the next.",
         "Check the server's time synchronisation; latencies near this moment are not to be trusted.",
     ),
+    "server.hops_lost": Guide(
+        "Hops lost for good",
+        "A journal lost hops, and its operator let the server go on without them.",
+        "The hop says how many: ask the operator why, and treat what the server handled at that time as unproven.",
+    ),
+    "server.clock_stepped": Guide(
+        "Clock stepped",
+        "The clock of a server was set, or went wrong.",
+        "Check the server's time synchronisation; its times around this hop are not to be trusted.",
+    ),
     "quarantine.unreadable": Guide(
         "Unreadable message taken in",
         "A server took in or made a message whose bytes do not decode or are not those of its address.",

@@ -86,10 +86,11 @@ class SiteCollector(Collector):
 
     def _audit(self) -> list[Metric]:
         """How far the tables are behind the lake, and their findings; the tables are read when a run replaced them."""
+        from dovetail.audit.tables import changed_ns
         from dovetail.dashboard.audit import survey
 
         root = self._site.config.audit.directory
-        changed = (root / "_state" / "run.json").stat().st_mtime_ns
+        changed = changed_ns(root)
         if self._found is None or self._found[0] != changed:
             overview = survey(root)
             if overview.as_of_us is None:
