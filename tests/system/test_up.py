@@ -49,7 +49,8 @@ class Place(NamedTuple):
     def send(self, target: str) -> None:
         """Send a message and await the broker's report, which it gives when it has journaled the message."""
         url = f"ws://127.0.0.1:{self.broker}/pcp"
-        self.run("pcp", "send", target, "--url", url, "--as", "pcp://a/agent")
+        sent = dovetail("pcp", "send", target, "--url", url, "--as", "pcp://a/agent", "--json", cwd=self.directory)
+        assert (sent.returncode, json.loads(sent.stdout)["outcome"]) == (3, "nobody_there"), sent.stderr
 
     def publish(self, text: str) -> str:
         """Publish a message; its address."""
