@@ -104,9 +104,9 @@ def test_swarm_messages_are_read_without_python(spark):
 
 @pytest.mark.parametrize("targets", [{"": 1 << 255}, {"": 1 << 255, "slow": 1 << 250}])
 def test_copies_of_a_message_are_moved_once_and_put_together_where_they_were_moved(spark, tmp_path, targets):
-    spark.createDataFrame([], schemas.LAKE).write.parquet(str(tmp_path / "lake"))
+    spark.createDataFrame([], schemas.LAKE.schema).write.parquet(str(tmp_path / "lake"))
     tune(spark, SMALL_ROWS + 1)
-    waiting = undecoded(spark.read.schema(schemas.LAKE).parquet(str(tmp_path / "lake")), None, targets=targets)
+    waiting = undecoded(spark.read.schema(schemas.LAKE.schema).parquet(str(tmp_path / "lake")), None, targets=targets)
     plan = waiting._jdf.queryExecution().executedPlan().toString()
     tune(spark, 0)
     assert waiting.columns == list(DECODER_INPUT)
