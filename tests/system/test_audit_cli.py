@@ -129,8 +129,8 @@ def look_without_java(out: Path, summary) -> None:
     assert len(shown) == summary["hops"]
     address = shown[0]["message"]
     story = json.loads(run("why", address[:12], "--tables", out, "--json"))
-    held = [row for row in shown if row["message"] == address]
-    assert [hop["seq"] for hop in story["hops"]] == sorted(row["seq"] for row in held)
+    held = sorted((row["seq"], row["stage"]) for row in shown if row["message"] == address)
+    assert [(hop["seq"], hop["stage"]) for hop in story["hops"]] == held
     assert address in run("why", address[:12], "--tables", out)
     assert "deliveries" in run("explain")
 
