@@ -1,4 +1,4 @@
-//! The filter of addresses that were seen, and the rows of the address index.
+//! The filter of addresses seen so far, and the rows of the address index.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! Observations become the rows of one commit.
+//! Encodes observations as the rows of one commit.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,7 +16,7 @@ const RUN_FIELDS: usize = 5;
 const MESSAGE_FIELDS: usize = 6;
 const MAX_COUNTERPARTS: usize = 1 << 20;
 
-/// Addresses are hashes already.
+/// Hashes an address by its first bytes: addresses are hashes already.
 #[derive(Default)]
 struct FirstBytes(u64);
 
@@ -34,7 +34,7 @@ impl Hasher for FirstBytes {
 
 type Numbers = HashMap<[u8; ADDRESS_BYTES], i64, BuildHasherDefault<FirstBytes>>;
 
-/// A message as it will lie in the file.
+/// A message as it will be stored in the file.
 struct Stored<'py> {
     address: Bound<'py, PyBytes>,
     body_seq: Option<u64>,
@@ -61,7 +61,7 @@ impl<'py> Stored<'py> {
         (&self.address, self.body_seq, self.size, digest, self.expires_us, self.raw.as_ref()).into_pyobject(py)
     }
 
-    /// What the leaf of the hop that carries it commits to.
+    /// The digest and size that the leaf of the hop that carries it commits to.
     fn body(&self, address: &[u8; 32]) -> ([u8; 32], u64) {
         let digest = self.digest.map_or([0; 32], |digest| digest.unwrap_or(*address));
         (digest, self.size.unwrap_or(0))
@@ -75,7 +75,7 @@ fn put_or_nil<T>(out: &mut Vec<u8>, value: Option<T>, put: impl Fn(&mut Vec<u8>,
     }
 }
 
-/// A pair of stage and reason that has been met: the objects, their codes, and their part of a leaf's tail.
+/// A pair of stage and reason seen before: the objects, their codes, and their part of a leaf's tail.
 struct Words {
     stage: Py<PyAny>,
     reason: Py<PyAny>,
@@ -112,7 +112,7 @@ fn find_words<'a>(
     Ok(&known[place])
 }
 
-/// The digest of bytes that are not kept; inside it nothing where that is the address.
+/// The digest of bytes that are not kept; the inner None means that it equals the address.
 fn known_digest(observation: &Bound<'_, PyAny>, address: &[u8; 32]) -> PyResult<Option<Option<[u8; 32]>>> {
     let digest: Option<Bound<'_, PyBytes>> = observation.getattr(intern!(observation.py(), "digest"))?.extract()?;
     let Some(digest) = digest else { return Ok(None) };

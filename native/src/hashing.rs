@@ -6,8 +6,13 @@ use pyo3::types::PyBytes;
 use sha2::{Digest, Sha256};
 
 pub const HASH_BYTES: usize = 32;
-/// The prefix of a leaf, the version, seq, time, message, digest and size.
+/// Leaf prefix, version, seq, time, message, digest and size.
 pub const HEAD_BYTES: usize = 1 + 1 + 8 + 8 + 32 + 32 + 8;
+const CHECK_BYTES: usize = 8;
+/// From this size on it pays to release the GIL.
+const LARGE_BYTES: usize = 1 << 14;
+const TIME_HIGH_AT: usize = 13;
+const TIME_HIGH_BYTES: usize = 4;
 const SEQ_AT: usize = 2;
 const DIGEST_AT: usize = 50;
 
@@ -15,7 +20,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; HASH_BYTES] {
     Sha256::digest(bytes).into()
 }
 
-/// Leaf entries on their way to be hashed: for each run the head of its first hop, and the tail of every hop.
+/// Leaf entries to be hashed: for each run the head of its first hop, and the tail of every hop.
 pub struct Entries {
     pub bytes: Vec<u8>,
 }
@@ -43,7 +48,7 @@ impl Entries {
     }
 }
 
-/// Stage and reason as they stand in a tail.
+/// Stage and reason as encoded in a tail.
 pub fn encode_words(stage: &str, reason: &str) -> Vec<u8> {
     let mut words = vec![stage.len() as u8];
     words.extend_from_slice(stage.as_bytes());
@@ -80,14 +85,14 @@ pub fn hash_all(entries: &[u8]) -> Option<Vec<u8>> {
     Some(leaves)
 }
 
-/// Leaf hashes behind each other, of what `encode_commit` has prepared.
+/// Concatenated leaf hashes of the entries that `encode_commit` has prepared.
 #[pyfunction]
 pub fn hash_entries<'py>(py: Python<'py>, entries: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let leaves = py.detach(|| hash_all(entries));
     Ok(PyBytes::new(py, &leaves.ok_or_else(|| PyValueError::new_err("entries are cut off"))?))
 }
 
-/// The root of a perfect subtree from its hashes of one level.
+/// The root of a perfect subtree, from the hashes of one of its levels.
 #[pyfunction]
 pub fn fold<'py>(py: Python<'py>, level: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let count = level.len() / HASH_BYTES;
@@ -97,13 +102,12 @@ pub fn fold<'py>(py: Python<'py>, level: &[u8]) -> PyResult<Bound<'py, PyBytes>>
     }
     let root = py.detach(|| {
         let mut hashes = level.to_vec();
+        let mut node = [1; 1 + 2 * HASH_BYTES];
         while hashes.len() > HASH_BYTES {
             let half = hashes.len() / 2;
             for start in (0..half).step_by(HASH_BYTES) {
-                let mut node = Sha256::new();
-                node.update([1]);
-                node.update(&hashes[2 * start..2 * start + 2 * HASH_BYTES]);
-                hashes[start..start + HASH_BYTES].copy_from_slice(&node.finalize());
+                node[1..].copy_from_slice(&hashes[2 * start..2 * start + 2 * HASH_BYTES]);
+                hashes[start..start + HASH_BYTES].copy_from_slice(&Sha256::digest(node));
             }
             hashes.truncate(half);
         }
@@ -118,8 +122,33 @@ pub fn address_of<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &sha256(data))
 }
 
+/// The hash that must be below the work target: of a swarm message with the high bytes of its time moved to the front.
+#[pyfunction]
+pub fn work_of<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
+    let (head, rest) = data.split_at(data.len().min(TIME_HIGH_AT));
+    let (time, rest) = rest.split_at(rest.len().min(TIME_HIGH_BYTES));
+    let hash = Sha256::new().chain_update(time).chain_update(head).chain_update(rest).finalize();
+    PyBytes::new(py, &hash)
+}
+
 /// The checksum of a row.
 #[pyfunction]
-pub fn crc32(data: &[u8]) -> u32 {
-    crc32fast::hash(data)
+pub fn crc32(py: Python<'_>, data: &[u8]) -> u32 {
+    if data.len() < LARGE_BYTES {
+        crc32fast::hash(data)
+    } else {
+        py.detach(|| crc32fast::hash(data))
+    }
+}
+
+/// The first bytes of every leaf hash, which is what the journal stores.
+#[pyfunction]
+pub fn checks_of<'py>(py: Python<'py>, leaves: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    if leaves.len() % HASH_BYTES != 0 {
+        let size = leaves.len();
+        return Err(PyValueError::new_err(format!("leaf hashes have {HASH_BYTES} bytes each, got {size} bytes")));
+    }
+    let mut checks = Vec::with_capacity(leaves.len() / HASH_BYTES * CHECK_BYTES);
+    leaves.chunks_exact(HASH_BYTES).for_each(|leaf| checks.extend_from_slice(&leaf[..CHECK_BYTES]));
+    Ok(PyBytes::new(py, &checks))
 }

@@ -1,4 +1,4 @@
-//! What the broker does with every message: recognising it by its sender's template, and framing it.
+//! What the broker does with every message: match it against its sender's template, and frame it.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -47,8 +47,8 @@ impl Template {
         Ok(Template { head, id_end, middle, second_end, zone_at, tail, end, fraction_us })
     }
 
-    /// When a message that fits expires, in microseconds; None where it does not fit.
-    fn expiry(&self, message: &[u8]) -> Option<i64> {
+    /// When a message that matches expires, in microseconds; None if it does not match.
+    pub fn expiry(&self, message: &[u8]) -> Option<i64> {
         let envelope = message.get(..self.end)?;
         let second_at = self.second_end - SECOND_BYTES;
         if !envelope.starts_with(&self.head)
@@ -72,7 +72,7 @@ fn is_uuid(text: &[u8]) -> bool {
     })
 }
 
-/// Nothing, or one data chunk that is not empty.
+/// Whether this is empty or exactly one data chunk that is not empty.
 fn is_one_chunk(rest: &[u8]) -> bool {
     if rest.is_empty() {
         return true;
@@ -110,7 +110,7 @@ fn decode_second(text: &[u8]) -> Option<i64> {
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000_000)
 }
 
-/// Messages as unmasked frames, one after the other (RFC 6455, 5.2).
+/// Messages as unmasked frames, one after another (RFC 6455, 5.2).
 #[pyfunction]
 pub fn encode_frames<'py>(
     py: Python<'py>,
