@@ -1,6 +1,6 @@
 """The registry of fabrics: the only module above the cores that names them.
 
-A core is imported when its fabric is first asked for, so that a broker does not load what only nodes need.
+A core is imported on first use of its fabric, so that a broker does not load what only nodes need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REGISTRY: dict[str, Entry] = {
 
 
 def fabric_named(name: str) -> Fabric:
-    """The fabric of this name; ValueError where there is none."""
+    """The fabric of this name; raises ValueError if there is none."""
     return _load(REGISTRY[check_name(name)].module)
 
 
@@ -39,19 +39,19 @@ def _load(module: str) -> Fabric:
 
 
 def check_name(name: str) -> str:
-    """The name itself, if a fabric has it; ValueError where none has."""
+    """Return the name if a fabric has it; raises ValueError if none has."""
     if name not in REGISTRY:
         raise ValueError(f"fabric {name[:80]!r}, expected one of {', '.join(REGISTRY)}")
     return name
 
 
 def fabric_of(server: str) -> Fabric:
-    """The fabric of a server, from its URI; ValueError where it is none."""
+    """The fabric of a server, from its URI; raises ValueError if there is none."""
     return fabric_named(name_of(server))
 
 
 def name_of(server: str) -> str:
-    """The name of a server's fabric, from its URI; ValueError where it is none."""
+    """The name of a server's fabric, from its URI; raises ValueError if there is none."""
     scheme = server.partition("://")[0]
     for name, entry in REGISTRY.items():
         if scheme in entry.schemes:
@@ -60,7 +60,7 @@ def name_of(server: str) -> str:
 
 
 def address_text(address: Address, fabric: str) -> str:
-    """An address in the form that people see."""
+    """An address in its display form."""
     return fabric_named(fabric).show_address(address)
 
 

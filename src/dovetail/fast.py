@@ -1,9 +1,9 @@
-"""Functions that every message passes, in native code where it is installed.
+"""Per-message functions, in native code if it is installed.
 
-Such a function is written in Python where it belongs, and marked `@twin`. Where the module `dovetail_fast` (`native/`,
-in Rust) is installed, its function of the same name takes that place; both give the same results, and tests hold them
-equal. Which one is in use is decided here, once, at import: `DOVETAIL_FAST=python` keeps the native module out,
-`DOVETAIL_FAST=native` fails without it.
+Such a function is written in Python in its own module and marked `@twin`. If the module `dovetail_fast` (`native/`, in
+Rust) is installed, its function of the same name replaces it; tests check that both give the same results. The choice
+is made here, once, at import: `DOVETAIL_FAST=python` ignores the native module, `DOVETAIL_FAST=native` fails without
+it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 VARIABLE = "DOVETAIL_FAST"
-VERSION = 1
-"""Of the native module: another version of it has other functions, and is not used."""
+VERSION = 4
+"""Version of the native module: another version has other functions and is not used."""
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 def choose(wanted: str) -> tuple[ModuleType | None, str]:
-    """The native module, or None, and why; ImportError where it is asked for and cannot be had."""
+    """The native module, or None, and why; raises ImportError if it is requested and unavailable."""
     if wanted == "python":
         return None, f"{VARIABLE} says so"
     if wanted not in ("", "native"):
@@ -42,7 +42,7 @@ def choose(wanted: str) -> tuple[ModuleType | None, str]:
 _native, REASON = choose(os.environ.get(VARIABLE, ""))
 IMPLEMENTATION = "python" if _native is None else "native"
 TWINS: dict[str, Callable[..., Any]] = {}
-"""The functions and classes in Python that have a native twin, by name."""
+"""The Python functions and classes that have a native twin, by name."""
 
 
 def twin(python: T) -> T:

@@ -1,12 +1,12 @@
-"""The index from addresses to message numbers: append-only runs, and a filter that knows what was never seen.
+"""The index from addresses to message numbers: append-only runs, and a filter for addresses never seen.
 
-Addresses are hashes, so a B-tree over them is written all over with every insert. Here the messages of one indexing are
-one run: a row for each first byte of an address (its bucket) with the entries of that bucket behind each other, each
-the first 8 bytes of the address and the message's number. Runs follow each other in the order of the numbers; small
-ones are joined, which is a concatenation bucket by bucket, so that a lookup reads one row in each of few runs.
+Addresses are hashes, so inserting them into a B-tree dirties pages all over it. Here the messages of one indexing are
+one run: a row per first byte of the address (its bucket) with the concatenated entries of that bucket, each the first
+8 bytes of an address and the message's number. Runs are ordered by message number; small ones are merged, which is a
+concatenation per bucket, so that a lookup reads one row in each of a few runs.
 
-Most addresses that a writer meets are new, and for those it asks no row: a filter for every million messages says
-"never seen" or "perhaps". It is built from the runs when a writer first asks, and is never stored.
+Most addresses that a writer sees are new, and for those it reads no row: a filter per million messages answers "never
+seen" or "maybe". Filters are built from the runs on a writer's first lookup, and are never stored.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from dovetail.fast import twin
 from dovetail.journal.database import Connection
 from dovetail.model.address import ADDRESS_BYTES
+from dovetail.model.errors import JournalDamaged
 
 BUCKETS = 256
 PREFIX_BYTES = 8
@@ -32,23 +33,23 @@ _GENERATION = 1 << GENERATION_BITS
 _ENTRY = struct.Struct(f">{PREFIX_BYTES}sQ")
 _FILTER_KEY = struct.Struct(">HBB28x")
 _FILTER_ROWS = 128
-# each block of 8 bits gets 3 of them for an address, chosen by one of its bytes
+# an address sets 3 of the 8 bits in a block, chosen by one of its bytes
 _MASKS = [1 << a | 1 << b | 1 << c for a in range(8) for b in range(a) for c in range(b)]
 _MASK_OF_BYTE = [_MASKS[byte % len(_MASKS)] for byte in range(256)]
 
 
 class Rows(Protocol):
-    """What is needed of a journal's reader."""
+    """The part of a journal's reader that is needed here."""
 
     def all(self, sql: str, parameters: Iterable[int] = ...) -> list[Any]: ...
 
 
 @twin
 class AddressFilter:
-    """Says of an address that it was never added, or perhaps was: 8 MiB for a million addresses.
+    """Answers whether an address was never added or maybe was: 8 MiB for a million addresses.
 
-    Two bytes of an address choose the block in a row, one the row, one the bits: small integers all, which the
-    interpreter does not allocate. Of addresses that were never added it mistakes one in three hundred when it is full.
+    Two bytes of the address select the block in a row, one the row, one the bits: all small integers, which the
+    interpreter does not allocate. When full, its false positive rate is one in three hundred.
     """
 
     __slots__ = ("_rows",)
@@ -57,13 +58,13 @@ class AddressFilter:
         self._rows = [bytearray(1 << 16) for _ in range(_FILTER_ROWS)] * (256 // _FILTER_ROWS)
 
     def add(self, addresses: list[bytes]) -> None:
-        """Remember full addresses."""
+        """Add full addresses."""
         rows, masks = self._rows, _MASK_OF_BYTE
         for block, row, byte in _FILTER_KEY.iter_unpack(b"".join(addresses)):
             rows[row][block] |= masks[byte]
 
     def hits(self, addresses: list[bytes]) -> list[int]:
-        """Places in `addresses` of those that may have been added; all others never were."""
+        """Indexes into `addresses` of those that may have been added; all others never were."""
         rows, masks = self._rows, _MASK_OF_BYTE
         return [
             place
@@ -72,7 +73,7 @@ class AddressFilter:
         ]
 
     def ask(self, addresses: list[bytes]) -> list[int]:
-        """Places of those that may have been added, or that stand before in `addresses`; all are added by this."""
+        """Indexes of those that may have been added, or occur earlier in `addresses`; adds all of them."""
         rows, masks = self._rows, _MASK_OF_BYTE
         places = []
         for place, (block, row, byte) in enumerate(_FILTER_KEY.iter_unpack(b"".join(addresses))):
@@ -88,7 +89,7 @@ class AddressFilter:
 
 @dataclass(frozen=True, slots=True)
 class AddressRun:
-    """One run: the messages numbered from `first_id` on."""
+    """One run: the messages numbered from `first_id`."""
 
     first_id: int
     count: int
@@ -101,7 +102,7 @@ class AddressRun:
 
 @twin
 def encode_buckets(addresses: list[bytes], first_id: int) -> dict[int, bytes]:
-    """The rows of a run over messages numbered from `first_id`: entries by bucket, in the order of the numbers."""
+    """Encode the rows of a run over messages numbered from `first_id`: entries by bucket, in order of the numbers."""
     lists: list[list[bytes]] = [[] for _ in range(BUCKETS)]
     for entry in map(_ENTRY.pack, addresses, range(first_id, first_id + len(addresses))):
         lists[entry[0]].append(entry)
@@ -109,7 +110,7 @@ def encode_buckets(addresses: list[bytes], first_id: int) -> dict[int, bytes]:
 
 
 def search_bucket(entries: bytes, prefix: bytes) -> Iterator[int]:
-    """Numbers of the messages in a row whose address begins with `prefix`, as far as 8 bytes can tell."""
+    """Numbers of the messages in a row whose address starts with the first 8 bytes of `prefix`."""
     prefix = prefix[:PREFIX_BYTES]
     place = entries.find(prefix)
     while place >= 0:
@@ -119,7 +120,7 @@ def search_bucket(entries: bytes, prefix: bytes) -> Iterator[int]:
 
 
 def search_runs(rows: Rows, prefix: bytes, first_id: int = 0, end: int = 1 << 54) -> Iterator[int]:
-    """Numbers of messages between `first_id` and `end` that may begin with `prefix`, which is not empty."""
+    """Numbers of messages from `first_id` to `end` whose address may start with `prefix`, which is not empty."""
     found = rows.all(
         f"SELECT entries FROM address_runs JOIN address_index ON id = first_id * {BUCKETS} + ? "
         "WHERE first_id < ? AND first_id + count > ? ORDER BY first_id",
@@ -130,12 +131,15 @@ def search_runs(rows: Rows, prefix: bytes, first_id: int = 0, end: int = 1 << 54
 
 
 def read_runs(rows: Rows) -> list[AddressRun]:
-    """All runs, in the order of the messages."""
-    return [AddressRun(*row) for row in rows.all("SELECT first_id, count FROM address_runs ORDER BY first_id")]
+    """All runs, in order of the messages."""
+    found = rows.all("SELECT first_id, count FROM address_runs ORDER BY first_id")
+    if any(value.__class__ is not int for row in found for value in row):
+        raise JournalDamaged("a row of the table address_runs does not hold what it should")
+    return [AddressRun(*row) for row in found]
 
 
 def read_rows(rows: Rows, first_id: int, last_first_id: int) -> list[tuple[int, bytes]]:
-    """(bucket, entries) of the runs that begin between two numbers, both included, in the order of the runs."""
+    """(bucket, entries) of the runs that start between two numbers, inclusive, in order of the runs."""
     found = rows.all(
         "SELECT id, entries FROM address_index WHERE id BETWEEN ? AND ? ORDER BY id",
         (_row_key(first_id, 0), _row_key(last_first_id, BUCKETS - 1)),
@@ -144,7 +148,7 @@ def read_rows(rows: Rows, first_id: int, last_first_id: int) -> list[tuple[int, 
 
 
 class AddressIndex:
-    """The writer's side: adds runs, joins small ones, and knows which addresses it need not look up."""
+    """The writer's side: adds runs, merges small ones, and knows which addresses need no lookup."""
 
     __slots__ = ("_filters", "_rows", "_runs", "waiting")
 
@@ -156,18 +160,18 @@ class AddressIndex:
 
     @property
     def end(self) -> int:
-        """The number after the last message that is indexed."""
+        """The number after the last indexed message."""
         return self._runs[-1].end if self._runs else 1
 
     def ask(self, addresses: list[bytes]) -> Collection[int]:
-        """Places in `addresses` of those that may have been asked for or added before; all others never were.
+        """Indexes into `addresses` of those that may have been asked for or added before; all others never were.
 
-        What is to be added must have been asked for just before. A filter's memory is seldom near the processor:
-        asking and adding in one step fetches it once. So the second of two equal addresses is named too, and what is
-        then not added costs a needless lookup, if it is ever asked for again.
+        Ask for addresses directly before adding them. A filter's memory is rarely in the CPU cache: asking and adding
+        in one step loads it once. So the second of two equal addresses is reported too, and an address that is then not
+        added costs a needless lookup if it is asked for again.
         """
         if not self._runs:
-            return range(len(addresses))  # a small journal does without a filter
+            return range(len(addresses))  # a small journal needs no filter
         filters, next_id = self._loaded_filters(), self.end + len(self.waiting)
         places: set[int] = set()
         growing = range(next_id >> GENERATION_BITS, (next_id + len(addresses) - 1 >> GENERATION_BITS) + 1)
@@ -181,11 +185,11 @@ class AddressIndex:
         return places
 
     def add(self, addresses: Sequence[bytes]) -> None:
-        """The messages that follow have these addresses; they wait for the next `insert`."""
+        """Queue the addresses of the messages that follow, for the next `insert`."""
         self.waiting += addresses
 
     def candidates(self, addresses: list[bytes]) -> list[int]:
-        """Numbers of indexed messages that may have one of these addresses; none where all of them are new."""
+        """Numbers of indexed messages that may have one of these addresses; none if all are new."""
         found: list[int] = []
         filters = self._loaded_filters() if self._runs else {}
         for generation, known in filters.items():
@@ -199,7 +203,7 @@ class AddressIndex:
         return found
 
     def insert(self, connection: Connection) -> list[AddressRun]:
-        """Store what waits as a run, inside the caller's transaction; give the result to `accept`."""
+        """Store the queued addresses as a run, inside the caller's transaction; pass the result to `accept`."""
         if not self.waiting:
             return self._runs
         new = AddressRun(self.end, len(self.waiting))
@@ -222,12 +226,12 @@ class AddressIndex:
         return [*kept, new]
 
     def accept(self, runs: list[AddressRun]) -> None:
-        """The transaction of `insert` is committed."""
+        """Take over the result of `insert` after its transaction is committed."""
         self._runs = runs
         self.waiting.clear()
 
     def _small_runs(self) -> list[AddressRun]:
-        """The newest runs, as far as they are small."""
+        """The newest runs, while they are small."""
         small: list[AddressRun] = []
         for run in reversed(self._runs):
             if run.count >= SMALL_RUN:
@@ -236,14 +240,14 @@ class AddressIndex:
         return small[::-1]
 
     def _join(self, runs: list[AddressRun], behind: dict[int, bytes]) -> dict[int, bytes]:
-        """The rows of several runs, and `behind` after them, as those of one."""
+        """Merge the rows of several runs, followed by `behind`, into those of one."""
         parts: dict[int, list[bytes]] = {}
         for bucket, entries in (*read_rows(self._rows, runs[0].first_id, runs[-1].first_id), *behind.items()):
             parts.setdefault(bucket, []).append(entries)
         return {bucket: b"".join(entries) for bucket, entries in parts.items()}
 
     def _loaded_filters(self) -> dict[int, AddressFilter]:
-        """Filters of the newest generations; built from the runs when first asked for."""
+        """Filters of the newest generations; built from the runs on first use."""
         if self._filters is None:
             self._filters = {}
             first_kept = max((self.end - 1 >> GENERATION_BITS) - MAX_FILTERS + 1, 0) << GENERATION_BITS
@@ -260,7 +264,7 @@ class AddressIndex:
 
 
 def _add_to_filters(filters: dict[int, AddressFilter], addresses: list[bytes], first_id: int) -> None:
-    """Add messages numbered from `first_id`, each to its generation."""
+    """Add messages numbered from `first_id`, each to the filter of its generation."""
     while addresses:
         generation, place = divmod(first_id, _GENERATION)
         _filter_of(filters, generation).add(addresses[: _GENERATION - place])
@@ -269,7 +273,7 @@ def _add_to_filters(filters: dict[int, AddressFilter], addresses: list[bytes], f
 
 
 def _filter_of(filters: dict[int, AddressFilter], generation: int) -> AddressFilter:
-    """The filter of a generation; for a new one the oldest gives way at the bound."""
+    """The filter of a generation; at the limit, a new one evicts the oldest."""
     if generation not in filters:
         filters[generation] = AddressFilter()
         if len(filters) > MAX_FILTERS:

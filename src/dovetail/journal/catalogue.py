@@ -1,7 +1,7 @@
-"""What a writer remembers of its journal's names and messages, and how observations become the rows of a commit.
+"""A writer's cache of its journal's names and messages, and the encoding of observations as the rows of a commit.
 
-A catalogue's numbers never change by encoding: it moves on only by `accept`, after the batch has been committed. Its
-memory is bounded; what it has forgotten it finds again through the journal's indexes.
+Encoding does not change a catalogue's numbers: only `accept` does, after the batch is committed. Its memory is bounded;
+what it has evicted is found again through the journal's indexes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GENERATIONS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of what a writer keeps in memory, and how far its lookup tables may lag behind."""
+    """Bounds on what a writer keeps in memory, and on how far its lookup tables may lag behind."""
 
     messages_kept: int = 131_072
     names_kept: int = 262_144
@@ -35,8 +35,8 @@ class Limits:
 class Batch:
     """What one commit adds, encoded, and the counters after it.
 
-    `numbers` are those of all its messages, as a catalogue keeps them; `older` those of messages of earlier commits,
-    and `bodies` what of those has bytes only now.
+    `numbers` maps all its messages, as a catalogue stores them; `older` those of messages of earlier commits, and
+    `bodies` the bytes of those that only have them now.
     """
 
     end: int
@@ -55,10 +55,10 @@ class Batch:
 
 
 class Catalogue:
-    """Numbers of names and messages. A message without bytes so far is kept as a negative number.
+    """Numbers of names and messages. A message without bytes so far has a negative number.
 
-    Messages are kept in generations, the newest last: new ones go into a small table that stays near the processor, and
-    the oldest table is forgotten as a whole.
+    Messages are held in generations, the newest last: new ones go into a small table that stays in the CPU cache, and
+    the oldest table is dropped as a whole.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Catalogue:
         self.has_older_names = self.next_name > 1
 
     def encode(self, observations: Sequence[Observation], size: int, last_at_us: int) -> Batch:
-        """The rows of one commit behind a journal of `size` hops. Times never go backwards."""
+        """Encode the rows of one commit after a journal of `size` hops. Times never decrease."""
         observations = observations if isinstance(observations, list) else list(observations)
         addresses: list[bytes] = list(dict.fromkeys([observation.message for observation in observations]))
         sizes = set(map(len, addresses))
@@ -124,7 +124,7 @@ class Catalogue:
         )
 
     def accept(self, batch: Batch) -> None:
-        """The batch is committed."""
+        """Take over the batch after it is committed."""
         self.next_name += len(batch.names)
         self.next_message += len(batch.addresses)
         self._messages[-1].update(batch.numbers)
@@ -135,7 +135,7 @@ class Catalogue:
                 self.has_older_names = True
 
     def shrink(self) -> None:
-        """Forget what can be found through the indexes; call it only when they are up to date."""
+        """Evict what the indexes can find; call it only when they are up to date."""
         kept = sum(map(len, self._messages))
         while self._messages and kept > self._limits.messages_kept:
             kept -= len(self._messages.pop(0))
@@ -143,7 +143,7 @@ class Catalogue:
             self._messages.append({})
 
     def _number_names(self, unknown: list[str], new_names: dict[str, int]) -> None:
-        """Add the numbers of counterparts that are not in memory; new ones get theirs."""
+        """Add the numbers of counterparts that are not in memory; new ones are assigned one."""
         next_name = self.next_name
         for name in unknown:
             if name not in new_names:
@@ -160,7 +160,7 @@ class Catalogue:
         return None if row is None else int(row[0])
 
     def _recall(self, addresses: list[bytes]) -> dict[bytes, int]:
-        """The numbers of those messages that are not new, from memory or from the journal; each is asked for once."""
+        """The numbers of the messages that are not new, from memory or the journal; each is looked up once."""
         recalled: dict[bytes, int] = {}
         forgotten: list[bytes] = []
         for place in self._index.ask(addresses):
@@ -182,7 +182,7 @@ class Catalogue:
         return recalled
 
     def _remember(self, address: bytes) -> int | None:
-        """The number of a message that is kept in memory."""
+        """The number of a message that is in memory."""
         for generation in reversed(self._messages):
             number = generation.get(address)
             if number is not None:

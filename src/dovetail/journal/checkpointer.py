@@ -1,7 +1,7 @@
 """Signs a checkpoint every few seconds, and watches the journal's file.
 
-The writer hashes what it commits, so a checkpoint costs it a signature and one short transaction. A file that was
-removed or replaced still takes writes, but nobody can ever read them: the journal has failed then.
+The writer hashes what it commits, so a checkpoint costs one signature and one short transaction. A file that was
+removed or replaced still accepts writes, but nobody can ever read them: the journal has then failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WATCH_S = 1.0
 
 
 class SharedJournal(Protocol):
-    """What a checkpointer needs of the journal it works for."""
+    """What a checkpointer needs of its journal."""
 
     path: Path
 
@@ -35,17 +35,17 @@ class SharedJournal(Protocol):
 
 
 class Checkpointer:
-    """Has checkpoints signed, from a thread of its own."""
+    """Requests checkpoints from its own thread."""
 
     def __init__(self, journal: SharedJournal) -> None:
         self._journal = journal
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._file = _identify(journal.path)
-        self.signed_at_s = time.time()
+        self._signed_s = time.monotonic()
 
     def start(self, interval_s: float) -> None:
-        """Sign every `interval_s` seconds, while anything is new."""
+        """Sign every `interval_s` seconds if anything is new."""
         name = f"checkpoints {self._journal.path.name}"
         self._thread = threading.Thread(target=self._loop, args=(interval_s,), name=name, daemon=True)
         self._thread.start()
@@ -57,11 +57,16 @@ class Checkpointer:
             self._thread.join()
 
     def checkpoint(self) -> SignedCheckpoint | None:
-        """Sign what is committed now; None where the journal is empty."""
+        """Sign what is committed now; None if the journal is empty."""
         signed: list[SignedCheckpoint | None] = []
         self._journal.call(lambda writer: signed.append(writer.checkpoint()))
-        self.signed_at_s = time.time()
+        self._signed_s = time.monotonic()
         return signed[0]
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since all committed hops were last signed, or since this object was created."""
+        return time.monotonic() - self._signed_s
 
     def _loop(self, interval_s: float) -> None:
         due_s = time.monotonic() + interval_s
@@ -85,7 +90,7 @@ def _give_up(error: JournalError, writer: JournalWriter) -> None:
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
-    """Which file lies there; None if there is none."""
+    """The identity of the file at this path; None if there is none."""
     try:
         status = path.stat()
     except OSError:

@@ -1,8 +1,8 @@
-"""Whether a journal still has all that it is known to have had: its end was not cut off, and it is no old copy.
+"""Checks that a journal still has everything it is known to have had: it was not truncated or rolled back to a copy.
 
-Compared are its high-water mark and, where the caller has them, checkpoints that others keep: manifests of a lake,
-notes of witnesses. A journal that is shorter, or whose hops have another root, must not be written: its server would
-sign a second history over the same positions.
+The journal is compared with its high-water mark and, if given, with checkpoints held by others: manifests of a lake,
+notes of witnesses. A journal that is shorter, or whose hops have a different root, must not be written: its server
+would sign a second history over the same positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.tlog.tree import HASH_BYTES, Frontier, aligned_ranges
 
 
 class Known(NamedTuple):
-    """What somebody knows of a journal: it had `size` hops, with this root where that is known."""
+    """What is known of a journal: it had `size` hops, with this root if known."""
 
     where: str
     size: int
@@ -30,14 +30,14 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, where: str, checkpoint: Checkpoint) -> Known:
-        """What a checkpoint tells."""
+        """What a checkpoint shows."""
         return cls(where, checkpoint.size, checkpoint.root)
 
 
 def check_writable(path: Path, verifier: Verifier, known: Iterable[Known] = ()) -> None:
-    """That the journal with this key may go on to be written; JournalRolledBack or JournalDamaged where it must not.
+    """Check that the journal with this key may be written; raises JournalRolledBack or JournalDamaged if it must not.
 
-    Its end is read and compared, see `check_end`. A journal that is not there yet may be made, unless it has been.
+    Reads and compares its end, see `check_end`. A journal that does not exist may be created, unless it existed before.
     """
     reader = _open(path)
     if reader is None:
@@ -54,8 +54,8 @@ def check_writable(path: Path, verifier: Verifier, known: Iterable[Known] = ()) 
 
 
 def _open(path: Path) -> JournalReader | None:
-    """A reader; None where nothing has been written yet."""
-    # only while the file is being made does SQLite keep a rollback journal
+    """Open a reader; None if nothing has been written yet."""
+    # SQLite has a rollback journal only while the file is being created
     if not path.exists() or not path.stat().st_size or path.with_name(f"{path.name}-journal").exists():
         return None
     connection = connect_reader(path)
@@ -82,15 +82,15 @@ def _check_never_written(path: Path, verifier: Verifier) -> None:
 
 
 def check_continuity(reader: JournalReader, known: Iterable[Known] = ()) -> None:
-    """JournalRolledBack where the journal is shorter than, or differs from, its mark or anything in `known`."""
+    """Raise JournalRolledBack if the journal is shorter than, or differs from, its mark or anything in `known`."""
     for detail in find_breaks(reader, known):
         raise JournalRolledBack(f"{reader.path} {detail}; {_advice(reader.path)}")
 
 
 def find_breaks(reader: JournalReader, known: Iterable[Known] = ()) -> Iterator[str]:
-    """What contradicts the journal, each as the end of a sentence that begins with its name."""
+    """Yield what contradicts the journal, each as the end of a sentence that starts with its name."""
     identity = reader.identity
-    # the mark first: a journal that is being written is then never behind it
+    # read the mark first: a journal that is being written is then never behind it
     mark = read_mark(reader.path, identity.verifier)
     if mark is not None:
         yield from _find_behind_mark(reader, mark)
@@ -103,9 +103,9 @@ def find_breaks(reader: JournalReader, known: Iterable[Known] = ()) -> Iterator[
 
 
 def check_end(reader: JournalReader) -> None:
-    """JournalDamaged where the last checkpoint is not that of the hops, or hops after it cannot be read.
+    """Raise JournalDamaged if the last checkpoint does not match the hops, or hops after it cannot be read.
 
-    What a torn or lost write left behind lies there. Everything before it is for `verify_journal`.
+    That is where torn or lost writes show. Everything before it is left to `verify_journal`.
     """
     tree = JournalTree(reader)
     latest = reader.latest_checkpoint()
@@ -124,7 +124,7 @@ def check_end(reader: JournalReader) -> None:
 
 
 def root_at(reader: JournalReader, size: int) -> bytes:
-    """The root over the first `size` hops, from the stored blocks and the hops behind them."""
+    """The root over the first `size` hops, from the stored blocks and the hops after them."""
     tree, root = JournalTree(reader), Frontier()
     blocks = min(size, tree.stored_size) >> BLOCK_LEVEL << BLOCK_LEVEL
     for start, level in aligned_ranges(0, blocks):
@@ -150,7 +150,7 @@ def _find_behind_mark(reader: JournalReader, mark: Mark) -> Iterator[str]:
             yield f"lacks messages or counterparts that {name} knows"
             return
     latest = reader.latest_checkpoint()
-    # the checkpoint itself is there: whether its hops are, is for `check_end`
+    # the checkpoint itself is present: whether its hops are is left to `check_end`
     if mark.signed and (latest is None or (latest.size, latest.root) != (mark.signed, mark.root)):
         yield from _find_behind(reader, Known(name, mark.signed, mark.root))
 

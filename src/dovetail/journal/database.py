@@ -1,4 +1,4 @@
-"""The SQLite file behind a journal: its tables, how it is opened, and what its errors mean."""
+"""The SQLite file of a journal: its tables, how it is opened, and how its errors are translated."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ INSERT INTO progress VALUES ('checkpoints', 0), ('indexed_message', 0), ('indexe
 
 
 class Connection(Protocol):
-    """What the journal needs of a database connection; `sqlite3.Connection` has it."""
+    """What the journal needs of a database connection; `sqlite3.Connection` implements it."""
 
     def execute(self, sql: str, parameters: Any = ..., /) -> Any: ...
 
@@ -75,16 +75,16 @@ class Connection(Protocol):
 Connect = Callable[[Path], Connection]
 
 SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a file may raise: the second where SQLite's own message quotes a damaged schema that is no text."""
+"""What reading a file may raise: the second if SQLite's message quotes a damaged schema that is not text."""
 
 
 def connect_writer(path: Path) -> Connection:
-    """A connection that may write; transactions are begun and ended by hand."""
+    """Open a read-write connection; transactions are begun and ended explicitly."""
     return sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
 
 def connect_reader(path: Path) -> Connection:
-    """A connection that cannot write, also while another process does."""
+    """Open a read-only connection; works while another process writes."""
     if not path.is_file():
         raise JournalError(f"no journal at {path}")
     try:
@@ -100,8 +100,8 @@ def connect_reader(path: Path) -> Connection:
 
 
 def prepare_writer(connection: Connection) -> None:
-    """Settings of a writing connection. `synchronous` is set by the writer, as its durability asks."""
-    # only a new file takes the page size; larger pages suit the rows of whole commits
+    """Configure a writing connection. The writer sets `synchronous` according to its durability."""
+    # only a new file takes the page size; larger pages suit rows that hold whole commits
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL").fetchone()
     (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
@@ -112,7 +112,7 @@ def prepare_writer(connection: Connection) -> None:
 
 
 def is_new(connection: Connection, path: Path) -> bool:
-    """Whether nothing was ever committed to the file."""
+    """True if nothing was ever committed to the file."""
     try:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     except SQLITE_ERRORS as error:
@@ -121,7 +121,7 @@ def is_new(connection: Connection, path: Path) -> bool:
 
 
 def check_format(connection: Connection, path: Path) -> None:
-    """JournalError where the file is not a journal of a format spoken here."""
+    """Raise JournalError if the file is not a journal of a supported format."""
     try:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -137,7 +137,7 @@ def check_format(connection: Connection, path: Path) -> None:
 
 
 def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> JournalError:
-    """The journal's own error for one of SQLite's."""
+    """Translate an SQLite error to a journal error."""
     if isinstance(error, UnicodeDecodeError):
         return JournalDamaged(f"{path}: database disk image is malformed: {error}")
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF

@@ -1,6 +1,6 @@
-"""Observations become the rows of one commit, and the leaf entries of its hops.
+"""Encodes observations as the rows of one commit, and the leaf entries of its hops.
 
-Pure functions, whose results depend on nothing but their arguments; each has a native twin.
+Pure functions whose results depend only on their arguments; each has a native twin.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from dovetail.journal.layout import (
     REASON_OF_CODE,
     STAGE_OF_CODE,
     Counterparts,
-    Run,
     encode_runs,
     pack_names,
-    unpack_names,
 )
-from dovetail.journal.messages import MessageRow, MessageTuple, encode_messages
+from dovetail.journal.messages import MessageTuple, encode_messages
 from dovetail.model.address import ADDRESS_BYTES
-from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.model.hop import Observation
 from dovetail.tlog.leaf import NO_DIGEST, encode_head, encode_tail, hash_run
 
 MAX_TAILS_CACHED = 100_000
 
 RunRow = tuple[int, int, int, int, Counterparts]
 Entries = Any
-"""Leaf entries of hops on their way to `hash_entries`; each twin has a form of its own."""
+"""Leaf entries of hops to pass to `hash_entries`; each twin has its own representation."""
 
 Encoded = tuple[
     tuple[int, int, int, int], bytes, bytes, list[bytes], dict[bytes, int], dict[int, MessageTuple], int | None, Entries
@@ -49,11 +47,12 @@ def encode_commit(
     last_at_us: int,
     hashes_bytes: bool,
 ) -> Encoded | list[str]:
-    """What these observations add to a journal of `size` hops, whose next message is numbered `next_message`.
+    """Encode what these observations add to a journal of `size` hops, whose next message gets number `next_message`.
 
-    `recalled` are the numbers of those messages that are not new, negative where they have no bytes so far; `names` and
-    `new_names` those of counterparts. Where names are in neither, the result is a list of them. With `hashes_bytes` the
-    address of a message is the SHA-256 of its bytes. Times never go back. ValueError for what no journal can hold.
+    `recalled` maps the messages that are not new to their numbers, negative if they have no bytes so far; `names` and
+    `new_names` do so for counterparts. If names are in neither, the result is a list of them. With `hashes_bytes` the
+    address of a message is the SHA-256 of its bytes. Times never decrease. Raises ValueError for what no journal can
+    hold.
     """
     seen: dict[bytes, int] = {}
     messages: list[MessageTuple] = []
@@ -71,7 +70,7 @@ def encode_commit(
         number = seen.get(address) or recalled.get(address)
         carried = _NO_BODY
         if number is None and hashes_bytes and (raw := observation.raw) is not None and observation.size is None:
-            # a new message with all of its bytes, which is what most are
+            # the common case: a new message with all of its bytes
             number = seen[address] = next_message + len(messages)
             raw_bytes = len(raw)
             messages.append((address, end, raw_bytes, b"", observation.expires_us, raw))
@@ -130,7 +129,7 @@ _NO_BODY = (NO_DIGEST, 0)
 
 
 def _store(observation: Observation, seq: int, *, hashes_bytes: bool) -> MessageTuple:
-    """A message as it will lie in the file, with what this observation brings of it on hop `seq`."""
+    """A message as stored in the file, with what this observation adds to it on hop `seq`."""
     address, raw, size = observation.message, observation.raw, observation.size
     if raw is None and size is None:
         return (address, None, None, None, None, None)
@@ -147,7 +146,7 @@ def _store(observation: Observation, seq: int, *, hashes_bytes: bool) -> Message
 
 
 class _Tails(dict[tuple[int, int, str | None], bytes]):
-    """The ends of leaf entries. There are few combinations of stage, reason and counterpart: each is encoded once."""
+    """The tails of leaf entries. There are few combinations of stage, reason and counterpart: each is encoded once."""
 
     def __missing__(self, key: tuple[int, int, str | None]) -> bytes:
         if len(self) >= MAX_TAILS_CACHED:
@@ -157,55 +156,21 @@ class _Tails(dict[tuple[int, int, str | None], bytes]):
         return tail
 
 
-_tails = _Tails()
+TAILS = _Tails()
 
 
 @twin
 def hash_entries(entries: Entries) -> bytes:
-    """The leaf hashes, behind each other, of what `encode_commit` has prepared."""
+    """The concatenated leaf hashes of what `encode_commit` prepared."""
     sha256, leaves = hashlib.sha256, []
     for seq, at_us, observation, (digest, size) in entries:
         counterparts = observation.counterparts
         reason = observation.reason
         stage_code, reason_code = observation.stage.code, reason.code if reason else 0
         if len(counterparts) < 2:
-            tail = _tails[stage_code, reason_code, counterparts[0] if counterparts else None]
+            tail = TAILS[stage_code, reason_code, counterparts[0] if counterparts else None]
             leaves.append(sha256(encode_head(seq, at_us, observation.message, digest, size) + tail).digest())
         else:
-            tails = [_tails[stage_code, reason_code, name] for name in counterparts]
+            tails = [TAILS[stage_code, reason_code, name] for name in counterparts]
             leaves += hash_run(seq, at_us, observation.message, tails, digest, size)
     return b"".join(leaves)
-
-
-@twin
-def hash_runs(
-    seq: int,
-    at_us: int,
-    runs: list[Run],
-    messages: Mapping[int, MessageRow],
-    names: Mapping[int, str],
-    stages: Mapping[int, Stage],
-    reasons: Mapping[int, Reason],
-) -> bytes | list[int]:
-    """The leaf hashes, behind each other, of runs as they were read, which begin at hop `seq`.
-
-    The first of them counts its time from `at_us`. Where counterparts are missing in `names`, the result is a list of
-    their numbers. ValueError where a run makes no sense.
-    """
-    leaves: list[bytes] = []
-    missing: list[int] = []
-    for run in runs:
-        at_us += run.after_us
-        message = messages.get(run.message_id)
-        if message is None or run.stage not in stages or (run.reason and run.reason not in reasons):
-            raise ValueError(f"hop {seq} names message {run.message_id}, which is missing or unreadable")
-        if not -(1 << 63) <= at_us < 1 << 63:
-            raise ValueError(f"hop {seq} has a time that is out of range")
-        ids = unpack_names(run.counterparts)
-        missing += [name_id for name_id in ids if name_id not in names]
-        if not missing:
-            ends = [_tails[run.stage, run.reason, name] for name in ([names[i] for i in ids] or (None,))]
-            size = (message.size or 0) if message.body_seq == seq else 0
-            leaves += hash_run(seq, at_us, message.address, ends, message.digest_on(seq), size)
-        seq += len(ids) or 1
-    return missing or b"".join(leaves)

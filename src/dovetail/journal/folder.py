@@ -1,4 +1,4 @@
-"""Which files of a folder are journals."""
+"""Finds the journals in a folder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 SUFFIX = ".journal"
 PEER_JOURNAL = "journal.db"
-"""What a peer of a swarm and an owner of an atom call the journal in their own directory."""
+"""The name of the journal in the directory of a swarm peer or an atom's owner."""
 
 
 def find_journals(path: Path) -> Iterator[Path]:
-    """The journals below a folder, in the order of their names; a file is given as it is."""
+    """The journals below a folder, sorted by name; a file is returned as is."""
     if not path.is_dir():
         yield path
         return

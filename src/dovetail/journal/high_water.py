@@ -1,15 +1,15 @@
-"""The high-water mark of a journal: how far it had come, in a small file of its own beside the database.
+"""The high-water mark of a journal: how far it was written, in a small file beside the database.
 
-A database cannot tell that its end was cut off: SQLite takes a damaged log for a shorter one, and an old copy is whole.
-So the writer also notes the journal's size elsewhere, and whoever opens it compares. A mark behind its journal is
-harmless, a mark ahead of it means that hops are gone.
+A database cannot tell that it was truncated: SQLite takes a damaged log for a shorter one, and an old copy is intact.
+So the writer also records the journal's size elsewhere, and it is compared on opening. A mark behind its journal is
+harmless; a mark ahead of it means that hops are gone.
 
     with every commit        written to slot 0, not fsynced: it survives the end of the process
-    with every checkpoint    also written to slot 1 or 2, in turns, and fsynced
+    with every checkpoint    also written to slot 1 or 2, alternating, and fsynced
 
-Each slot has a checksum: one that was torn is passed over, and of slots 1 and 2 one is always whole. A slot states how
-many hops were written and how many were fsynced. What was only written counts as long as the machine has not been
-started anew, since a power cut may have taken it.
+Each slot has a checksum: a torn slot is ignored, and one of slots 1 and 2 is always intact. A slot states how many hops
+were written and how many were fsynced. Hops that were only written count until the machine reboots, since a power cut
+may have lost them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a journal had come.
+    """How far a journal was written.
 
-    `size` hops were written, the last of them by the commit that begins at `commit` and has this `crc`; there were so
-    many messages and names. `synced` hops were fsynced, `signed` hops have been signed with this `root`.
+    `size` hops were written, the last of them by the commit that starts at `commit` and has this `crc`, with the given
+    counts of messages and names. `synced` hops were fsynced, `signed` hops were signed with this `root`.
     """
 
     is_of_this_boot: bool = True
@@ -58,13 +58,13 @@ class Mark:
 
 
 def mark_path(journal: Path) -> Path:
-    """Where the mark of a journal is."""
+    """The path of a journal's mark."""
     return journal.with_name(journal.name + SUFFIX)
 
 
 @functools.cache
 def boot_id() -> bytes:
-    """Tells one start of the machine from the next; zeros where the system does not say."""
+    """Identifies one boot of the machine; zeros if the system does not provide it."""
     try:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):
@@ -72,13 +72,13 @@ def boot_id() -> bytes:
 
 
 def read_mark(journal: Path, verifier: Verifier) -> Mark | None:
-    """The mark of the journal with this key; None where there is none that can be read."""
+    """The mark of the journal with this key; None if there is no readable one."""
     slots = _read_slots(journal, _key_of(verifier))
     return max((mark for mark in slots if mark is not None), key=lambda mark: mark.serial, default=None)
 
 
 class MarkFile:
-    """The writer's side of a mark. For one thread."""
+    """The writer's side of a mark. Not thread-safe."""
 
     def __init__(self, descriptor: int, key: bytes, slots: list[Mark]) -> None:
         self._descriptor = descriptor
@@ -91,14 +91,14 @@ class MarkFile:
 
     @classmethod
     def open(cls, journal: Path, verifier: Verifier) -> Self:
-        """Open the mark of a journal, or make it; the caller has compared the two."""
+        """Open or create the mark of a journal; the caller has compared the two."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(mark_path(journal), flags, PRIVATE_MODE)
         key = _key_of(verifier)
         return cls(descriptor, key, [mark or Mark() for mark in _read_slots(journal, key)])
 
     def note(self, size: int, commit: int, crc: int, messages: int, names: int, *, is_synced: bool) -> None:
-        """Hops were committed."""
+        """Record committed hops."""
         self._serial += 1
         if is_synced:
             self._synced = size
@@ -120,17 +120,17 @@ class MarkFile:
         self._write(self._data, 0)
 
     def note_signed(self, size: int, root: bytes) -> None:
-        """The first `size` hops are signed with this root; tell the disk with the next `note` and `sync`."""
+        """Record that the first `size` hops are signed with this root; the next `note` and `sync` write it."""
         self._signed, self._root = size, root
 
     def sync(self) -> None:
-        """Make what was noted durable."""
+        """Make what was recorded durable."""
         self._newer_slot = 3 - self._newer_slot
         self._write(self._data, self._newer_slot * SLOT_BYTES)
         self._sync()
 
     def close(self) -> None:
-        """Release the file; closing twice is harmless."""
+        """Release the file; idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -139,7 +139,7 @@ class MarkFile:
         try:
             os.pwrite(self._descriptor, data, offset)
         except OSError as error:
-            # a mark that stays behind is harmless, and the journal itself says when the disk is full
+            # a mark that lags behind is harmless, and the journal itself reports a full disk
             if error.errno not in _NO_ROOM:
                 raise
 
@@ -161,7 +161,7 @@ def _key_of(verifier: Verifier) -> bytes:
 
 
 def _decode(data: bytes, key: bytes) -> Mark | None:
-    """The mark in a slot; None where it is torn, empty, or another journal's."""
+    """Decode the mark in a slot; None if it is torn, empty, or another journal's."""
     if len(data) < _SLOT.size + _CHECKSUM.size:
         return None
     magic, owner, boot, *fields = _SLOT.unpack_from(data)

@@ -1,6 +1,6 @@
-"""What receipts and pages read one server's hops from: a journal (`journal.source`) or the lake (`lake.reader`).
+"""How receipts and pages read one server's hops: from a journal (`journal.source`) or the lake (`lake.reader`).
 
-Nothing here opens a database, so that a receipt can be verified without one.
+Opens no database, so that a receipt can be verified without one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CommittedHop:
 
 @dataclass(frozen=True, slots=True)
 class HopRange:
-    """Consecutive hops. `bodies` has the bytes of their messages, where those were asked for and are at hand;
-    None means that they are not kept."""
+    """Consecutive hops. `bodies` has the bytes of their messages, if those were requested and are available; None means
+    that they are not stored."""
 
     hops: Sequence[Hop]
     bodies: dict[Address, bytes | None]
@@ -48,38 +48,41 @@ class HopSource(Protocol):
 
     @property
     def verifier(self) -> Verifier:
-        """The key it signs with, as the source itself states it."""
+        """The key it signs with, as stated by the source itself."""
 
     @property
     def size(self) -> int:
-        """How many hops there are now."""
+        """The current number of hops."""
 
     def latest_checkpoint(self) -> SignedCheckpoint | None:
         """The checkpoint over the most hops."""
 
     def find(self, prefix: bytes) -> set[Address]:
-        """Addresses that begin with `prefix`: all of them, or at least MAX_MATCHES."""
+        """Addresses that start with `prefix`: all of them, or at least MAX_MATCHES."""
 
     def hops_of(self, address: Address) -> list[CommittedHop]:
         """All hops of one message, in order."""
 
     def hops_between(self, first: int, end: int) -> Sequence[CommittedHop]:
-        """Hops from `first` up to, not including, `end`."""
+        """Hops from `first` up to but excluding `end`."""
 
     def raw(self, address: Address) -> bytes | None:
-        """The bytes of one message, where they are kept."""
+        """The bytes of one message, if they are stored."""
 
     def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
-        """Messages whose bytes are kept on hops from `first` up to, not including, `end`."""
+        """Messages whose bytes are stored with hops from `first` up to but excluding `end`."""
 
-    def range_before(self, end: int) -> tuple[int, int] | None:
-        """The range to read next when reading backwards from hop `end`: its first hop and the time of its last one."""
+    def range_before(self, end: int) -> tuple[int, int | None] | None:
+        """The range to read next when reading backwards from hop `end`: its first hop and the time of its last one.
+
+        The time is None if the range is damaged, which `read` reports.
+        """
 
     def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
-        """The range that begins at hop `first`, without hops from `end` on."""
+        """The range that starts at hop `first`, without hops from `end` on."""
 
     def seq_at(self, at_us: int) -> int:
-        """The position of the first hop whose time is `at_us` or later."""
+        """The position of the first hop at or after time `at_us`."""
 
     def node(self, level: int, number: int) -> bytes:
-        """The hash of a perfect subtree, as `tlog.tree.NodeSource` has it."""
+        """The hash of a perfect subtree, as defined by `tlog.tree.NodeSource`."""

@@ -1,23 +1,22 @@
-"""One journal shared by many callers: group commit, checkpoints off the hot path, two durabilities.
+"""One journal shared by many callers: group commit, checkpoints off the hot path, two durability levels.
 
 Theory of operation. Callers put observations on a bounded queue and wait. A single writer thread takes everything that
-is queued, up to a bound, commits it as one transaction with one fsync, and wakes all callers whose hops were in it;
-while it waits for the disk the next group gathers. So a slow disk costs each caller one or two fsyncs, however many
-callers there are. A commit is the unit in which a journal is read and proven: the bound keeps both quick after a rush.
+is queued, up to a limit, commits it as one transaction with one fsync, and wakes all callers whose hops were in it; the
+next group gathers while it waits for the disk. So a slow disk costs each caller one or two fsyncs, however many callers
+there are. A commit is the unit in which a journal is read and proven: the limit keeps both fast after a burst.
 
-The writer hashes what it has committed after it has woken those who waited for it. A second thread has a checkpoint
-signed every few seconds.
+The writer hashes what it committed after waking its waiters. A second thread requests a signed checkpoint every few
+seconds.
 
     durability  `commit` calls back        killed process loses   power cut loses
     full        after the fsync            nothing acknowledged   nothing acknowledged
     relaxed     at once                    at most the last `relaxed_flush_ms`
                                                                   at most the last `relaxed_sync_s`
 
-`commit` is for servers: it never waits, and calls back. `append` is for tools: it waits. While the disk is full, or
-another process holds the file, the writer tries again until it can write; `stalled` says why it waits. Any other
-failure of the disk, or the file having been removed or replaced, is the end of this journal: from then on everybody is
-refused until it is opened again, and `on_failure` is told, since with relaxed durability nobody may be waiting. The
-queue is bounded by bytes.
+`commit` is for servers: it never blocks, and calls back. `append` is for tools: it blocks. While the disk is full, or
+another process holds the file, the writer retries until it can write; `stalled` says why it waits. After any other disk
+failure, or if the file is removed or replaced, this journal has failed: every call is refused until it is reopened, and
+`on_failure` is called, since with relaxed durability nobody may be waiting. The queue is bounded by bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _COMMIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How one journal behaves; the `[journal]` section of the configuration gives these."""
+    """Options of one journal; set by the `[journal]` section of the configuration."""
 
     durability: Durability = "full"
     checkpoint_interval_s: float = 5.0
@@ -63,7 +62,7 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Waiter:
-    """A thread that waits until hops are durable, and wants to know if there is no room now."""
+    """A thread that waits until hops are durable, and wants to be told if the disk is full."""
 
     __slots__ = ("_done", "_error", "_size")
 
@@ -84,17 +83,20 @@ class _Waiter:
 
 
 Done = Callable[[JournalError | None], None]
-_Item = tuple[Sequence[Observation], "_Waiter | Done | None", int]
+_Item = tuple[Sequence[Observation], "_Waiter | Done | None", int, float]
+"""Observations, who waits for them, their cost in the queue, and when they were queued."""
 _Job = Callable[[JournalWriter], None]
 
 
 class Journal:
-    """A journal open for writing. Safe to use from any thread."""
+    """A journal open for writing. Thread-safe."""
 
     def __init__(self, writer: JournalWriter, options: JournalOptions) -> None:
         self.path = writer.path
         self.identity = writer.reader.identity
         self.commit_times = Durations(_COMMIT_BOUNDS_S)
+        self.wait_times = Durations(_COMMIT_BOUNDS_S)
+        """Per group, how long its first observation waited in the queue and for the commit."""
         self._writer = writer
         self._options = options
         self._lock = threading.Lock()
@@ -110,7 +112,7 @@ class Journal:
         self._is_closing = False
         self._closing = threading.Event()
         self.on_failure: Callable[[JournalError], None] | None = None
-        """Told once, from one of the journal's threads, why it has failed for good."""
+        """Called once, from one of the journal's threads, with the error that made it fail permanently."""
         self._reader_of_thread = threading.local()
         self._readers: list[JournalReader] = []
         self._checkpointer = Checkpointer(self)
@@ -128,19 +130,19 @@ class Journal:
         options: JournalOptions | None = None,
         known: Iterable[Known] = (),
     ) -> Self:
-        """Open the journal of `server`, or make it, and start its threads; `close` it when done.
+        """Open or create the journal of `server` and start its threads; the caller must `close` it.
 
-        Raises as `JournalWriter.open` does; `known` is what others know of it.
+        Raises like `JournalWriter.open`; `known` is what others know of it.
         """
         options = options or JournalOptions()
         writer = JournalWriter.open(path, server=server, signer=signer, durability=options.durability, known=known)
         return cls(writer, options)
 
     def commit(self, observations: Sequence[Observation], done: Done) -> None:
-        """Append; `done` is called once they are durable, or with the error that has ended this journal.
+        """Append; `done` is called once they are durable, or with the error that made this journal fail.
 
-        With relaxed durability it is called before this returns, unless the disk takes nothing now or the queue is at
-        its bound. Else one of the journal's threads calls it; it must not raise.
+        With relaxed durability it is called before this returns, unless the disk accepts no writes now or the queue is
+        full. Otherwise one of the journal's threads calls it; it must not raise.
         """
         cost = _cost_of(observations)
         with self._lock:
@@ -154,7 +156,7 @@ class Journal:
     def append(self, observations: Sequence[Observation]) -> int:
         """Append and wait until it is durable; returns the journal's size. Not for use inside an event loop.
 
-        Raises JournalFull where there is no room: nothing was appended, and the call can be repeated.
+        Raises JournalFull if the disk is full: nothing was appended, and the call can be retried.
         """
         waiter, cost = _Waiter(), _cost_of(observations)
         with self._lock:
@@ -166,9 +168,9 @@ class Journal:
         return waiter.wait()
 
     def flush(self) -> int:
-        """Wait until all that was queued before is durable; returns the journal's size.
+        """Wait until everything queued so far is durable; returns the journal's size.
 
-        Raises JournalFull where the disk has no room for it: it stays in the queue.
+        Raises JournalFull if the disk is full: the data stays in the queue.
         """
         self.call(JournalWriter.sync)
         if self._stalled is not None:
@@ -176,11 +178,11 @@ class Journal:
         return self.size
 
     def checkpoint(self) -> SignedCheckpoint | None:
-        """Sign a checkpoint over everything committed now; None where the journal is empty."""
+        """Sign a checkpoint over everything committed so far; None if the journal is empty."""
         return self._checkpointer.checkpoint()
 
     def call(self, job: Callable[[JournalWriter], object]) -> None:
-        """Run `job` between two commits, with the writer to itself; waits for it. For checkpoints and purging."""
+        """Run `job` between two commits with exclusive use of the writer; blocks. For checkpoints and purging."""
         waiter = _Waiter()
 
         def run(writer: JournalWriter) -> None:
@@ -204,31 +206,31 @@ class Journal:
 
     @property
     def max_clock_jump_s(self) -> float:
-        """How far ahead a single reading of the server's clock is believed."""
+        """How far a single reading of the server's clock may jump ahead."""
         return self._options.max_clock_jump_s
 
     @property
     def queue_bytes(self) -> int:
-        """How much waits to be committed."""
+        """How many bytes are waiting to be committed."""
         return self._queue_bytes
 
     @property
     def stalled(self) -> JournalError | None:
-        """Why nothing can be written at present, if so: the disk is full, or another process holds the file."""
+        """Why nothing can be written now, if so: the disk is full, or another process holds the file."""
         return self._stalled
 
     @property
     def failure(self) -> JournalError | None:
-        """The failure of the disk that has ended this journal, if one has."""
+        """The disk failure that ended this journal, if any."""
         return self._writer.broken
 
     @property
-    def signed_at_s(self) -> float:
-        """When a checkpoint last covered every committed hop, in seconds since 1970; at first, when it was opened."""
-        return self._checkpointer.signed_at_s
+    def checkpoint_age_s(self) -> float:
+        """Seconds since a checkpoint last covered every committed hop; initially, since the journal was opened."""
+        return self._checkpointer.age_s
 
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
-        """Committed hops from `first` up to and without `end`."""
+        """Committed hops from `first` up to but excluding `end`."""
         return self.reader.hops(first, end)
 
     def hops_of(self, address: Address) -> list[Hop]:
@@ -236,7 +238,7 @@ class Journal:
         return self.reader.hops_of(address)
 
     def raw(self, address: Address) -> bytes | None:
-        """The bytes of one message, where they are kept."""
+        """The bytes of one message, if they are stored."""
         return self.reader.raw(address)
 
     @property
@@ -250,7 +252,7 @@ class Journal:
         return reader
 
     def close(self) -> None:
-        """Commit what is queued, sign a last checkpoint, stop the threads. Closing twice is harmless."""
+        """Commit what is queued, sign a last checkpoint, stop the threads. Idempotent."""
         self._checkpointer.stop()
         with self._lock:
             if self._is_closing:
@@ -265,6 +267,10 @@ class Journal:
         for reader in self._readers:
             reader.close()
         self._writer.close()
+
+    def wait_closing(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` until `close` is called; True if it was. For threads that work beside the writer."""
+        return self._closing.wait(timeout_s)
 
     def _finish_file(self) -> None:
         try:
@@ -283,7 +289,7 @@ class Journal:
         self.close()
 
     def _is_full(self, cost: int) -> bool:
-        """Whether the queue has no room for so much; a single append larger than the bound still passes, alone."""
+        """True if the queue has no room for this; a single append above the limit is still accepted, alone."""
         return bool(self._queue_bytes) and self._queue_bytes + cost > self._options.max_queue_bytes
 
     def _refusal(self) -> JournalError | None:
@@ -291,7 +297,7 @@ class Journal:
 
     def _enqueue(self, observations: Sequence[Observation], waiter: _Waiter | Done | None, cost: int) -> None:
         is_first = not self._items
-        self._items.append((observations, waiter, cost))
+        self._items.append((observations, waiter, cost, time.perf_counter()))
         self._queued += 1
         self._queue_bytes += cost
         if waiter is not None:
@@ -311,8 +317,8 @@ class Journal:
                 unwritten = []
             with self._lock:
                 self._items[:0] = unwritten
-                self._waiting += sum(waiter is not None for _, waiter, _ in unwritten)
-                self._queue_bytes -= sum(cost for _, _, cost in items) - sum(cost for _, _, cost in unwritten)
+                self._waiting += sum(waiter is not None for _, waiter, _, _ in unwritten)
+                self._queue_bytes -= sum(cost for _, _, cost, _ in items) - sum(cost for _, _, cost, _ in unwritten)
                 is_last = is_closing and not self._items
                 self._room.notify_all()
             self._catch_up(JournalWriter.grow)
@@ -330,7 +336,7 @@ class Journal:
                 self._closing.wait(_RETRY_S)
 
     def _take(self) -> tuple[list[_Item], list[_Job], bool]:
-        """Wait for work and take a group of it. Where nobody waits for the disk, let the group gather first."""
+        """Wait for work and take a group. If nobody waits for the disk, let the group gather first."""
         is_relaxed = self._options.durability == "relaxed"
 
         def is_urgent() -> bool:
@@ -346,7 +352,7 @@ class Journal:
     def _take_group(self) -> list[_Item]:
         """The first items of the queue, as many as fit into one commit; a larger one goes alone."""
         taken, size = 0, 0
-        for _, waiter, cost in self._items:
+        for _, waiter, cost, _ in self._items:
             if taken and size + cost > MAX_GROUP_BYTES:
                 break
             taken, size = taken + 1, size + cost
@@ -357,28 +363,30 @@ class Journal:
         return items
 
     def _take_rest(self) -> list[_Item]:
-        """Everything in the queue, when the disk has failed for good; from then on nothing more comes into it."""
+        """Take everything in the queue after the disk has failed permanently; nothing is queued after that."""
         rest: list[_Item] = []
         with self._lock:
             while self._items:
                 rest += self._take_group()
-            self._queue_bytes -= sum(cost for _, _, cost in rest)
+            self._queue_bytes -= sum(cost for _, _, cost, _ in rest)
         return rest
 
     def _take_jobs(self) -> list[_Job]:
-        """Those with nothing left before them in the queue; all while the disk takes nothing, so that none hangs."""
+        """Take the jobs with nothing queued before them; all of them while the disk is stalled, so that none hangs."""
         passed = self._queued - len(self._items)
         ready = [job for queued, job in self._jobs if queued <= passed or self._stalled is not None]
         del self._jobs[: len(ready)]
         return ready
 
     def _commit(self, items: list[_Item]) -> list[_Item]:
-        """Commit a group and tell those who wait; returns what could not be written now and is to be tried again."""
+        """Commit a group and notify the waiters; returns what could not be written now and must be retried."""
         error: JournalError | None = None
         began = time.perf_counter()
         try:
-            self._writer.commit([o for observations, _, _ in items for o in observations])
-            self.commit_times.observe(time.perf_counter() - began)
+            self._writer.commit([o for observations, _, _, _ in items for o in observations])
+            ended = time.perf_counter()
+            self.commit_times.observe(ended - began)
+            self.wait_times.observe(ended - items[0][3])
         except Exception as failure:
             if not isinstance(failure, JournalError):
                 log.exception("journal %s: append failed", self.path)
@@ -387,21 +395,21 @@ class Journal:
             if error.retriable or isinstance(error, JournalLocked):
                 return self._stall(items, error)
             if len(items) > 1 and self.failure is None:
-                # one of them is at fault: the others must not suffer
+                # one of them is invalid: the others must not fail with it
                 return [item for single in items for item in self._commit([single])]
         if self._stalled is not None and error is None:
             log.warning("journal %s: written again", self.path)
             self._stalled = None
         if error is not None and self.failure is not None:
-            items = [*items, *self._take_rest()]  # so that all that is lost is told at once
+            items = [*items, *self._take_rest()]  # report everything that is lost at once
         _finish(items, self._writer.size, error)
-        unwaited = sum(waiter is None for _, waiter, _ in items)
+        unwaited = sum(waiter is None for _, waiter, _, _ in items)
         if error is not None and unwaited:
             log.error("journal %s: %d appends not written: %s", self.path, unwaited, error)
         return []
 
     def _stall(self, items: list[_Item], error: JournalError) -> list[_Item]:
-        """Nothing can be written now: tell those who want to know, keep the rest."""
+        """Nothing can be written now: notify those who asked for it, keep the rest."""
         _finish([item for item in items if isinstance(item[1], _Waiter)], 0, error)
         kept = [item for item in items if not isinstance(item[1], _Waiter)]
         if kept and self._stalled is None:
@@ -416,7 +424,7 @@ class Journal:
                 self.on_failure(self.failure)
 
     def _catch_up(self, work: Callable[[JournalWriter], None]) -> None:
-        """Do what a commit has left for later."""
+        """Do the work that commits have deferred."""
         try:
             work(self._writer)
         except JournalError as error:
@@ -436,8 +444,8 @@ def _cost_of(observations: Sequence[Observation]) -> int:
 
 
 def _finish(items: list[_Item], size: int, error: JournalError | None) -> None:
-    """Tell all who wait."""
-    for _, waiter, _ in items:
+    """Notify all waiters."""
+    for _, waiter, _, _ in items:
         if isinstance(waiter, _Waiter):
             waiter.finish(size, error)
         elif waiter is not None:

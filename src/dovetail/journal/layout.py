@@ -2,10 +2,10 @@
 
 Runs of one commit: a MessagePack array; a run is one observation, that is one hop for each counterpart:
 
-    [message id, stage code, reason code (0 is none), microseconds after the run before it, counterparts]
+        [message id, stage code, reason code (0 is none), microseconds after the previous run, counterparts]
 
-`counterparts` is nil (one hop without counterpart), an integer (one name id) or a binary of little-endian unsigned
-32-bit name ids. The time of the first run counts from the commit's `first_at_us`.
+    `counterparts` is nil (one hop without counterpart), an integer (one name id) or a binary of little-endian unsigned
+    32-bit name ids. The time of the first run is relative to the commit's `first_at_us`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def count(self) -> int:
-        """How many hops it stands for."""
+        """The number of hops it represents."""
         return len(self.counterparts) // 4 if self.counterparts.__class__ is bytes and self.counterparts else 1
 
 
@@ -55,19 +55,16 @@ _decoder = msgspec.msgpack.Decoder(list[Run])
 encode_runs = _encoder.encode
 
 
-def decode_runs(blob: bytes, crc: int, first_seq: int, count: int) -> list[Run]:
-    """The runs of a commit; JournalDamaged names the range where the bytes are not what was written."""
-    if crc32(blob) != crc:
-        raise JournalDamaged(f"hops {first_seq} to {first_seq + count - 1}: checksum of the commit does not match")
+def decode_runs(blob: bytes, first_seq: int, count: int) -> list[Run]:
+    """Decode the runs of a commit; JournalDamaged names the range if the bytes are not what was written."""
     try:
-        runs = _decoder.decode(blob)
+        return _decoder.decode(blob)
     except msgspec.DecodeError as error:
         raise JournalDamaged(f"hops {first_seq} to {first_seq + count - 1}: {error}") from None
-    return runs
 
 
 def pack_names(name_ids: list[int]) -> Counterparts:
-    """The counterparts of a run in the smallest form."""
+    """Encode the counterparts of a run in the smallest form."""
     if len(name_ids) == 1:
         return name_ids[0]
     packed = array("I", name_ids)
@@ -77,7 +74,7 @@ def pack_names(name_ids: list[int]) -> Counterparts:
 
 
 def unpack_names(counterparts: Counterparts) -> list[int]:
-    """Name ids of a run; empty where it has no counterpart."""
+    """Name ids of a run; empty if it has no counterpart."""
     if counterparts is None:
         return []
     if isinstance(counterparts, int):

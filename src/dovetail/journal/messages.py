@@ -1,42 +1,46 @@
-"""How messages lie in the file: all new messages of one commit in one row, with their bytes.
+"""How messages are stored: all new messages of one commit in one row, with their bytes.
 
-A row is a MessagePack array with one entry for each message, in the order of their numbers:
+A row is a MessagePack array with one entry per message, in order of their numbers:
 
     [address, seq of the hop that carries the bytes or size, size, digest, expiry in microseconds, bytes]
 
-Every field but the address may be nil. `digest` is the SHA-256 of the bytes kept, and empty where that is the address.
-Bytes that come later than their message, and purging, replace the row.
+Every field but the address may be nil. `digest` is the SHA-256 of the stored bytes, and empty if that is the address.
+Bytes that arrive later than their message, and purging, replace the row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from dovetail.journal.layout import crc32
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.errors import JournalDamaged
 from dovetail.tlog.leaf import NO_DIGEST
 
+MAX_NUMBER = (1 << 63) - 1
+_Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One message as it lies in a row."""
+    """One message as stored in a row."""
 
-    address: bytes
-    body_seq: int | None
-    size: int | None
+    address: Annotated[bytes, Meta(min_length=ADDRESS_BYTES, max_length=ADDRESS_BYTES)]
+    body_seq: _Count | None
+    size: _Count | None
     digest: bytes | None
-    expires_us: int | None
+    expires_us: Annotated[int, Meta(le=MAX_NUMBER)] | None
     raw: bytes | None
 
 
 MessageTuple = tuple[bytes, int | None, int | None, bytes | None, int | None, bytes | None]
-"""A StoredMessage on its way to the file, where it is encoded alike."""
+"""A StoredMessage to be written; it is encoded in the same way."""
 
 
 class MessageRow(msgspec.Struct, frozen=True, gc=False):
-    """One message with its number in this file; `raw` only where it was asked for and is kept."""
+    """One message with its number in this file; `raw` only if it was requested and is stored."""
 
     id: int
     address: Address
@@ -54,8 +58,23 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class MessagesRow:
+    """The messages added by one commit, as stored in the file."""
+
+    first_id: int
+    count: int
+    first_seq: int
+    rows: bytes
+
+    @property
+    def end(self) -> int:
+        """The number after its last message."""
+        return self.first_id + self.count
+
+
+@dataclass(frozen=True, slots=True)
 class MessageBlock:
-    """The messages that one commit brought: numbers from `first_id` on, first seen at hop `first_seq` or after."""
+    """The messages added by one commit: numbered from `first_id`, first seen at hop `first_seq` or later."""
 
     first_id: int
     first_seq: int
@@ -68,7 +87,7 @@ class MessageBlock:
 
     @property
     def expires_us(self) -> int | None:
-        """When the first of its bytes may be purged; None where none ever may."""
+        """When the first of its bytes may be purged; None if none may."""
         return min((message.expires_us for message in self.messages if message.expires_us is not None), default=None)
 
     def row(self, message_id: int, *, with_raw: bool) -> MessageRow:
@@ -90,18 +109,24 @@ _encoder = msgspec.msgpack.Encoder()
 encode_messages = _encoder.encode
 
 
-def decode_block(first_id: int, count: int, first_seq: int, crc: int, blob: bytes) -> MessageBlock:
-    """A row of the file; JournalDamaged names the messages where the bytes are not what was written."""
-    where = f"messages {first_id} to {first_id + count - 1}"
-    if crc32(blob) != crc:
-        raise JournalDamaged(f"{where}: checksum does not match")
+def decode_messages(rows: bytes) -> list[StoredMessage]:
+    """Decode the messages of a row; ValueError if the bytes are not in the form that is written."""
     try:
-        messages = _decoder.decode(blob)
+        messages = _decoder.decode(rows)
     except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    if any(len(message.digest) != ADDRESS_BYTES for message in messages if message.digest):
+        raise ValueError(f"a digest does not have {ADDRESS_BYTES} bytes")
+    return messages
+
+
+def decode_block(row: MessagesRow) -> MessageBlock:
+    """Decode the messages of a row; JournalDamaged names them if the bytes are not what was written."""
+    where = f"messages {row.first_id} to {row.end - 1}"
+    try:
+        messages = decode_messages(row.rows)
+    except ValueError as error:
         raise JournalDamaged(f"{where}: {error}") from None
-    if len(messages) != count:
+    if len(messages) != row.count:
         raise JournalDamaged(f"{where}: the row holds {len(messages)} messages")
-    for message in messages:
-        if len(message.address) != ADDRESS_BYTES or len(message.digest or b"") not in (0, ADDRESS_BYTES):
-            raise JournalDamaged(f"{where}: address or digest does not have {ADDRESS_BYTES} bytes")
-    return MessageBlock(first_id, first_seq, messages)
+    return MessageBlock(row.first_id, row.first_seq, messages)

@@ -1,8 +1,8 @@
-"""Purging: the bytes of expired messages go; addresses, hops, digests and proofs stay.
+"""Purging: deletes the bytes of expired messages; addresses, hops, digests and proofs stay.
 
-Only bytes below the last checkpoint are purged, so that what is deleted stays committed to; and, where a lake is kept,
-only bytes that have been sealed into it. Nothing unexpired is ever purged: the bytes themselves are asked, not the
-expiry that is stored beside them.
+Only bytes below the last checkpoint are purged, so that deleted bytes stay committed to; and, if there is a lake, only
+bytes that are sealed into it. Nothing unexpired is ever purged: the bytes themselves decide, not the expiry stored
+beside them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MESSAGES_A_STEP = 1000
 def purge_step(
     writer: JournalWriter, *, now_us: int, below_seq: int | None = None, agreement: Agreement | None = None
 ) -> int:
-    """Purge at most `MESSAGES_A_STEP` messages that expired by `now_us`; returns how many. Call it until it returns 0.
+    """Purge at most `MESSAGES_A_STEP` messages that expired by `now_us`; returns how many. Repeat until it returns 0.
 
-    `below_seq` limits it to messages whose bytes lie on an earlier hop, for example the end of what is sealed. Where it
-    takes an agreement to know when messages expire, nothing is purged without it.
+    `below_seq` limits it to messages whose bytes are on an earlier hop, for example the end of the sealed range. If
+    expiry depends on an agreement, nothing is purged without it.
     """
     writer.index()
     latest = writer.reader.latest_checkpoint()

@@ -1,6 +1,6 @@
-"""Purging inside a server's process: the bytes of messages that are expired and sealed go from its journal.
+"""Purging inside a server's process: deletes the bytes of expired and sealed messages from its journal.
 
-A journal has one writer, the server, so this runs beside it as a thread and asks the writer between two commits. The
+A journal has one writer, the server, so this runs as a thread beside it and uses the writer between two commits. The
 caller knows how far the journal is sealed.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from dovetail.journal.journal import Journal
@@ -28,7 +27,7 @@ def start_purging(
     now_us: Callable[[], int],
     agreement: Agreement | None = None,
 ) -> None:
-    """Purge what is expired and lies before `sealed_end()`, every `interval_s`, until the journal is closed."""
+    """Purge what is expired and before `sealed_end()`, every `interval_s`, until the journal is closed."""
     name = f"purge {journal.path.name}"
     arguments = (journal, sealed_end, interval_s, now_us, agreement)
     threading.Thread(target=_purge_loop, args=arguments, name=name, daemon=True).start()
@@ -41,21 +40,22 @@ def _purge_loop(
     now_us: Callable[[], int],
     agreement: Agreement | None,
 ) -> None:
-    while True:
-        time.sleep(interval_s)
+    while not journal.wait_closing(interval_s):
         try:
             purged = purge_expired(journal, sealed_end(), now_us(), agreement)
         except (DovetailError, OSError) as error:
+            if journal.wait_closing(0):
+                return
             log.warning("%s was not purged: %s", journal.path, error)
             if isinstance(error, JournalError) and not error.retriable:
-                return  # closed, or damaged: its server tells
+                return  # damaged: its server reports that
         else:
             if purged:
                 log.info("purged the bytes of %d expired messages from %s", purged, journal.path)
 
 
 def purge_expired(journal: Journal, sealed_end: int, now_us: int, agreement: Agreement | None = None) -> int:
-    """Delete bytes that expired by `now_us` and are on hops before `sealed_end`; returns of how many messages."""
+    """Delete bytes that expired by `now_us` and are on hops before `sealed_end`; returns the number of messages."""
     total = 0
     step = 0
 

@@ -1,7 +1,7 @@
-"""Reading a journal: hops by position, address and time, message bytes, checkpoints and the stored tree.
+"""Reads a journal: hops by position, address and time, message bytes, checkpoints and the stored tree.
 
-A reader has its own connection and may run in any process, also while the journal is being written. It is for one
-thread.
+A reader has its own connection and works in any process, also while the journal is being written. It is not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import Any, Self
 from dovetail.fabrics import check_name, fabric_named
 from dovetail.journal.addresses import search_runs
 from dovetail.journal.database import SQLITE_ERRORS, Connection, check_format, connect_reader, translate
+from dovetail.journal.high_water import read_mark
 from dovetail.journal.layout import (
     REASON_OF_CODE,
     STAGE_OF_CODE,
     Run,
+    crc32,
     decode_runs,
     unpack_names,
 )
-from dovetail.journal.messages import MessageBlock, MessageRow, decode_block
+from dovetail.journal.messages import MessageBlock, MessageRow, MessagesRow, decode_block
 from dovetail.model.address import Address
-from dovetail.model.errors import JournalDamaged
+from dovetail.model.errors import CheckpointError, JournalDamaged
 from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint, parse_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
@@ -33,7 +35,7 @@ from dovetail.tlog.keys import Verifier, parse_verifier
 MAX_NAMES_CACHED = 200_000
 MAX_MESSAGES_CACHED = 50_000
 HAS_MARK, HAS_MARK_VALUE = "high_water", "beside"
-"""What `identity` says where a high-water mark is kept."""
+"""What `identity` says if there is a high-water mark."""
 _SQL_VARIABLES = 500
 
 
@@ -45,46 +47,47 @@ class Identity:
     fabric: str
     verifier: Verifier
     has_mark: bool = False
-    """A high-water mark is kept beside it; journals of earlier versions had none."""
+    """There is a high-water mark beside it; journals of earlier versions have none."""
 
     @property
     def hashes_bytes(self) -> bool:
-        """The address of a message is the SHA-256 of its bytes: hashing them again would tell nothing new."""
+        """The address of a message is the SHA-256 of its bytes: hashing them again adds nothing."""
         return fabric_named(self.fabric).hashes_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """One group commit as it lies in the file."""
+class CommitRow:
+    """One group commit as stored: `rows` are its encoded runs."""
 
     first_seq: int
     count: int
     first_at_us: int
     last_at_us: int
     body_bytes: int
-    runs: list[Run]
+    rows: bytes
 
     @property
     def end(self) -> int:
         """The position after its last hop."""
         return self.first_seq + self.count
 
-    def runs_between(self, first: int, end: int) -> tuple[int, int, list[Run]]:
-        """The runs that hold hops from `first` up to and without `end`; before them, where and when they begin."""
-        if first <= self.first_seq and end >= self.end:
-            return self.first_seq, self.first_at_us, self.runs
-        seq, at_us = begin = self.first_seq, self.first_at_us
-        runs: list[Run] = []
-        for run in self.runs:
-            if seq >= end:
-                break
-            seq += run.count
-            if seq > first:
-                runs.append(run)
-            else:
-                at_us += run.after_us
-                begin = seq, at_us
-        return *begin, runs
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One group commit, decoded."""
+
+    row: CommitRow
+    runs: list[Run]
+
+    @property
+    def first_seq(self) -> int:
+        """The position of its first hop."""
+        return self.row.first_seq
+
+    @property
+    def end(self) -> int:
+        """The position after its last hop."""
+        return self.row.end
 
 
 class JournalReader:
@@ -94,7 +97,7 @@ class JournalReader:
         self._connection = connection
         self.path = path
         self.names: dict[int, str] = {}
-        """Counterparts that are known already, by their number; `names_of` has them all."""
+        """Counterparts read so far, by number; `names_of` has them all."""
         self._messages: dict[int, MessageRow] = {}
         self._unindexed: list[bytes] = []
         self._unindexed_from = 1
@@ -102,7 +105,7 @@ class JournalReader:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the journal at `path`; JournalError where there is none or it is not one."""
+        """Open the journal at `path`; JournalError if there is none or it is not a journal."""
         connection = connect_reader(path)
         try:
             check_format(connection, path)
@@ -132,7 +135,7 @@ class JournalReader:
         return row[0] if row else 0
 
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
-        """Hops from `first` up to and without `end`, in order, with bytes on the hop that carries them."""
+        """Hops from `first` up to but excluding `end`, in order, with bytes on the hop that carries them."""
         for commit in self.commits(first, end):
             messages = self.messages_by_id({run.message_id for run in commit.runs}, commit.first_seq, commit.end)
             for run in commit.runs:
@@ -157,12 +160,12 @@ class JournalReader:
         return found
 
     def message(self, address: Address) -> MessageRow | None:
-        """One message by its address."""
+        """Look up one message by address."""
         matches = [row for row in self.find(address) if row.address == address]
         return matches[0] if matches else None
 
     def raw(self, address: Address) -> bytes | None:
-        """The bytes of one message; None where it is unknown, was kept by address only, or is purged."""
+        """The bytes of one message; None if it is unknown, was stored by address only, or is purged."""
         message = self.message(address)
         return message.raw if message else None
 
@@ -171,16 +174,16 @@ class JournalReader:
         ids: Iterable[int] = range(1, self.message_count + 1)
         if prefix:
             behind_index = self.progress("indexed_message") + 1
-            # the index may grow meanwhile: what it gains is found behind it, once
+            # the index may grow meanwhile: numbers from `behind_index` on are found once, by the unindexed search
             indexed = (number for number in search_runs(self, prefix) if number < behind_index)
             ids = itertools.chain(indexed, self._search_unindexed(prefix, behind_index))
         found = self.messages_by_id(itertools.islice(ids, limit), 0, self.size)
         return [row for row in found.values() if row.address.startswith(prefix)]
 
     def _search_unindexed(self, prefix: bytes, first_id: int) -> list[int]:
-        """Numbers of messages from `first_id` on, where the index ends, whose address starts with `prefix`.
+        """Numbers of messages from `first_id`, where the index ends, whose address starts with `prefix`.
 
-        Their addresses are remembered until the index has them, so that each row is read once.
+        Their addresses are cached until they are indexed, so that each row is read once.
         """
         del self._unindexed[: first_id - self._unindexed_from]
         self._unindexed_from = first_id
@@ -190,7 +193,7 @@ class JournalReader:
         return [number for number, address in enumerate(self._unindexed, first_id) if address.startswith(prefix)]
 
     def seq_at(self, at_us: int) -> int:
-        """The position of the first hop whose time is `at_us` or later."""
+        """The position of the first hop at or after time `at_us`."""
         low, high = 0, self.size
         while low < high:
             row = self.one(
@@ -208,24 +211,38 @@ class JournalReader:
                 high = min(high, first_seq)
             else:
                 return next(hop.seq for hop in self.hops(first_seq, first_seq + count) if hop.at_us >= at_us)
+        for hop in self.hops(max(low - 1, 0), low + 1):  # a damaged page may have misled the search
+            if (hop.at_us >= at_us) != (hop.seq >= low):
+                raise JournalDamaged(f"{self.path}: the times around hop {low} contradict each other")
         return low
 
     def commits(self, first: int = 0, end: int | None = None) -> Iterator[Commit]:
-        """Group commits that hold hops from `first` up to and without `end`."""
+        """Group commits with hops from `first` up to but excluding `end`."""
+        for row in self.commit_rows(first, end):
+            runs = decode_runs(row.rows, row.first_seq, row.count)
+            if row.first_at_us + sum([run.after_us for run in runs]) != row.last_at_us:
+                raise JournalDamaged(
+                    f"{self.path}: hops {row.first_seq} to {row.end - 1}: their times contradict each other"
+                )
+            yield Commit(row, runs)
+
+    def commit_rows(self, first: int = 0, end: int | None = None) -> Iterator[CommitRow]:
+        """Group commits with hops from `first` up to but excluding `end`, checksums verified."""
         row = self.one("SELECT max(first_seq) FROM commits WHERE first_seq <= ?", (first,))
-        position = row[0] if row and row[0] is not None else first
+        position = row[0] if row and row[0] is not None else max(first, 0)
+        if position > max(first, 0):
+            raise JournalDamaged(f"{self.path}: hop {position} lies where {first} should be")
         while end is None or position < end:
-            # one short query each, so that a long read does not hold back the writer's log
-            row = self.one(
-                "SELECT first_seq, count, first_at_us, last_at_us, body_bytes, crc, runs FROM commits "
-                "WHERE first_seq >= ? ORDER BY first_seq LIMIT 1",
-                (position,),
-            )
+            row = self._commit_from(position)
+            if row is None and position < self.marked_size():
+                row = self._commit_from(position)  # committed since the first query, or missing
+                if row is None:
+                    raise JournalDamaged(f"{self.path}: hops from {position} on are missing")
             if row is None:
                 return
             self.check_types(row, "commits", int, int, int, int, int, int, bytes)
-            first_seq, count, first_at_us, last_at_us, body_bytes, crc, blob = row
-            if first_seq < position or (first_seq != position and position > first):
+            first_seq, count, first_at_us, last_at_us, body_bytes, crc, rows = row
+            if first_seq != position:
                 raise JournalDamaged(f"{self.path}: hops {position} to {first_seq - 1} are missing")
             if count < 1:
                 raise JournalDamaged(f"{self.path}: the commit at hop {first_seq} claims {count} hops")
@@ -234,27 +251,45 @@ class JournalReader:
                 continue
             if end is not None and first_seq >= end:
                 return
-            runs = decode_runs(blob, crc, first_seq, count)
-            if first_at_us + sum([run.after_us for run in runs]) != last_at_us:
-                raise JournalDamaged(
-                    f"{self.path}: hops {first_seq} to {position - 1}: their times contradict each other"
-                )
-            yield Commit(first_seq, count, first_at_us, last_at_us, body_bytes, runs)
+            if crc32(rows) != crc:
+                raise JournalDamaged(f"hops {first_seq} to {position - 1}: checksum of the commit does not match")
+            yield CommitRow(first_seq, count, first_at_us, last_at_us, body_bytes, rows)
+
+    def _commit_from(self, position: int) -> Any:
+        # one short query each, so that a long read does not block WAL checkpoints
+        return self.one(
+            "SELECT first_seq, count, first_at_us, last_at_us, body_bytes, crc, runs FROM commits "
+            "WHERE first_seq >= ? ORDER BY first_seq LIMIT 1",
+            (position,),
+        )
+
+    def marked_size(self) -> int:
+        """How many hops the journal must have according to the high-water mark."""
+        mark = read_mark(self.path, self.identity.verifier)
+        if mark is None:
+            return 0
+        return mark.size if mark.is_of_this_boot else mark.synced
 
     def checkpoints(self) -> list[SignedCheckpoint]:
         """All signed checkpoints, oldest first; their signatures are not checked here."""
-        return [parse_checkpoint(note) for (note,) in self.all("SELECT note FROM checkpoints ORDER BY size")]
+        return [self._parse(note) for (note,) in self.all("SELECT note FROM checkpoints ORDER BY size")]
 
     def latest_checkpoint(self) -> SignedCheckpoint | None:
         """The checkpoint over the most hops."""
         row = self.one("SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1")
         if row is not None:
             self.check_types(row, "checkpoints", str)
-        return parse_checkpoint(row[0]) if row else None
+        return self._parse(row[0]) if row else None
+
+    def _parse(self, note: str) -> SignedCheckpoint:
+        try:
+            return parse_checkpoint(note)
+        except CheckpointError as error:
+            raise JournalDamaged(f"{self.path}: checkpoint: {error}") from None
 
     @property
     def message_count(self) -> int:
-        """How many messages there are; their numbers begin at 1."""
+        """The number of messages; they are numbered from 1."""
         row = self.one("SELECT first_id + count - 1 FROM messages ORDER BY first_id DESC LIMIT 1")
         if row is not None:
             self.check_types(row, "messages", int)
@@ -262,29 +297,45 @@ class JournalReader:
 
     @property
     def name_count(self) -> int:
-        """How many counterparts there are; their numbers begin at 1."""
+        """The number of counterparts; they are numbered from 1."""
         count: int = self.one("SELECT coalesce(max(id), 0) FROM names")[0]
         return count
 
     def message_blocks(self, first_id: int = 1) -> Iterator[MessageBlock]:
-        """Rows of messages, from the one that holds number `first_id`."""
+        """Rows of messages, decoded, starting with the one that holds number `first_id`."""
+        for row in self.message_rows(first_id):
+            yield decode_block(row)
+
+    def message_rows(self, first_id: int = 1) -> Iterator[MessagesRow]:
+        """Rows of messages, starting with the one that holds number `first_id`, checksums verified."""
         row = self.one("SELECT max(first_id) FROM messages WHERE first_id <= ?", (first_id,))
         position = row[0] if row and row[0] is not None else first_id
         while True:
-            row = self.one(
-                "SELECT first_id, count, first_seq, crc, rows FROM messages WHERE first_id >= ? "
-                "ORDER BY first_id LIMIT 1",
-                (position,),
-            )
-            if row is None:
+            found = self._messages_row("first_id >= ? ORDER BY first_id", position)
+            if found is None:
                 return
-            self.check_types(row, "messages", int, int, int, int, bytes)
-            block = decode_block(*row)
-            if block.first_id < position:
-                raise JournalDamaged(f"{self.path}: message {block.first_id} lies where {position} should be")
-            if block.end > first_id:
-                yield block
-            position = block.first_id + 1
+            if found.first_id < position:
+                raise JournalDamaged(f"{self.path}: message {found.first_id} lies where {position} should be")
+            if found.end > first_id:
+                yield found
+            position = found.first_id + 1
+
+    def row_of_message(self, message_id: int) -> MessagesRow | None:
+        """The row that holds a message, checksum verified."""
+        row = self._messages_row("first_id <= ? ORDER BY first_id DESC", message_id)
+        return row if row is not None and message_id < row.end else None
+
+    def _messages_row(self, where: str, message_id: int) -> MessagesRow | None:
+        row = self.one(
+            f"SELECT first_id, count, first_seq, crc, rows FROM messages WHERE {where} LIMIT 1", (message_id,)
+        )
+        if row is None:
+            return None
+        self.check_types(row, "messages", int, int, int, int, bytes)
+        first_id, count, first_seq, crc, rows = row
+        if crc32(rows) != crc:
+            raise JournalDamaged(f"messages {first_id} to {first_id + count - 1}: checksum does not match")
+        return MessagesRow(first_id, count, first_seq, rows)
 
     def block_start(self, message_id: int) -> int:
         """The number of the first message in the row that holds `message_id`."""
@@ -292,7 +343,7 @@ class JournalReader:
         return first_id
 
     def messages_by_id(self, ids: Iterable[int], raw_from: int = 0, raw_end: int = 0) -> dict[int, MessageRow]:
-        """Messages by their number in this file, with bytes where the hop that carries them is in the given range."""
+        """Messages by number in this file, with bytes if the hop that carries them is in the given range."""
         found: dict[int, MessageRow] = {}
         block: MessageBlock | None = None
         for message_id in sorted(ids):
@@ -304,24 +355,19 @@ class JournalReader:
                 block = self._block_of(message_id)
                 if block is None:
                     continue
+            if not 0 <= message_id - block.first_id < len(block.messages):
+                raise JournalDamaged(f"{self.path}: message {message_id} does not lie where it should")
             body_seq = block.messages[message_id - block.first_id].body_seq
             row = block.row(message_id, with_raw=body_seq is not None and raw_from <= body_seq < raw_end)
             found[message_id] = row
             if body_seq is not None and row.raw is None:
-                # bytes may still go, and come while there are none; nothing else of a message ever changes
+                # bytes can still be purged, or added if there are none; nothing else of a message ever changes
                 self._remember(row)
         return found
 
     def _block_of(self, message_id: int) -> MessageBlock | None:
-        row = self.one(
-            "SELECT first_id, count, first_seq, crc, rows FROM messages WHERE first_id <= ? "
-            "ORDER BY first_id DESC LIMIT 1",
-            (message_id,),
-        )
-        if row:
-            self.check_types(row, "messages", int, int, int, int, bytes)
-        block = decode_block(*row) if row else None
-        return block if block is not None and message_id < block.end else None
+        row = self.row_of_message(message_id)
+        return decode_block(row) if row is not None else None
 
     def _remember(self, row: MessageRow) -> None:
         if len(self._messages) >= MAX_MESSAGES_CACHED:
@@ -329,7 +375,7 @@ class JournalReader:
         self._messages[row.id] = row
 
     def names_of(self, ids: list[int]) -> list[str]:
-        """Counterparts by their number in this file."""
+        """Counterparts by number in this file."""
         names = self.names
         try:
             return [names[i] for i in ids]
@@ -341,7 +387,7 @@ class JournalReader:
             raise JournalDamaged(f"{self.path}: counterpart {missing} is missing") from None
 
     def progress(self, name: str) -> int:
-        """One of the file's own counters."""
+        """Read one of the file's own counters."""
         row = self.one("SELECT value FROM progress WHERE name = ?", (name,))
         if row is None:
             raise JournalDamaged(f"{self.path}: counter {name} is missing")
@@ -349,14 +395,9 @@ class JournalReader:
         value: int = row[0]
         return value
 
-    def data_version(self) -> int:
-        """A number that changes when another connection has committed; for followers."""
-        row = self.one("PRAGMA data_version")
-        return int(row[0]) if row else 0
-
     def hops_of_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> Iterator[Hop]:
-        """Hops of one commit, of those messages that are given."""
-        seq, at_us = commit.first_seq, commit.first_at_us
+        """Hops of one commit, for the given messages only."""
+        seq, at_us = commit.row.first_seq, commit.row.first_at_us
         for run in commit.runs:
             at_us += run.after_us
             ids = unpack_names(run.counterparts)
@@ -395,7 +436,7 @@ class JournalReader:
         for start in range(0, len(ids), _SQL_VARIABLES):
             part = ids[start : start + _SQL_VARIABLES]
             marks = ",".join("?" * len(part))
-            # the text lies in the table and in its index: where the two differ, neither is believed
+            # the text is in the table and in its index: if the two differ, neither is trusted
             self.names.update(
                 self.all(
                     "SELECT stored.id, stored.name FROM names AS stored "
@@ -418,21 +459,21 @@ class JournalReader:
             raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
 
     def check_types(self, row: Sequence[object], table: str, *types: type) -> None:
-        """SQLite does not look at the types of what it reads: a page of another table may lie there."""
+        """SQLite does not check the types it reads: a page of another table may be in this place."""
         if any(value.__class__ is not expected for value, expected in zip(row, types, strict=False)) or len(row) != len(
             types
         ):
             raise JournalDamaged(f"{self.path}: a row of the table {table} does not hold what it should")
 
     def one(self, sql: str, parameters: Iterable[Any] = ()) -> Any:
-        """The first row of a query, or None; the journal's own errors."""
+        """The first row of a query, or None; raises journal errors."""
         try:
             return self._connection.execute(sql, tuple(parameters)).fetchone()
         except SQLITE_ERRORS as error:
             raise translate(error, self.path) from error
 
     def all(self, sql: str, parameters: Iterable[Any] = ()) -> list[Any]:
-        """All rows of a query; the journal's own errors."""
+        """All rows of a query; raises journal errors."""
         try:
             return list(self._connection.execute(sql, tuple(parameters)).fetchall())
         except SQLITE_ERRORS as error:
@@ -440,6 +481,6 @@ class JournalReader:
 
 
 def read_identity(path: Path) -> Identity:
-    """Whose journal lies at `path`."""
+    """Read whose journal is at `path`."""
     with JournalReader.open(path) as reader:
         return reader.identity

@@ -1,8 +1,8 @@
-"""Rebuilding a journal that was cut, rolled back or damaged: from what others hold of it, and from what is left of it.
+"""Rebuilds a journal that was truncated, rolled back or damaged, from copies elsewhere and from its remains.
 
-The new file takes the place of the old one only when it is whole and agrees with everything that was signed; the old
-one is kept beside it. Hops that nobody has any more are lost for good. Going on without them needs the operator's word,
-and a `noted` hop with the reason `hops_lost` then says so for ever.
+The new file replaces the old one only when it is complete and agrees with everything that was signed; the old one is
+kept beside it. Hops without any copy are lost. Continuing without them needs the operator's consent, and a `noted` hop
+with the reason `hops_lost` then records it permanently.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _OLD = ".before-recovery"
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was done, or would be: the journal has `hops` now, `restored` of them from elsewhere.
+    """What was done, or would be: the journal now has `hops`, `restored` of them from elsewhere.
 
-    Hops from `hops` up to and without `known_end` are lost for good, of which those before `signed_end` were signed.
-    `is_uncertain` where there is no mark that says how many there were. The old file is `kept_as`, if one was replaced.
+    Hops from `hops` up to but excluding `known_end` are lost; those before `signed_end` were signed. `is_uncertain` if
+    no mark says how many there were. `kept_as` is the old file, if one was replaced.
     """
 
     hops: int
@@ -55,7 +55,7 @@ class Recovery:
 
     @property
     def lost_text(self) -> str:
-        """Which hops are lost, for people and for the journal."""
+        """Which hops are lost, as text for the user and the journal."""
         if self.lost:
             return f"hops {self.hops} to {self.known_end - 1}"
         return f"perhaps hops from {self.hops} on"
@@ -70,10 +70,10 @@ def recover_journal(
     known: Iterable[Known] = (),
     accepts_loss: bool = False,
 ) -> Recovery:
-    """Rebuild the journal at `path` from `elsewhere`, usually the lake, and from what can still be read of it.
+    """Rebuild the journal at `path` from `elsewhere`, usually the lake, and from what is still readable of it.
 
-    Where hops are lost for good nothing is changed, unless the caller `accepts_loss`. JournalRolledBack where what can
-    be had contradicts what was signed, by `known` or by the journal's mark: then only a new name is left.
+    If hops are lost, nothing is changed unless the caller `accepts_loss`. Raises JournalRolledBack if what can be
+    restored contradicts what was signed, according to `known` or the journal's mark: then the server needs a new name.
     """
     lock = take_lock(path)
     try:
@@ -97,21 +97,28 @@ class _Rebuilding:
         self._known = [*known, *_known_to_mark(self._mark)]
         if elsewhere is not None and (signed := elsewhere.latest_checkpoint()) is not None:
             self._known.append(Known.of(f"what was sealed of {elsewhere.server}", signed.checkpoint))
+        self._own_size = 0
         self._own = self._open_own()
         self._without_bytes: dict[Address, None] = {}
 
     def _open_own(self) -> JournalReader | None:
+        """The existing journal; None if not even its size can be read."""
         try:
             reader = JournalReader.open(self._path)
         except JournalError:
+            return None
+        try:
+            self._own_size = reader.size
+        except JournalError:
+            reader.close()
             return None
         if reader.identity.verifier != self._signer.verifier:
             raise JournalError(f"{self._path} is the journal of {reader.identity.verifier.text()}, not of this key")
         return reader
 
     def run(self, *, accepts_loss: bool) -> Recovery:
-        if self._own is not None and not self._is_uncertain and verify_journal(self._path, known=self._known).is_intact:
-            return Recovery(self._own.size)
+        if self._own is not None and not self._is_uncertain and self._is_intact():
+            return Recovery(self._own_size)
         self._remove_draft()
         try:
             with JournalWriter.open(self._draft, server=self._signer.name, signer=self._signer) as writer:
@@ -126,23 +133,29 @@ class _Rebuilding:
             if self._own is not None:
                 self._own.close()
 
+    def _is_intact(self) -> bool:
+        try:
+            return verify_journal(self._path, known=self._known).is_intact
+        except JournalError:
+            return False
+
     @property
     def _is_uncertain(self) -> bool:
         return self._mark is None and (self._own is None or self._own.identity.has_mark)
 
     def _fill(self, writer: JournalWriter) -> Recovery:
-        """Take all that can be had, and compare it with all that is known."""
+        """Copy everything available, and compare it with everything known."""
         restored = 0
         if self._elsewhere is not None:
             for step in _steps(self._elsewhere, 0, self._elsewhere.size):
                 self._append(writer, step)
-            restored = max(0, writer.size - (0 if self._own is None else self._own.size))
+            restored = max(0, writer.size - self._own_size)
         if self._own is not None and self._continues(writer):
             try:
-                for step in _steps(JournalSource(self._own), writer.size, self._own.size):
+                for step in _steps(JournalSource(self._own), writer.size, self._own_size):
                     self._append(writer, step)
             except JournalError:
-                pass  # as far as it can be read
+                pass  # everything readable up to here was copied
         for known in self._known:
             if (
                 known.root is not None
@@ -162,10 +175,10 @@ class _Rebuilding:
         )
 
     def _continues(self, writer: JournalWriter) -> bool:
-        """Whether what is left of the journal is the same history as what was taken so far."""
+        """True if what is left of the journal continues the history restored so far."""
         assert self._own is not None
         try:
-            return self._own.size > writer.size and root_at(self._own, writer.size) == root_at(
+            return self._own_size > writer.size and root_at(self._own, writer.size) == root_at(
                 writer.reader, writer.size
             )
         except JournalError:
@@ -206,7 +219,7 @@ class _Rebuilding:
         writer.checkpoint()
 
     def _replace(self) -> Path | None:
-        """Put the new file in the old one's place. After a crash on the way servers refuse, and this is done again."""
+        """Move the new file into place. After a crash in between, servers refuse to start and recovery is run again."""
         kept = None
         if self._path.exists():
             kept = _free_name(self._path.with_name(self._path.name + _OLD))
@@ -233,14 +246,14 @@ def _known_to_mark(mark: Mark | None) -> Iterator[Known]:
 
 
 def _steps(source: HopSource, first: int, end: int) -> Iterator[tuple[list[CommittedHop], dict[Address, bytes]]]:
-    """Hops with the bytes they carry, a few at a time."""
+    """Hops with the bytes they carry, in batches."""
     for start in range(first, end, HOPS_A_STEP):
         stop = min(end, start + HOPS_A_STEP)
         yield list(source.hops_between(start, stop)), dict(source.bodies_between(start, stop))
 
 
 def _observation(committed: CommittedHop, raw: bytes | None, expires_us: int | None) -> Observation:
-    """The observation that gives this very hop again."""
+    """The observation that reproduces exactly this hop."""
     hop = committed.hop
     return Observation(
         at_us=hop.at_us,

@@ -1,8 +1,8 @@
-"""What becomes of a hop's time where the clock lies far behind the journal: it goes on at half speed.
+"""Slews hop times when the clock is far behind the journal: time advances at half speed.
 
-Times in a journal never go back. Where the clock was set back, or a clock that was ahead had been believed, they would
-stand still until it has caught up. Instead half of the time that passes is added, so that the two meet; the order of
-hops is that of `seq` all the same.
+Times in a journal never decrease. If the clock was set back, or had been ahead and was believed, they would stand still
+until it catches up. Instead half of the elapsed time is added, so that the two converge; hops are ordered by `seq`
+either way.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 from dovetail.model.hop import Observation
 
 SLACK_US = 30_000_000
-"""So far behind, times stand still: callers hand in what they saw a little late."""
+"""Up to this far behind, times stand still: callers may report what they saw slightly late."""
 
 
 class Slewing:
-    """Remembers the clock of the last observation that lay behind."""
+    """Remembers the clock of the last observation that was behind."""
 
     __slots__ = ("_clock_us",)
 
@@ -26,7 +26,7 @@ class Slewing:
         self._clock_us: int | None = None
 
     def correct(self, observations: Sequence[Observation], last_at_us: int) -> Sequence[Observation]:
-        """Observations with the times that their hops are to have, behind a journal that ends at `last_at_us`."""
+        """Observations with the times for their hops, after a journal that ends at `last_at_us`."""
         corrected = []
         for observation in observations:
             if observation.at_us < last_at_us - SLACK_US:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ class JournalSource:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """The journal at `path`; JournalError where there is none."""
+        """Open the journal at `path`; JournalError if there is none."""
         return cls(JournalReader.open(path))
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class JournalSource:
         return self._reader.latest_checkpoint()
 
     def find(self, prefix: bytes) -> set[Address]:
-        """Addresses that begin with `prefix`, at most MAX_MATCHES."""
+        """Addresses that start with `prefix`, at most MAX_MATCHES."""
         return {row.address for row in self._reader.find(prefix, MAX_MATCHES)}
 
     def hops_of(self, address: Address) -> list[CommittedHop]:
@@ -78,10 +79,12 @@ class JournalSource:
         return [CommittedHop(hop, message.digest_on(hop.seq)) for hop in self._reader.hops_of(address)]
 
     def hops_between(self, first: int, end: int) -> list[CommittedHop]:
-        """Hops from `first` up to, not including, `end`."""
+        """Hops from `first` up to but excluding `end`."""
         hops: list[CommittedHop] = []
         for commit in self._reader.commits(first, end):
             messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
+            for run in commit.runs:
+                self._reader.message_of(run, messages, commit.first_seq)
             by_address = {message.address: message for message in messages.values()}
             hops.extend(
                 CommittedHop(hop, by_address[hop.message].digest_on(hop.seq))
@@ -91,30 +94,39 @@ class JournalSource:
         return hops
 
     def raw(self, address: Address) -> bytes | None:
-        """The bytes of one message, where they are kept."""
+        """The bytes of one message, if they are stored."""
         return self._reader.raw(address)
 
     def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
-        """Messages whose bytes are kept on hops from `first` up to, not including, `end`."""
+        """Messages whose bytes are stored with hops from `first` up to but excluding `end`."""
         for hop in self._reader.hops(first, end):
             if hop.raw is not None:
                 yield hop.message, hop.raw
 
-    def range_before(self, end: int) -> tuple[int, int] | None:
-        """The last commit that begins before hop `end`: its first hop and the time of its last one."""
+    def range_before(self, end: int) -> tuple[int, int | None] | None:
+        """The last commit that starts before hop `end`: its first hop and the time of its last one, None if damaged."""
         row = self._reader.one(
             "SELECT first_seq, count, last_at_us FROM commits WHERE first_seq < ? ORDER BY first_seq DESC LIMIT 1",
             (end,),
         )
-        if row is None:
+        expected = min(end, max(self._reader.size, self._reader.marked_size()))
+        if row is None and expected <= 0:
             return None
-        # a damaged index may answer with anything; what is wrong inside the commit is told when it is read
-        if all(type(value) is int for value in row) and row[0] < end and row[0] + row[1] >= min(end, self._reader.size):
-            return row[0], row[2]
+        # a damaged index may return anything; faults inside the commit are reported when it is read
+        if (
+            row is not None
+            and all(type(value) is int for value in row)
+            and row[0] < end
+            and row[0] + row[1] >= expected
+        ):
+            with contextlib.suppress(JournalDamaged):
+                next(self._reader.commits(row[0], row[0] + 1))
+                return row[0], row[2]
+            return row[0], None
         raise JournalDamaged(f"{self._reader.path}: the hops before hop {end} are not there")
 
     def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
-        """The commit that begins at hop `first`, without hops from `end` on; bytes wherever the journal keeps them."""
+        """The commit that starts at hop `first`, without hops from `end` on; with all bytes that the journal stores."""
         hops: list[Hop] = []
         bodies: dict[Address, bytes | None] = {}
         for commit in self._reader.commits(first, first + 1):
@@ -127,11 +139,11 @@ class JournalSource:
         return HopRange(hops, bodies)
 
     def seq_at(self, at_us: int) -> int:
-        """The position of the first hop whose time is `at_us` or later."""
+        """The position of the first hop at or after time `at_us`."""
         return self._reader.seq_at(at_us)
 
     def node(self, level: int, number: int) -> bytes:
-        """The hash of a perfect subtree. Proofs ask for many inside one block of leaves, so blocks are cached."""
+        """The hash of a perfect subtree. Proofs need many inside one block of leaves, so blocks are cached."""
         if level >= BLOCK_LEVEL:
             return self._tree.node(level, number)
         block, place = divmod(number << level, BLOCK_LEAVES)

@@ -1,20 +1,21 @@
-"""The tree over a journal's hops, kept in blocks of 256 leaves so that any proof needs few reads.
+"""The tree over a journal's hops, stored in blocks of 256 leaves so that any proof needs few reads.
 
-Leaves are never stored whole: a block keeps its root and, of every leaf hash, the first 8 bytes. The root lets proofs
-skip the block; the 8 bytes let `journal verify` name the very row that is wrong. Leaves of the one block a proof goes
-through are hashed again from the hops.
+Leaf hashes are not stored in full: a block stores its root and the first 8 bytes of every leaf hash. The root lets
+proofs skip the block; the 8 bytes let `journal verify` name the exact row that is wrong. Leaves of the one block that a
+proof passes through are rehashed from the hops.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from dovetail.fast import twin
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
-from dovetail.journal.encoding import hash_runs
-from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, Run, unpack_names
-from dovetail.journal.messages import MessageRow
-from dovetail.journal.reader import Commit, JournalReader
+from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE
+from dovetail.journal.reader import CommitRow, JournalReader
+from dovetail.journal.stored import HashedCommit, HopHasher, Missing
 from dovetail.model.errors import JournalDamaged
 from dovetail.tlog.tree import (
     HASH_BYTES,
@@ -27,20 +28,23 @@ from dovetail.tlog.tree import (
 )
 
 _BLOCK_BYTES = BLOCK_LEAVES * HASH_BYTES
+_ALL = (1 << 63) - 1
+_CHECK = f"{CHECK_BYTES}s{HASH_BYTES - CHECK_BYTES}x"
+_block_checks = struct.Struct(_CHECK * BLOCK_LEAVES).unpack
 
 
 @dataclass(slots=True)
 class TreeGrowth:
-    """What a stretch of leaves adds to the stored tree: rows of `blocks` and `nodes`."""
+    """What a range of leaves adds to the stored tree: rows of `blocks` and `nodes`."""
 
     blocks: list[tuple[int, bytes, bytes]] = field(default_factory=list)
     nodes: list[tuple[int, int, bytes]] = field(default_factory=list)
 
 
 class GrowingTree:
-    """Takes leaf hashes in order; gives roots and the rows to store.
+    """Takes leaf hashes in order; returns roots and the rows to store.
 
-    Start it from what is stored: `groups` are, for each stored level, the hashes that do not yet fill the next level.
+    It starts from the stored tree: `groups` has, for each stored level, the hashes that do not yet fill the next level.
     """
 
     __slots__ = ("_blocks", "_groups", "_tail", "growth")
@@ -50,7 +54,7 @@ class GrowingTree:
         self._tail = b""
         self._blocks = Frontier()
         self.growth = TreeGrowth()
-        """What has become full since it was last taken."""
+        """What has been completed since it was last taken."""
         for level in sorted(self._groups, reverse=True):
             for node in self._groups[level]:
                 self._blocks.append(node, level)
@@ -75,10 +79,10 @@ class GrowingTree:
         """The row of the block that is not full yet: no root, the checks of its leaves so far."""
         if not self._tail:
             return None
-        return self._blocks.size >> BLOCK_LEVEL, b"", _checks(self._tail)
+        return self._blocks.size >> BLOCK_LEVEL, b"", checks_of(self._tail)
 
     def extend(self, leaves: bytes) -> None:
-        """Append leaf hashes that lie behind each other."""
+        """Append concatenated leaf hashes."""
         leaves = self._tail + leaves
         end = len(leaves) - len(leaves) % _BLOCK_BYTES
         for start in range(0, end, _BLOCK_BYTES):
@@ -86,14 +90,14 @@ class GrowingTree:
         self._tail = leaves[end:]
 
     def take_growth(self) -> TreeGrowth:
-        """What has become full since this was last asked."""
+        """Take what has been completed since the last call."""
         growth, self.growth = self.growth, TreeGrowth()
         return growth
 
     def _close_block(self, leaves: bytes) -> None:
         root = fold(leaves)
         number = self._blocks.size >> BLOCK_LEVEL
-        self.growth.blocks.append((number, root, _checks(leaves)))
+        self.growth.blocks.append((number, root, checks_of(leaves)))
         self._blocks.append(root, BLOCK_LEVEL)
         level = BLOCK_LEVEL
         group = self._groups.setdefault(level, [])
@@ -107,50 +111,69 @@ class GrowingTree:
             group.append(node)
 
 
-def _checks(leaves: bytes) -> bytes:
-    return b"".join([leaves[start : start + CHECK_BYTES] for start in range(0, len(leaves), HASH_BYTES)])
+@twin
+def checks_of(leaves: bytes) -> bytes:
+    """The leading bytes of every leaf hash, as stored."""
+    count, rest = divmod(len(leaves), HASH_BYTES)
+    if rest:
+        raise ValueError(f"leaf hashes have {HASH_BYTES} bytes each, got {len(leaves)} bytes")
+    return b"".join(_block_checks(leaves) if count == BLOCK_LEAVES else struct.unpack(_CHECK * count, leaves))
 
 
 class JournalTree:
-    """The tree of one journal, read through a reader: leaf hashes, proofs, and where to go on hashing."""
+    """The tree of one journal, through a reader: leaf hashes, proofs, and where to resume hashing."""
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_hasher", "_reader")
 
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
+        self._hasher = HopHasher(STAGE_OF_CODE, REASON_OF_CODE)
 
     def prove_inclusion(self, seq: int, size: int) -> list[bytes]:
         """The RFC 9162 path from hop `seq` to the root of the first `size` hops."""
         return prove_inclusion(seq, size, self.node)
 
     def prove_consistency(self, old_size: int, size: int) -> list[bytes]:
-        """The RFC 9162 proof that the first `size` hops begin with the first `old_size`."""
+        """The RFC 9162 proof that the first `old_size` hops are a prefix of the first `size`."""
         return prove_consistency(old_size, size, self.node)
 
     def leaf_hashes(self, first: int, end: int) -> Iterator[bytes]:
-        """Leaf hashes of hops from `first` up to and without `end`, computed from the rows, a commit at a time."""
-        for commit in self._reader.commits(first, end):
-            seq, at_us, runs = commit.runs_between(first, end)
-            messages = self._reader.messages_by_id({run.message_id for run in runs})
-            leaves = self._hash_runs(seq, at_us, runs, messages)
-            yield leaves[max(first - seq, 0) * HASH_BYTES : (end - seq) * HASH_BYTES]
+        """Leaf hashes of hops from `first` up to but excluding `end`, computed from the rows, one commit at a time."""
+        for commit in self._reader.commit_rows(first, end):
+            yield self.hash_commit(commit, first, end).leaves
 
-    def hash_commit(self, commit: Commit, messages: dict[int, MessageRow]) -> bytes:
-        """Leaf hashes of all hops of a commit, in their order."""
-        return self._hash_runs(commit.first_seq, commit.first_at_us, commit.runs, messages)
-
-    def _hash_runs(self, seq: int, at_us: int, runs: list[Run], messages: dict[int, MessageRow]) -> bytes:
-        """Leaf hashes of runs that begin at hop `seq`, the first of them counting its time from `at_us`."""
+    def hash_commit(self, commit: CommitRow, first: int = 0, end: int = _ALL) -> HashedCommit:
+        """Decode a commit, with the leaf hashes of its hops from `first` up to but excluding `end`."""
         try:
-            leaves = hash_runs(seq, at_us, runs, messages, self._reader.names, STAGE_OF_CODE, REASON_OF_CODE)
-            if isinstance(leaves, list):
-                ids = list({name_id for run in runs for name_id in unpack_names(run.counterparts)})
-                names = dict(zip(ids, self._reader.names_of(ids), strict=True))
-                leaves = hash_runs(seq, at_us, runs, messages, names, STAGE_OF_CODE, REASON_OF_CODE)
-        except ValueError as error:
-            raise JournalDamaged(f"{self._reader.path}: {error}") from None
-        assert isinstance(leaves, bytes)
-        return leaves
+            while True:
+                found = self._hasher.hash_commit(commit.first_seq, commit.first_at_us, commit.rows, first, end)
+                if len(found) != len(Missing._fields):
+                    hashed = HashedCommit._make(found)
+                    break
+                self._add_missing(commit, Missing._make(found))
+        except (ValueError, OverflowError) as error:
+            raise JournalDamaged(f"{self._reader.path}: hops {commit.first_seq} to {commit.end - 1}: {error}") from None
+        if hashed.last_at_us != commit.last_at_us:
+            raise JournalDamaged(
+                f"{self._reader.path}: hops {commit.first_seq} to {commit.end - 1}: their times contradict each other"
+            )
+        return hashed
+
+    def _add_missing(self, commit: CommitRow, missing: Missing) -> None:
+        end = 0
+        for message_id in missing.message_ids:
+            if message_id < end:
+                continue
+            row = self._reader.row_of_message(message_id)
+            if row is None or self._hasher.add_messages(row.first_id, row.rows) != row.count:
+                raise JournalDamaged(
+                    f"{self._reader.path}: hop {commit.first_seq} names message {message_id}, "
+                    "which is missing or unreadable"
+                )
+            end = row.end
+        if missing.name_ids:
+            names = self._reader.names_of(missing.name_ids)
+            self._hasher.add_names(list(zip(missing.name_ids, names, strict=True)))
 
     def stored(self) -> GrowingTree:
         """The tree up to its last full block, ready to be extended."""
@@ -174,11 +197,11 @@ class JournalTree:
 
     @property
     def stored_size(self) -> int:
-        """How many leaves are in stored blocks that are full."""
+        """How many leaves are in full stored blocks."""
         return self._full_blocks() << BLOCK_LEVEL
 
     def _is_unstored(self, level: int, number: int) -> bool:
-        """Whether the subtree reaches beyond the last stored block."""
+        """True if the subtree extends beyond the last stored block."""
         return (number + 1) << level > self._full_blocks() << BLOCK_LEVEL
 
     def _full_blocks(self) -> int:

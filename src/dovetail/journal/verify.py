@@ -1,41 +1,41 @@
 """Checks everything a journal claims: every row, every hash, every signature; names the first row that is wrong.
 
-What a single file can show: any hop below a checkpoint that was changed, removed, inserted or moved, bytes that are not
-what was accepted, and tables that contradict each other. That it was put back to an earlier state, or its end was cut
-off, its high-water mark shows; where that was put back too, only what others keep: a checkpoint (`since`), a lake or a
+A single file shows: any hop below a checkpoint that was changed, removed, inserted or moved, bytes that are not what
+was accepted, and tables that contradict each other. The high-water mark shows that the file was rolled back or
+truncated; if the mark was rolled back too, only copies held by others show it: a checkpoint (`since`), a lake or a
 witness (`known`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from dovetail.fabrics import name_of
-from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
 from dovetail.journal.continuity import Known, find_breaks
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
-from dovetail.journal.expiry import Lifetimes
-from dovetail.journal.layout import unpack_names
-from dovetail.journal.messages import MessageBlock, MessageRow
-from dovetail.journal.reader import Commit, JournalReader
+from dovetail.journal.message_survey import MessageSurvey, find_faults
+from dovetail.journal.reader import CommitRow, JournalReader
+from dovetail.journal.stored import HashedCommit
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.model.errors import CheckpointError, JournalDamaged, JournalError
 from dovetail.model.fabric import Agreement
-from dovetail.model.hop import Stage
 from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.tree import HASH_BYTES
 
+_SQL_VARIABLES = 500
 MAX_FINDINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: with one hop, with one of the hops from `seq` to `last`, or with the file as a whole."""
+    """One fault: in one hop, in one of the hops from `seq` to `last`, or in the file as a whole."""
 
     seq: int | None
     detail: str
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome for one journal."""
+    """The result for one journal."""
 
     server: str
     hops: int = 0
@@ -62,12 +62,12 @@ class Verdict:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.findings
 
     @property
     def first(self) -> Finding | None:
-        """What is wrong first: a single hop rather than a range it lies in, hops rather than the file as a whole."""
+        """The first fault: a single hop before a range that contains it, hops before the file as a whole."""
         placed = [f for f in self.findings if f.seq is not None]
         return min(placed, key=lambda f: f.last or f.seq or 0) if placed else next(iter(self.findings), None)
 
@@ -76,7 +76,7 @@ Progress = Callable[[int, int], None]
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tells nobody."""
+    """Report no progress."""
     del done, total
 
 
@@ -89,24 +89,24 @@ def verify_journal(
     agreement: Agreement | None = None,
     progress: Progress = no_progress,
 ) -> Verdict:
-    """Recompute everything in the journal at `path`; JournalError only where it cannot be opened at all.
+    """Recompute everything in the journal at `path`; JournalError only if it cannot be opened at all.
 
-    With `trusted` keys the journal's own key must be among them. With `since` its tree must begin with that checkpoint,
-    and with `known` with what others know of it; that it is not behind its high-water mark is checked anyway.
-    Where it takes an agreement to know when messages expire, that is checked only with it.
+    With `trusted`, the journal's own key must be among these keys. With `since`, its tree must extend that checkpoint,
+    and with `known`, what others know of it; the high-water mark is always checked. Expiry that depends on an agreement
+    is checked only with it.
     """
     with JournalReader.open(path) as reader:
         verdict = Verdict(reader.identity.server)
         try:
             _Verification(reader, verdict, list(trusted), since, list(known), agreement, progress).run()
         except (JournalError, ValueError, TypeError, ArithmeticError, LookupError, MemoryError, struct.error) as error:
-            # a damaged file may hold anything anywhere
+            # a damaged file may contain anything anywhere
             verdict.findings.append(Finding(verdict.hops, f"cannot be read: {error}"))
         return verdict
 
 
 class _Verification:
-    """One pass over one journal."""
+    """One pass over the hops of one journal, with a pass over its messages in another thread."""
 
     def __init__(
         self,
@@ -123,53 +123,59 @@ class _Verification:
         self._trusted = trusted
         self._since = since
         self._known = known
-        self._lifetimes = Lifetimes(reader, agreement)
         self._progress = progress
         self._tree = JournalTree(reader)
         self._growing = GrowingTree()
         self._last_at_us: int | None = None
         self._is_root_wrong = False
+        self._committed_size = reader.one("SELECT coalesce(max(size), 0) FROM checkpoints")[0]
         self._indexed_seq = reader.progress("indexed_seq")
         self._indexed_message = reader.progress("indexed_message")
-        self._runs = read_runs(reader)
-        self._run_addresses: list[bytes] = []
-        self._listed_rows = 0
+        # the journal may be written meanwhile: both passes end here
+        self._size, self._last_message, self._last_name = reader.one(_ENDS)
+        self._survey = MessageSurvey(reader.path, self._last_message, agreement)
         self._listed_hops = 0
-        self._listed_expiries = 0
         self._last_id = 0
-        self._purged = _Marks(reader.message_count)
-        self._with_body = _Marks(reader.message_count)
-        self._made_here = _Marks(reader.message_count)
-        self._taken = _Marks(reader.message_count)
-        self._names = _Marks(reader.one("SELECT coalesce(max(id), 0) FROM names")[0])
+        self._carried = bytearray()
+        self._names: set[int] = set()
 
     def run(self) -> None:
-        self._check_pages()
+        with ThreadPoolExecutor(1) as pool:
+            surveyed = pool.submit(self._survey.run)
+            try:
+                is_whole = self._check_hops()
+            except BaseException:
+                self._survey.stop()
+                raise
+            if not is_whole:
+                self._survey.stop()
+            surveyed.result()
+        for seq, detail in self._survey.findings:
+            self._find(seq, detail)
+        if is_whole:
+            self._judge_messages()
+            self._check_leftovers()
+
+    def _check_hops(self) -> bool:
+        """Check everything but the messages; False if damage hides the rest."""
         self._check_key()
         self._check_continuity()
         pending = self._notes()
-        total = self._reader.size
         try:
-            for commit in self._reader.commits():
+            for commit in self._reader.commit_rows(0, self._size):
                 self._check_commit(commit, pending)
-                self._progress(self._verdict.hops, total)
+                self._progress(self._verdict.hops, self._size)
         except JournalDamaged as error:
             self._find(self._verdict.hops, str(error))
-            return
+            return False
         self._check_open_block()
         for size, _ in pending:
             self._find(self._verdict.hops, f"a checkpoint commits to {size} hops, the journal has {self._verdict.hops}")
-        self._check_messages()
-        self._check_leftovers()
+        return True
 
     def _find(self, seq: int | None, detail: str, last: int | None = None) -> None:
         if len(self._verdict.findings) < MAX_FINDINGS:
             self._verdict.findings.append(Finding(seq, detail, last))
-
-    def _check_pages(self) -> None:
-        for (text,) in self._reader.all("PRAGMA integrity_check(10)"):
-            if text != "ok":
-                self._find(None, f"SQLite: {text}")
 
     def _check_key(self) -> None:
         own = self._reader.identity.verifier
@@ -192,34 +198,27 @@ class _Verification:
         self._verdict.checkpoints = len(rows)
         return rows if self._since is None else sorted([*rows, (self._since.size, self._since.note)])
 
-    def _check_commit(self, commit: Commit, pending: list[tuple[int, str]]) -> None:
+    def _check_commit(self, commit: CommitRow, pending: list[tuple[int, str]]) -> None:
         if commit.first_seq != self._verdict.hops:
             raise JournalDamaged(f"hops {self._verdict.hops} to {commit.first_seq - 1} are missing")
-        self._check_times(commit)
-        messages = self._reader.messages_by_id({run.message_id for run in commit.runs})
-        leaves = self._tree.hash_commit(commit, messages)
+        hashed = self._tree.hash_commit(commit)
+        leaves = hashed.leaves
         if len(leaves) != commit.count * HASH_BYTES:
             raise JournalDamaged(f"the commit claims {commit.count} hops and holds {len(leaves) // HASH_BYTES}")
-        size = sum(m.size or 0 for m in messages.values() if m.body_seq in range(commit.first_seq, commit.end))
-        if size != commit.body_bytes:
-            self._find(commit.first_seq, f"the commit claims {commit.body_bytes} bytes of messages and brings {size}")
+        if self._last_at_us is not None and commit.first_at_us < self._last_at_us:
+            self._find(commit.first_seq, f"time goes back by {self._last_at_us - commit.first_at_us} microseconds")
+        if hashed.goes_back:
+            self._find(commit.first_seq, "time goes back inside the commit")
+        self._last_at_us = commit.last_at_us
+        if hashed.body_bytes != commit.body_bytes:
+            self._find(
+                commit.first_seq,
+                f"the commit claims {commit.body_bytes} bytes of messages and brings {hashed.body_bytes}",
+            )
         if commit.first_seq < self._indexed_seq < commit.end:
             self._find(commit.first_seq, f"lookup tables end inside the commit, at {self._indexed_seq}")
-        self._check_new_messages(commit, set(messages))
-        seq = commit.first_seq
-        for run in commit.runs:
-            if messages[run.message_id].body_seq == seq:
-                self._with_body.add(run.message_id)
-                if run.stage == Stage.CREATED.code:
-                    self._made_here.add(run.message_id)
-                elif run.stage == Stage.ACCEPTED.code:
-                    self._taken.add(run.message_id)
-            if run.stage == Stage.PURGED.code:
-                self._purged.add(run.message_id)
-            names = unpack_names(run.counterparts)
-            for name_id in names:
-                self._names.add(name_id)
-            seq += len(names) or 1
+        self._check_named_messages(commit, hashed)
+        self._names.update(hashed.name_ids)
         taken = 0
         while pending and pending[0][0] <= commit.end:
             size, note = pending.pop(0)
@@ -230,34 +229,37 @@ class _Verification:
         self._grow(leaves[taken:])
         self._verdict.hops = commit.end
 
-    def _check_new_messages(self, commit: Commit, message_ids: set[int]) -> None:
-        """The commit brings the messages of its own row; hops of older ones can be found by their message."""
-        new = {message_id for message_id in message_ids if message_id > self._last_id}
+    def _check_named_messages(self, commit: CommitRow, hashed: HashedCommit) -> None:
+        """Check that the commit adds the messages of its row, and that hops of older ones can be found by message."""
+        ids = hashed.message_ids
+        place = bisect_right(ids, self._last_id)
+        new = len(ids) - place
         if new:
             row = self._reader.one("SELECT count, first_seq FROM messages WHERE first_id = ?", (self._last_id + 1,))
-            if row != (len(new), commit.first_seq) or max(new) != self._last_id + len(new):
-                self._find(commit.first_seq, "the commit's messages are not those of its row")
-            self._last_id = max(new)
-        if commit.first_seq >= self._indexed_seq:
-            return
-        for message_id in message_ids - new:
-            self._listed_hops += 1
-            if not self._reader.one(
-                "SELECT 1 FROM hop_index WHERE message_id = ? AND first_seq = ?", (message_id, commit.first_seq)
-            ):
+            if row != (new, commit.first_seq) or ids[-1] != self._last_id + new:
+                raise JournalDamaged("the commit's messages are not those of its row")
+            self._last_id = ids[-1]
+            self._carried += hashed.carried[place:]
+        for number, state in zip(ids[:place], hashed.carried, strict=False):
+            if state and number > 0:
+                self._carried[number - 1] |= state
+        if place and commit.first_seq < self._indexed_seq:
+            self._listed_hops += place
+            if self._count_listed(commit.first_seq, ids[:place]) != place:
                 self._find(commit.first_seq, "it cannot be found by its message")
 
-    def _check_times(self, commit: Commit) -> None:
-        if self._last_at_us is not None and commit.first_at_us < self._last_at_us:
-            self._find(commit.first_seq, f"time goes back by {self._last_at_us - commit.first_at_us} microseconds")
-        if any(run.after_us < 0 for run in commit.runs):
-            self._find(commit.first_seq, "time goes back inside the commit")
-        if commit.first_at_us + sum(run.after_us for run in commit.runs) != commit.last_at_us:
-            self._find(commit.first_seq, "the commit's last time is not that of its last hop")
-        self._last_at_us = commit.last_at_us
+    def _count_listed(self, first_seq: int, ids: list[int]) -> int:
+        """How many of these messages the index maps to this commit."""
+        count = 0
+        for start in range(0, len(ids), _SQL_VARIABLES):
+            part = ids[start : start + _SQL_VARIABLES]
+            marks = ",".join("?" * len(part))
+            query = f"SELECT count(*) FROM hop_index WHERE first_seq = ? AND message_id IN ({marks})"
+            count += self._reader.one(query, (first_seq, *part))[0]
+        return count
 
     def _grow(self, leaves: bytes) -> None:
-        """Compare with the stored tree; the 8 bytes kept of each leaf tell the very row."""
+        """Compare with the stored tree; the 8 bytes stored per leaf identify the exact row."""
         self._growing.extend(leaves)
         growth = self._growing.take_growth()
         for number, root, checks in growth.blocks:
@@ -266,21 +268,21 @@ class _Verification:
             row = self._reader.one("SELECT hash FROM nodes WHERE level = ? AND number = ?", (level, number))
             if row is not None and row[0] != node:
                 self._find(number << level, f"the tree's node over {1 << level} hops is not that of its hops")
-            elif row is None and self._committed_size() >= (number + 1) << level:
+            elif row is None and self._committed_size >= (number + 1) << level:
                 self._find(number << level, f"the tree's node over {1 << level} hops is missing")
 
     def _check_block(self, number: int, root: bytes, checks: bytes) -> None:
         row = self._reader.one("SELECT root, checks FROM blocks WHERE number = ?", (number,))
         first = number << BLOCK_LEVEL
         if row is None:
-            if self._committed_size() > first:
+            if self._committed_size > first:
                 self._find(first, "its block of the tree is missing")
             return
         stored_root, stored = row
-        expected = min(self._committed_size() - first, BLOCK_LEAVES) * CHECK_BYTES
+        expected = min(self._committed_size - first, BLOCK_LEAVES) * CHECK_BYTES
         if len(stored) != expected:
             self._find(first, f"its block of the tree has {len(stored)} bytes of checks, expected {expected}")
-        for offset in range(0, min(len(stored), len(checks)), CHECK_BYTES):
+        for offset in range(0, 0 if stored == checks else min(len(stored), len(checks)), CHECK_BYTES):
             if stored[offset : offset + CHECK_BYTES] != checks[offset : offset + CHECK_BYTES]:
                 self._find(first + offset // CHECK_BYTES, "it is not the hop that was hashed into the tree")
                 return
@@ -291,11 +293,6 @@ class _Verification:
         block = self._growing.open_block()
         if block is not None:
             self._check_block(*block)
-
-    def _committed_size(self) -> int:
-        """How many hops the journal says it has hashed."""
-        row = self._reader.one("SELECT max(size) FROM checkpoints")
-        return row[0] or 0
 
     def _check_checkpoint(self, size: int, note: str) -> None:
         intact = self._verdict.committed
@@ -309,92 +306,39 @@ class _Verification:
         elif self._growing.root() == signed.root:
             self._verdict.committed = max(intact, size)
         elif not self._is_root_wrong:
-            # every later root is wrong as well: only the first tells something
+            # every later root is wrong as well: only the first is informative
             self._is_root_wrong = True
             self._find(intact, "not those that were signed", size - 1)
 
-    def _check_messages(self) -> None:
-        """Every message is used by a hop, and its bytes are those that were accepted."""
-        for block in self._reader.message_blocks():
-            if block.first_id != self._verdict.messages + 1:
-                self._find(None, f"messages {self._verdict.messages + 1} to {block.first_id - 1} are missing")
-            for message_id in range(block.first_id, block.end):
-                self._check_message(block.row(message_id, with_raw=True))
-            if block.end - 1 <= self._indexed_message:
-                self._check_expiry(block)
-            self._verdict.messages = block.end - 1
+    def _judge_messages(self) -> None:
+        """Check that every message is used by a hop, and that its bytes are those that were accepted."""
+        self._verdict.messages = self._survey.messages
         if self._verdict.messages != self._last_id:
             self._find(None, f"{self._verdict.messages} messages are stored, hops name {self._last_id}")
+        for first_id, states in self._survey.states:
+            carried = self._carried[first_id - 1 : first_id - 1 + len(states)].ljust(len(states), b"\0")
+            # there are few distinct (state, carried) pairs, so test each pair once before testing messages
+            if any(map(_faults_of, set(zip(states, carried, strict=True)))):
+                for number, pair in enumerate(zip(states, carried, strict=True), first_id):
+                    self._report(number, _faults_of(pair))
 
-    def _check_message(self, message: MessageRow) -> None:
-        if message.id <= self._indexed_message:
-            self._check_index(message)
-        if message.raw is None and message.expires_us is not None:
-            self._find(message.body_seq, f"message {message.address.hex()} has an expiry and no bytes")
-        if message.body_seq is not None and message.id not in self._with_body:
-            self._find(message.body_seq, f"it does not bring the bytes of message {message.address.hex()}")
-        if message.body_seq is None:
-            if message.raw is not None or message.size is not None or message.digest is not None:
-                self._find(None, f"message {message.address.hex()} has bytes that no hop carries")
-            return
-        if message.raw is not None and hashlib.sha256(message.raw).digest() != message.digest_on(message.body_seq):
-            self._find(message.body_seq, f"the bytes of message {message.address.hex()} were changed")
-        self._check_lifetime(message)
-        if message.raw is None and message.digest is not None and message.id not in self._purged:
-            self._find(
-                message.body_seq, f"the bytes of message {message.address.hex()} are missing and were not purged"
-            )
-        if message.raw is not None and message.id in self._purged:
-            self._find(message.body_seq, f"the bytes of message {message.address.hex()} are there, though purged")
-
-    def _check_lifetime(self, message: MessageRow) -> None:
-        """The expiry that is stored is the one that the bytes state. Bytes with none are kept, which harms nobody."""
-        if message.expires_us is None or message.raw is None or not self._lifetimes.are_known:
-            return
-        is_own = message.id in self._made_here
-        stage = Stage.CREATED if is_own else Stage.ACCEPTED if message.id in self._taken else Stage.REJECTED
-        end_us = self._lifetimes.end_us(message.raw, message.size, stage)
-        # earlier versions stored one for a broker's own messages of version 2, which state none; purging ignores it
-        if end_us != message.expires_us and not (is_own and end_us is None):
-            self._find(
-                message.body_seq, f"message {message.address.hex()} is stored with another expiry than it states"
-            )
-
-    def _check_index(self, message: MessageRow) -> None:
-        self._run_addresses.append(message.address)
-        if self._runs and message.id == self._runs[0].end - 1:
-            self._check_run(self._runs.pop(0))
-
-    def _check_expiry(self, block: MessageBlock) -> None:
-        if block.expires_us is None:
-            return
-        self._listed_expiries += 1
-        where = (block.expires_us, block.first_id)
-        if not self._reader.one("SELECT 1 FROM expiry_index WHERE expires_us = ? AND first_id = ?", where):
-            self._find(block.first_seq, f"messages {block.first_id} to {block.end - 1} are listed with another expiry")
-
-    def _check_run(self, run: AddressRun) -> None:
-        """A run of the address index holds its messages and no others."""
-        addresses, self._run_addresses = self._run_addresses, []
-        stored = dict(read_rows(self._reader, run.first_id, run.first_id))
-        expected = encode_buckets(addresses, run.end - len(addresses))
-        if stored != expected:
-            self._find(None, f"messages {run.first_id} to {run.end - 1} cannot be found by their addresses")
-        self._listed_rows += len(expected)
+    def _report(self, message_id: int, faults: list[str]) -> None:
+        if faults and len(self._verdict.findings) < MAX_FINDINGS:
+            message = self._reader.messages_by_id([message_id])[message_id]
+            for fault in faults:
+                self._find(message.body_seq, fault.format(message.address.hex()))
 
     def _check_leftovers(self) -> None:
-        """Rows that nothing refers to, and lookup tables that say something else than the journal."""
-        for (name_id,) in self._reader.all("SELECT id FROM names"):
+        """Find rows that nothing refers to, and lookup tables that contradict the journal."""
+        for (name_id,) in self._reader.all("SELECT id FROM names WHERE id <= ?", (self._last_name,)):
             if name_id not in self._names:
                 self._find(None, f"counterpart {name_id} belongs to no hop")
-        if self._runs or self._run_addresses:
-            self._find(None, f"the address index does not end at message {self._indexed_message}")
         if self._indexed_seq > self._verdict.hops or self._indexed_message > self._last_id:
             self._find(None, "lookup tables claim to go beyond the end of the journal")
         for table, expected in (
             ("hop_index", self._listed_hops),
-            ("address_index", self._listed_rows),
-            ("expiry_index", self._listed_expiries),
+            ("address_index", self._survey.index_rows),
+            ("expiry_index", self._survey.expiry_rows),
         ):
             (rows,) = self._reader.one(f"SELECT count(*) FROM {table}")
             if rows != expected:
@@ -414,18 +358,12 @@ _CONTRADICTIONS = {
     ),
 }
 
+_ENDS = """SELECT
+    coalesce((SELECT first_seq + count FROM commits ORDER BY first_seq DESC LIMIT 1), 0),
+    coalesce((SELECT first_id + count - 1 FROM messages ORDER BY first_id DESC LIMIT 1), 0),
+    coalesce((SELECT max(id) FROM names), 0)"""
 
-class _Marks:
-    """A set of small numbers, one bit each."""
 
-    __slots__ = ("_bits",)
-
-    def __init__(self, highest: int) -> None:
-        self._bits = bytearray(highest // 8 + 1)
-
-    def add(self, number: int) -> None:
-        if number >> 3 < len(self._bits):
-            self._bits[number >> 3] |= 1 << (number & 7)
-
-    def __contains__(self, number: int) -> bool:
-        return bool(self._bits[number >> 3] >> (number & 7) & 1)
+@cache
+def _faults_of(pair: tuple[int, int]) -> list[str]:
+    return find_faults(*pair)

@@ -1,10 +1,10 @@
-"""Writing a journal, one commit at a time, in the calling thread.
+"""Writes a journal, one commit at a time, in the calling thread.
 
 One call of `append` is one SQLite transaction: new names, new messages with their bytes, and a single row with all hops
-of the call. What is needed only for looking things up (address and hop indexes) or for proofs (the tree) is written
-later, in bulk, by `index` and `checkpoint`, so that the commit touches few pages. The tree grows in memory, from what
-was committed and is still in hand; nothing is read back for it. Counters in memory move only after the transaction has
-committed: an append that fails leaves nothing behind and can be repeated.
+of the call. What is needed only for lookups (address and hop indexes) or for proofs (the tree) is written later, in
+bulk, by `index` and `checkpoint`, so that the commit touches few pages. The tree grows in memory from the committed
+data that is still at hand; nothing is read back for it. Counters in memory advance only after the transaction has
+committed: a failed append leaves nothing behind and can be retried.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class JournalWriter:
-    """The only writer of one journal file. For one thread; `Journal` shares it among many callers.
+    """The only writer of one journal file. Not thread-safe; `Journal` shares it among many callers.
 
-    `broken` is the failure of the disk that has made it unusable, if one has; opening the file again is the cure.
+    `broken` is the disk failure that made it unusable, if any; reopening the file recovers.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class JournalWriter:
         self._slewing = Slewing()
         self._restore_unindexed()
         self._tree: GrowingTree | None = None
-        with contextlib.suppress(JournalDamaged):  # it is told by each checkpoint that is asked for
+        with contextlib.suppress(JournalDamaged):  # every requested checkpoint reports it
             self._tree = self._load_tree()
         self._mark = mark
         self._start_mark()
@@ -110,10 +110,10 @@ class JournalWriter:
         limits: Limits | None = None,
         known: Iterable[Known] = (),
     ) -> Self:
-        """Open the journal of `server` at `path`, or make it; recovers whatever a crash left behind.
+        """Open or create the journal of `server` at `path`; recovers from a crash.
 
-        Raises JournalLocked where another process writes it, JournalError where it belongs to another server or key,
-        JournalRolledBack where it lacks hops that it had according to its high-water mark or to `known`.
+        Raises JournalLocked if another process writes it, JournalError if it belongs to another server or key,
+        JournalRolledBack if it lacks hops that it had according to its high-water mark or to `known`.
         """
         if signer.name != server:
             raise JournalError(f"the signing key is named {signer.name}, expected {server}")
@@ -121,10 +121,10 @@ class JournalWriter:
         with contextlib.ExitStack() as opened:
             lock = take_lock(path)
             opened.callback(os.close, lock)
-            # through a connection that changes nothing: what was cut off may still be of use
+            # over a read-only connection: what was cut off may still be of use
             check_writable(path, signer.verifier, known)
             try:
-                # SQLite would let others read it; its log gets the mode of the file
+                # SQLite would create it readable by others; its log gets the mode of the file
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE))
                 connection = connect(path)
                 opened.callback(connection.close)
@@ -142,7 +142,7 @@ class JournalWriter:
         return writer
 
     def close(self) -> None:
-        """Close the file. What was appended is kept; closing twice is harmless."""
+        """Close the file. What was appended is kept. Idempotent."""
         if self._lock >= 0:
             self._connection.close()
             self._mark.close()
@@ -163,14 +163,14 @@ class JournalWriter:
         return self._size
 
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
-        """Hops from `first` up to and without `end`."""
+        """Hops from `first` up to but excluding `end`."""
         return self.reader.hops(first, end)
 
     def append(self, observations: Sequence[Observation]) -> int:
         """Commit the hops of these observations; with full durability they are fsynced on return.
 
-        Returns the journal's size. On JournalFull nothing was appended and the call can be repeated. Any other failure
-        of the disk leaves it unknown what is durable: the writer then refuses to go on until it is opened again.
+        Returns the journal's size. On JournalFull nothing was appended and the call can be retried. After any other
+        disk failure it is unknown what is durable: the writer then refuses to continue until it is reopened.
         """
         size = self.commit(observations)
         self.grow()
@@ -179,7 +179,7 @@ class JournalWriter:
         return size
 
     def commit(self, observations: Sequence[Observation]) -> int:
-        """`append` without its share of hashing and indexing, for callers that call `grow` and `index` themselves."""
+        """`append` without hashing and indexing, for callers that call `grow` and `index` themselves."""
         if observations:
             self._commit(observations)
         return self._size
@@ -187,7 +187,7 @@ class JournalWriter:
     def purge_bodies(self, messages: Sequence[MessageRow], now_us: int) -> int:
         """Delete the bytes of these messages and append a `purged` hop for each, in one transaction.
 
-        The caller has made sure that they are expired and below a checkpoint. Returns the journal's size.
+        The caller has checked that they are expired and below a checkpoint. Returns the journal's size.
         """
         if messages:
             self.index()
@@ -226,7 +226,7 @@ class JournalWriter:
         self._note_mark(is_synced=self._durability == "full", with_sync=False)
 
     def _replace(self, changes: dict[int, StoredMessage]) -> None:
-        """Write rows of messages anew with some of them changed."""
+        """Rewrite rows of messages with some messages changed."""
         pending = sorted(changes)
         while pending:
             block = next(self.reader.message_blocks(pending[0]))
@@ -243,7 +243,7 @@ class JournalWriter:
             pending = pending[len(inside) :]
 
     def _list_expiry(self, first_id: int, before_us: int | None, now_us: int | None) -> None:
-        """List a row of messages by another earliest expiry than before."""
+        """Change the earliest expiry by which a row of messages is listed."""
         if before_us == now_us:
             return
         if before_us is not None:
@@ -254,7 +254,7 @@ class JournalWriter:
             self._connection.execute("INSERT INTO expiry_index VALUES (?, ?)", (now_us, first_id))
 
     def _note_unindexed(self, batch: Batch) -> None:
-        """Remember what the lookup tables lack: messages, and hops of messages of earlier commits."""
+        """Record what the lookup tables lack: messages, and hops of messages of earlier commits."""
         first_id = self._catalogue.next_message
         self._addresses.add(batch.addresses)
         if batch.expires_us is not None:
@@ -266,7 +266,7 @@ class JournalWriter:
         self._unindexed_hops.extend([(message_id, self._size) for message_id in batch.older])
 
     def _restore_unindexed(self) -> None:
-        """What earlier openings of this file left unindexed."""
+        """Load what earlier runs left unindexed."""
         first_of: dict[int, int] = {}
         for block in self.reader.message_blocks(self._addresses.end):
             first_of.update(dict.fromkeys(range(block.first_id, block.end), block.first_seq))
@@ -284,7 +284,7 @@ class JournalWriter:
 
     @property
     def is_index_due(self) -> bool:
-        """Whether enough has been appended for `index` to be worth its transaction."""
+        """True if enough has been appended for `index` to be worth a transaction."""
         return (
             len(self._addresses.waiting) >= self._limits.index_after_messages
             or len(self._unindexed_hops) >= self._limits.index_after_runs
@@ -308,7 +308,7 @@ class JournalWriter:
         self._catalogue.shrink()
 
     def grow(self) -> None:
-        """Hash what was committed last into the tree; idempotent. What has grown much is signed and stored."""
+        """Hash the last commits into the tree; idempotent. Signs and stores it after much growth."""
         unhashed, self._unhashed = self._unhashed, None
         if unhashed is None or self._tree is None:
             return
@@ -317,7 +317,7 @@ class JournalWriter:
             self.checkpoint()
 
     def _load_tree(self) -> GrowingTree:
-        """The tree over all hops, from what is stored of it and from the hops behind that."""
+        """The tree over all hops, from its stored part and the hops after that."""
         stored = JournalTree(self.reader)
         tree = stored.stored()
         for leaves in stored.leaf_hashes(tree.size, self._size):
@@ -327,7 +327,7 @@ class JournalWriter:
         return tree
 
     def checkpoint(self) -> SignedCheckpoint | None:
-        """Sign the tree over all hops and store it; None where the journal is empty. Idempotent."""
+        """Sign the tree over all hops and store it; None if the journal is empty. Idempotent."""
         self.grow()
         latest = self.reader.latest_checkpoint()
         if self._size == 0 or (latest is not None and latest.size == self._size):
@@ -351,9 +351,9 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def _synced(self) -> Iterator[None]:
-        """The transaction inside is fsynced, and all before it, whatever the durability.
+        """Fsync the transaction inside, and all before it, regardless of durability.
 
-        Whoever sees a checkpoint may show it to others: a power cut must not take it, nor the hops below it.
+        A checkpoint may be published once it is visible: a power cut must not lose it or the hops below it.
         """
         if self._durability == "full":
             yield
@@ -365,8 +365,8 @@ class JournalWriter:
             self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _start_mark(self) -> None:
-        """Note where the journal begins to be written; from then on it says of itself that it has a mark."""
-        if not self.reader.identity.has_mark:  # an earlier version made it
+        """Record where writing starts; from then on the journal's identity says that it has a mark."""
+        if not self.reader.identity.has_mark:  # created by an earlier version
             self._mark.note(0, 0, 0, 0, 0, is_synced=False)
             self._mark.sync()
             sync_directory(self.path.parent)
@@ -379,7 +379,7 @@ class JournalWriter:
             raise self.broken
 
     def _note_mark(self, *, is_synced: bool, with_sync: bool = True) -> None:
-        """Note how far the journal has come. A disk that does not take it has failed, for all that comes later."""
+        """Record how far the journal is written. If the disk refuses that, the journal has failed."""
         messages, names = self._catalogue.next_message - 1, self._catalogue.next_name - 1
         try:
             self._mark.note(self._size, *self._last_commit, messages, names, is_synced=is_synced)
@@ -389,7 +389,7 @@ class JournalWriter:
             self.give_up(JournalError(f"{mark_path(self.path)} cannot be written: {error.strerror or error}"))
 
     def sync(self) -> None:
-        """Make everything appended so far durable, whatever the durability."""
+        """Make everything appended so far durable, regardless of durability."""
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
@@ -406,7 +406,7 @@ class JournalWriter:
         self._connection.execute("COMMIT")
 
     def fail(self, error: sqlite3.Error) -> JournalError:
-        """Undo the transaction; the error to raise. A full disk is survived, other failures end this writer."""
+        """Roll back; returns the error to raise. A full disk is retriable, other failures end this writer."""
         failure = translate(error, self.path)
         self.roll_back()
         if not failure.retriable and not isinstance(failure, JournalLocked):
@@ -414,11 +414,11 @@ class JournalWriter:
         return failure
 
     def give_up(self, error: JournalError) -> None:
-        """Write nothing more, because of this."""
+        """Refuse all further writes with this error."""
         self.broken = self.broken or error
 
     def roll_back(self) -> None:
-        """Undo the transaction."""
+        """Roll back the transaction."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
 
@@ -427,7 +427,7 @@ class JournalWriter:
 
 
 class _Transaction:
-    """One transaction of a writer: all of it or nothing, with the journal's own errors."""
+    """One transaction of a writer: all or nothing; raises journal errors."""
 
     __slots__ = ("_writer",)
 
@@ -455,12 +455,12 @@ class _Transaction:
 
 
 def _without_bytes(row: MessageRow) -> StoredMessage:
-    """What stays of a message that is purged."""
+    """What remains of a purged message."""
     return StoredMessage(row.address, row.body_seq, row.size, row.digest, None, None)
 
 
 def take_lock(path: Path) -> int:
-    """A lock that the system gives back when the process ends, however it ends."""
+    """Take a lock that the system releases when the process ends, however it ends."""
     lock_path = path.with_name(path.name + ".lock")
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
     try:

@@ -6,8 +6,8 @@ Files in a keys directory:
     NAME.pem  NAME.key           a certificate and its private key
     NAME.skey  NAME.vkey         a signing key (PEM, PKCS 8) and its public half (C2SP signed-note verifier key)
 
-Private files are made with mode 0600 and the directory with 0700. Everything is written to a temporary name first, and
-nothing is overwritten unless asked to.
+Private files are created with mode 0600, the directory with 0700. Files are written to a temporary name first and never
+overwritten unless `force` is set.
 """
 
 from dovetail.keys.authority import Authority, CertificateKind, Names, create_authority, load_authority

@@ -1,6 +1,6 @@
 """A private certificate authority: its certificate, those it issues, and its revocation list.
 
-There is no database: a certificate carries its own facts, and the revocation list is the record of what was revoked.
+There is no database: each certificate is self-contained, and the revocation list records what was revoked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -36,7 +37,7 @@ class CertificateKind(enum.StrEnum):
     SERVER = "server"
     CLIENT = "client"
     PEER = "peer"
-    """Both: a node that accepts connections and makes them."""
+    """Both: a server that accepts and opens connections."""
 
     @property
     def usages(self) -> list[x509.ObjectIdentifier]:
@@ -54,7 +55,7 @@ class Names:
     uri: Sequence[str] = ()
 
     def general_names(self) -> list[x509.GeneralName]:
-        """The names as X.509 has them; KeyFileError names a bad one."""
+        """The names in X.509 form; KeyFileError names an invalid one."""
         names: list[x509.GeneralName] = []
         for make, texts in ((x509.DNSName, self.dns), (x509.UniformResourceIdentifier, self.uri)):
             for text in texts:
@@ -71,7 +72,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A CA that is open for issuing."""
+    """A CA with its private key loaded."""
 
     directory: Path
     certificate: x509.Certificate
@@ -87,7 +88,7 @@ class Authority:
         now: datetime.datetime | None = None,
         force: bool = False,
     ) -> tuple[Path, Path]:
-        """Makes a key and a certificate for it; the paths of the key and the certificate."""
+        """Create a key and a certificate for it; returns the paths of both."""
         common_name = check_common_name(name)
         begin = now or _now()
         end = begin + _days(days)
@@ -114,6 +115,25 @@ class Authority:
         write_pair((key_path, _private_pem(private_key)), (certificate_path, pem), force=force)
         return key_path, certificate_path
 
+    def renew(
+        self, *, within_days: int, days: int = CERTIFICATE_DAYS, now: datetime.datetime | None = None
+    ) -> list[Path]:
+        """Reissue, with a new key, every certificate of this CA in its directory that expires within this many days.
+
+        Subject, names and kind stay the same. Returns the paths of the keys and certificates written.
+        """
+        written: list[Path] = []
+        limit = (now or _now()) + _days(within_days)
+        for path in sorted(self.directory.glob("*.pem")):
+            if path.name in (f"{CA_STEM}.pem", CRL_FILE) or not path.with_suffix(".key").exists():
+                continue
+            certificate = load_certificate(path)
+            if certificate.issuer != self.certificate.subject or certificate.not_valid_after_utc > limit:
+                continue
+            kind, names = _kind_of(certificate), _names_of(certificate)
+            written += self.issue(path.stem, kind, names, days=days, now=now, force=True)
+        return written
+
     def revoke(
         self,
         certificate: x509.Certificate,
@@ -122,7 +142,7 @@ class Authority:
         days: int = CRL_DAYS,
         now: datetime.datetime | None = None,
     ) -> Path:
-        """Adds a certificate to the revocation list; doing so twice changes nothing but the list's dates."""
+        """Add a certificate to the revocation list; a second time only updates the list's dates."""
         if certificate.issuer != self.certificate.subject:
             raise KeyFileError(f"{certificate.subject.rfc4514_string()} was not issued by this CA")
         entry = (
@@ -141,10 +161,10 @@ class Authority:
         days: int = CRL_DAYS,
         now: datetime.datetime | None = None,
     ) -> Path:
-        """Signs the revocation list anew, with the entries it has and `added`."""
+        """Re-sign the revocation list with its current entries and `added`."""
         path = self.directory / CRL_FILE
         old = load_revocation_list(path) if path.exists() else None
-        if old is not None and not old.is_signature_valid(self.certificate.public_key()):  # type: ignore[arg-type]
+        if old is not None and not self._has_signed(old):
             raise KeyFileError(f"{path} was not signed by this CA")
         entries = {entry.serial_number: entry for entry in added}
         number = 1
@@ -166,6 +186,19 @@ class Authority:
         write_public(path, signed.public_bytes(serialization.Encoding.PEM), force=True)
         return path
 
+    def _has_signed(self, revocations: x509.CertificateRevocationList) -> bool:
+        """True if the signature is ours. `is_signature_valid` would say False if it is interrupted."""
+        algorithm = revocations.signature_hash_algorithm
+        if algorithm is None:
+            return False
+        try:
+            self.private_key.public_key().verify(
+                revocations.signature, revocations.tbs_certlist_bytes, ec.ECDSA(algorithm)
+            )
+        except InvalidSignature:
+            return False
+        return True
+
     def _key_identifier(self) -> x509.AuthorityKeyIdentifier:
         own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
@@ -179,7 +212,7 @@ def create_authority(
     now: datetime.datetime | None = None,
     force: bool = False,
 ) -> Authority:
-    """Makes a CA with an empty revocation list; with `force`, over an old one."""
+    """Create a CA with an empty revocation list; `force` overwrites an existing one."""
     begin = now or _now()
     subject = _checked_subject(name)
     key_path, certificate_path = directory / f"{CA_STEM}.key", directory / f"{CA_STEM}.pem"
@@ -200,7 +233,7 @@ def create_authority(
 
 
 def load_authority(directory: Path) -> Authority:
-    """The CA in a keys directory."""
+    """Load the CA from a keys directory."""
     certificate_path, key_path = directory / f"{CA_STEM}.pem", directory / f"{CA_STEM}.key"
     if not certificate_path.exists():
         raise KeyFileError(f"{directory} has no CA; dovetail keys ca makes one")
@@ -217,7 +250,7 @@ def load_authority(directory: Path) -> Authority:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """The first certificate in a PEM file."""
+    """Load the first certificate in a PEM file."""
     try:
         return x509.load_pem_x509_certificate(read_file(path))
     except ValueError:
@@ -225,7 +258,7 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def load_revocation_list(path: Path) -> x509.CertificateRevocationList:
-    """The revocation list in a PEM file."""
+    """Load the revocation list from a PEM file."""
     try:
         return x509.load_pem_x509_crl(read_file(path))
     except ValueError:
@@ -233,7 +266,7 @@ def load_revocation_list(path: Path) -> x509.CertificateRevocationList:
 
 
 def check_common_name(name: str) -> x509.Name:
-    """The subject for a certificate whose files carry the same name, or KeyFileError."""
+    """Return the subject for a certificate whose files have the same name; KeyFileError if the name is invalid."""
     if name in (CA_STEM, CRL_FILE.removesuffix(".pem")):
         raise KeyFileError(f"{name!r} is the name of the CA's own files")
     if any(c.isspace() or c in "/\\" for c in name) or name[:1] in (".", "-"):
@@ -249,8 +282,25 @@ def _checked_subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
+def _kind_of(certificate: x509.Certificate) -> CertificateKind:
+    usages = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    return next(kind for kind in CertificateKind if set(kind.usages) == usages)
+
+
+def _names_of(certificate: x509.Certificate) -> Names:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return Names()
+    return Names(
+        dns=names.get_values_for_type(x509.DNSName),
+        ip=[str(address) for address in names.get_values_for_type(x509.IPAddress)],
+        uri=names.get_values_for_type(x509.UniformResourceIdentifier),
+    )
+
+
 def _default_names(name: str, kind: CertificateKind) -> list[x509.GeneralName]:
-    """TLS clients look only at alternative names, so that a server without any would be of no use."""
+    """TLS clients only look at alternative names: a server certificate without any would be useless."""
     if kind is CertificateKind.CLIENT:
         return []
     try:

@@ -1,4 +1,4 @@
-"""What a key file holds, in words: never anything secret."""
+"""Describes the contents of key files, without secrets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Record = dict[str, object]
 
 
 def describe(path: Path, now: datetime.datetime | None = None) -> Iterator[Record]:
-    """One record per thing in a file, or in all key files of a directory."""
+    """Yield one record per object in a file, or in all key files of a directory."""
     now = now or datetime.datetime.now(datetime.UTC)
     if path.is_dir():
         for each in sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES and each.is_file()):
             try:
                 yield from describe(each, now)
             except KeyFileError as error:
-                # One strange file must not hide the others.
+                # One unreadable file must not hide the others.
                 yield {"file": str(each), "kind": "unreadable", "problem": str(error)}
     elif path.suffix == VERIFIER_SUFFIX:
         yield from (_describe_verifier(path, key) for key in load_verifier_keys(path))

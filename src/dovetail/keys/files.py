@@ -1,4 +1,4 @@
-"""Key files: written whole or not at all, private ones never readable by others, not even for a moment."""
+"""Key files: written atomically; private ones are never readable by others, not even briefly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory, and those above it that are missing, each only for its owner."""
+    """Create a directory and its missing parents, accessible only to the owner."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -26,24 +26,24 @@ def make_private_directory(path: Path) -> None:
 
 
 def write_private(path: Path, data: bytes, *, force: bool = False) -> None:
-    """A file that only its owner may read."""
+    """Write a file that only its owner can read."""
     _write(path, data, PRIVATE_MODE, force=force)
 
 
 def write_public(path: Path, data: bytes, *, force: bool = False) -> None:
-    """A file that anybody may read."""
+    """Write a file that anyone can read."""
     _write(path, data, PUBLIC_MODE, force=force)
 
 
 def write_pair(private: tuple[Path, bytes], public: tuple[Path, bytes], *, force: bool = False) -> None:
-    """A private file and its public half; refused before anything is written where one of them exists."""
+    """Write a private file and its public half; fails before writing anything if either exists."""
     refuse_existing({private[0]: "private key", public[0]: "public half"}, force=force)
     write_private(*private, force=force)
     write_public(*public, force=force)
 
 
 def refuse_existing(paths: Mapping[Path, str], *, force: bool) -> None:
-    """Raises KeyFileError where one of `paths` exists and `force` is not given."""
+    """Raise KeyFileError if one of `paths` exists, unless `force` is set."""
     if force:
         return
     for path in paths:
@@ -52,7 +52,7 @@ def refuse_existing(paths: Mapping[Path, str], *, force: bool) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a key file, at most MAX_FILE_BYTES."""
+    """Read a key file of at most MAX_FILE_BYTES."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -67,7 +67,7 @@ def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
     try:
         make_private_directory(path.parent)
-        # The mode is given when the file is made: there is no moment in which others could open it.
+        # The mode is set at creation, so others can never open the file.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -77,7 +77,7 @@ def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:
             if force:
                 temporary.replace(path)
             else:
-                # Unlike a rename, a link fails where the name is taken, also by somebody who came just now.
+                # Unlike rename, link fails if the name exists, even if it was created just now.
                 path.hardlink_to(temporary)
         finally:
             with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Signing keys as files: the private half in PEM, the public half as the text of a verifier key."""
+"""Signing key files: the private half in PEM, the public half as verifier key text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MAX_TRUST_FILES = 10_000
 
 
 def file_stem(name: str) -> str:
-    """The name of a signing key's files: `pcp://broker/server` is kept in `pcp_broker_server.skey`."""
+    """The base name of a signing key's files: `pcp://broker/server` gives `pcp_broker_server.skey`."""
     stem = re.sub(r"[^A-Za-z0-9.-]+", "_", name).lstrip("._-")
     return stem or "key"
 
 
 def create_signing_key(directory: Path, name: str, *, force: bool = False) -> tuple[Path, Path]:
-    """Makes a signing key and writes both halves; the paths of the private and the public one."""
+    """Create a signing key and write both halves; returns the paths of the private and the public one."""
     key = _named(name, Ed25519PrivateKey.generate())
     private_path = directory / (file_stem(name) + SIGNING_SUFFIX)
     public_path = private_path.with_suffix(VERIFIER_SUFFIX)
@@ -36,7 +36,7 @@ def create_signing_key(directory: Path, name: str, *, force: bool = False) -> tu
 
 
 def load_signing_key(path: Path, name: str | None = None) -> Signer:
-    """The signing key in `path`. Its name is `name`, or stands in the `.vkey` file beside it, which must match."""
+    """Load a signing key. Its name is `name`, or is read from the `.vkey` file beside it, which must match."""
     data = read_file(path)
     try:
         private_key = serialization.load_pem_private_key(data, password=None)
@@ -54,7 +54,7 @@ def load_signing_key(path: Path, name: str | None = None) -> Signer:
 
 
 def load_verifier_keys(path: Path) -> tuple[Verifier, ...]:
-    """All keys of a trust store: a file with a key per line (`#` starts a comment), or a directory of `.vkey` files."""
+    """Load all keys of a trust store: a file with one key per line (`#` comments), or a directory of `.vkey` files."""
     paths = sorted(path.glob(f"*{VERIFIER_SUFFIX}")) if path.is_dir() else [path]
     if len(paths) > MAX_TRUST_FILES:
         raise KeyFileError(f"{path} has {len(paths)} key files, expected at most {MAX_TRUST_FILES}")

@@ -1,12 +1,12 @@
-"""Compaction: small files of the lake are merged, and the bytes of expired messages removed.
+"""Compaction: merges small files of the lake, and removes the bytes of expired messages.
 
-For each group of manifests (`compact_plan`), in this order, so that a crash leaves readers with the old or the new:
+For each group of manifests (`compact_plan`), in this order, so that after a crash readers see the old or the new state:
 
-1. The new files are written and checked (`rewrite`), in any process. No manifest announces them yet.
-2. The new manifest is created under the next number. From here on it counts, and those it names in `replaces` do not.
-3. What was replaced is deleted after a grace time, by this compaction or a later one (`retain`).
+1. The new files are written and checked (`rewrite`), in any process. No manifest lists them yet.
+2. The new manifest is created under the next number. From here on it is active, and those in its `replaces` are not.
+3. What was replaced is deleted after a grace period, by this compaction or a later one (`retain`).
 
-A group that is not as it was sealed is left alone, and so is one that another compaction replaced meanwhile.
+A group that differs from what was sealed is skipped, and so is one that another compaction replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 
 from dovetail.journal.verify import no_progress
 from dovetail.lake.compact_plan import CompactionGroup, CompactionTask, plan_groups
+from dovetail.lake.layout import server_slug
 from dovetail.lake.manifest import SealedFile
 from dovetail.lake.retain import DEFAULT_GRACE_S, ORPHAN_AGE_S, object_keys, sweep
 from dovetail.lake.rewrite import Rewriter, Rewritten
@@ -36,14 +37,14 @@ from dovetail.model.fabric import Agreement
 from dovetail.model.times import to_us
 
 WAVE_BYTES = 4 << 30
-"""About so much is rewritten before its manifests are created: what an interrupted compaction does again."""
+"""About how much is rewritten before its manifests are created: what an interrupted compaction repeats."""
 
 RunTasks = Callable[[Rewriter, Sequence[CompactionTask]], Iterator[Rewritten]]
-"""Runs `Rewriter.rewrite` for each of the tasks, wherever, and gives the results in any order."""
+"""Runs `Rewriter.rewrite` for each of the tasks, anywhere, and yields the results in any order."""
 
 
 class LeftAlone(msgspec.Struct, frozen=True, kw_only=True):
-    """Hops of a server that were not compacted, and why."""
+    """Hops of a server that were skipped, and why."""
 
     server: str
     hops: str
@@ -51,7 +52,7 @@ class LeftAlone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionSummary(msgspec.Struct, kw_only=True):
-    """What a compaction did, or would do; before and after are what counts in the lake."""
+    """What a compaction did, or would do; before and after count what is active in the lake."""
 
     lake: str
     before: str
@@ -92,7 +93,7 @@ def run_here(rewriter: Rewriter, tasks: Sequence[CompactionTask]) -> Iterator[Re
 
 
 def run_in_processes(rewriter: Rewriter, tasks: Sequence[CompactionTask]) -> Iterator[Rewritten]:
-    """Run tasks in as many processes as there are processors."""
+    """Run tasks in one process per processor."""
     workers = min(len(tasks), len(os.sched_getaffinity(0)))
     try:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
@@ -102,7 +103,7 @@ def run_in_processes(rewriter: Rewriter, tasks: Sequence[CompactionTask]) -> Ite
 
 
 def _end_with_parent() -> None:
-    """End this worker when the process that started it is killed; else it would wait for work for ever."""
+    """End this worker when the process that started it is killed; otherwise it would wait for work forever."""
     parent = parent_process()
     assert parent is not None
 
@@ -115,7 +116,7 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """A compaction of one lake, of what is before a moment; `agreements` are by community."""
+    """A compaction of everything in one lake before a moment; `agreements` are by community."""
 
     store: Store
     before: dt.datetime
@@ -132,7 +133,7 @@ class Compaction:
             lake=str(self.store), before=self.before.isoformat().replace("+00:00", "Z"), dry_run=self.is_dry
         )
         found = snapshot(self.store)
-        for directory, damage in found.damages.items():
+        for directory, damage in {**found.unreadable, **found.damages}.items():
             summary.left_alone.append(LeftAlone(server=directory, hops="all", why=str(damage)))
         summary.manifests_before, summary.files_before, summary.bytes_before = _count(found)
         groups = list(self._plan(found))
@@ -154,9 +155,11 @@ class Compaction:
         return Rewriter(store=self.store, before_us=to_us(self.before), agreements=self.agreements, is_dry=self.is_dry)
 
     def _plan(self, found: Snapshot) -> Iterator[CompactionGroup]:
-        """Groups in which anything may change."""
+        """Groups that may have work."""
         rewriter = self._rewriter
-        for manifests in found.servers.values():
+        for server, manifests in found.servers.items():
+            if server_slug(server) in found.unreadable:
+                continue  # it may have replaced some of these
             for group in plan_groups(manifests, before_us=rewriter.before_us, target_bytes=self.target_bytes):
                 if len(group.manifests) > 1 or any(map(rewriter.has_work, group.tasks)):
                     yield group
@@ -188,7 +191,7 @@ class Compaction:
     def _replace(
         self, group: CompactionGroup, done: Mapping[tuple[str, int], Rewritten], number: int, started_s: float
     ) -> str | None:
-        """Create the manifest that takes the place of the group's; says why it could not."""
+        """Create the manifest that replaces the group's; returns why it could not."""
         files: list[SealedFile] = []
         is_new = len(group.manifests) > 1
         for task in group.tasks:
@@ -227,7 +230,7 @@ def _waves(groups: Sequence[CompactionGroup]) -> Iterator[list[CompactionGroup]]
 
 
 def parse_before(text: str, now: dt.datetime) -> dt.datetime:
-    """The beginning of a UTC date that is not in the future."""
+    """Parse a UTC date that is not in the future; returns its start."""
     try:
         day = dt.datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=dt.UTC)
     except ValueError:

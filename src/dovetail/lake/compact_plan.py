@@ -1,10 +1,10 @@
-"""What a compaction does to a server's part of the lake, planned from the manifests alone.
+"""Plans what a compaction does to a server's part of the lake, from the manifests alone.
 
-Consecutive manifests whose hops were first seen on one UTC date, and that are wholly before the date given, become one.
-Their files are joined where they form a larger perfect subtree of one date: every file keeps a power of two of hops,
-and its root follows from the roots of the files it is made of. So what is written can be checked against what was
-announced before, and the signed checkpoints stay what they are. The checkpoints in between are kept, each with a proof
-that its hops are the first ones of the next.
+Consecutive manifests whose hops were first seen on one UTC date, and that are wholly before the given date, become one.
+Their files are merged if they form a larger perfect subtree of one date: every file keeps a power of two of hops, and
+its root follows from the roots of its input files. So the output can be checked against the earlier manifests, and the
+signed checkpoints stay valid. The checkpoints in between are kept, each with a proof that its hops are the first ones
+of the next.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dovetail.lake.segments import MAX_SEGMENT_LEVEL
 from dovetail.tlog.tree import Frontier, aligned_ranges, prove_consistency
 
 MAX_EARLIER = 4096
-"""A manifest holds at most about so many earlier checkpoints; further ones go into the next."""
+"""About how many earlier checkpoints a manifest has at most; further ones go into the next."""
 
 _DAY_US = 86_400_000_000
 
 
 class CompactionTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One file to write: its inputs follow each other and form one perfect subtree."""
+    """One file to write: its inputs are consecutive and form one perfect subtree."""
 
     server: str
     fabric: str
@@ -37,7 +37,7 @@ class CompactionTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> tuple[str, int]:
-        """Which task it is, within one compaction."""
+        """Identifies the task within one compaction."""
         return self.server, self.inputs[0].first_seq
 
     @property
@@ -47,22 +47,22 @@ class CompactionTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """How much there is to read."""
+        """How many bytes to read."""
         return sum(file.bytes for file in self.inputs)
 
     @property
     def is_merge(self) -> bool:
-        """Several files become one."""
+        """True if several files become one."""
         return len(self.inputs) > 1
 
     def may_expire(self, before_us: int) -> bool:
-        """Whether it may have bytes that expired before this time, as far as is known without reading it."""
+        """Whether it may have bytes that expired before this time, judging by its manifest alone."""
         return any(file.bytes_until_us < before_us for file in self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionGroup:
-    """Manifests that become one; `tree` is that of the hops before them."""
+    """Manifests that become one; `tree` is the tree of the hops before them."""
 
     manifests: Sequence[Manifest]
     tree: Frontier
@@ -75,11 +75,11 @@ class CompactionGroup:
 
     @property
     def bytes(self) -> int:
-        """How much there is to read."""
+        """How many bytes to read."""
         return sum(task.bytes for task in self.tasks)
 
     def replace_with(self, files: Sequence[SealedFile]) -> Manifest:
-        """The manifest that takes the place of all of them, over the same hops; it has no number yet."""
+        """The manifest that replaces all of them, over the same hops; it has no number yet."""
         last = self.manifests[-1]
         replaced = {name for manifest in self.manifests for name in (manifest.id, *manifest.replaces)}
         return Manifest(
@@ -95,7 +95,7 @@ class CompactionGroup:
         )
 
     def _earlier(self) -> list[EarlierCheckpoint]:
-        """All checkpoints but the last. Those of earlier compactions lead to one of these, and stay as they are."""
+        """All checkpoints except the last. Those of earlier compactions lead to one of these, and stay unchanged."""
         node = _Roots([*_peaks(self.tree), *(file for manifest in self.manifests for file in manifest.files)])
         end = self.manifests[-1].end
         earlier = []
@@ -122,7 +122,7 @@ def _peaks(tree: Frontier) -> Iterator[_Peak]:
 
 
 class _Roots:
-    """Perfect subtrees from those of files: a proof between two ends of files never needs a part of one."""
+    """Perfect subtrees from those of files: a proof between two file boundaries never needs part of a file."""
 
     def __init__(self, parts: Sequence[_Peak | SealedFile]) -> None:
         self._parts = parts
@@ -139,7 +139,7 @@ class _Roots:
 
 
 def plan_groups(manifests: Sequence[Manifest], *, before_us: int, target_bytes: int) -> list[CompactionGroup]:
-    """What becomes of one server's manifests, given in order and without gaps from hop 0."""
+    """Plan the compaction of one server's manifests, given in order and without gaps from hop 0."""
     groups: list[CompactionGroup] = []
     pending: list[Manifest] = []
     tree = Frontier()

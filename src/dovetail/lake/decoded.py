@@ -1,4 +1,4 @@
-"""What reading a message gives, as a row: the columns that an audit decodes to, and that a compaction retains."""
+"""A decoded message as a row: the columns that an audit decodes to, and that a compaction retains."""
 
 from __future__ import annotations
 

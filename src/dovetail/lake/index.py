@@ -1,21 +1,21 @@
-"""The index beside each sealed file: in which rows a message is, and the roots of the file's blocks of leaves.
+"""The index beside each sealed file: which rows a message is in, and the roots of the file's blocks of leaves.
 
-With it one message is found, and proven, without reading a file's columns. It is an aid and no part of the lake's
-truth: what it points to is compared with the rows, block roots must fold to the root that the manifest announces, and a
-reader does without it where it is missing or not that of the file.
+It allows finding and proving one message without reading a file's columns. It is a hint, not trusted: results are
+compared with the rows, block roots must fold to the root in the manifest, and a reader ignores it if it is missing or
+does not belong to the file.
 
 All integers are little-endian:
 
     offset   bytes   field
     0        8       "DOVEIDX1"
-    8        32      SHA-256 of the Parquet file, as the manifest announces it
-    40       32      SHA-256 of everything behind byte 88
+    8        32      SHA-256 of the Parquet file, as in the manifest
+    40       32      SHA-256 of everything from byte 88 on
     72       8       n: runs of consecutive rows of one message
-    80       8       b: roots of blocks of 256 leaves; 0 where the file has fewer than 256 rows
+    80       8       b: roots of blocks of 256 leaves; 0 if the file has fewer than 256 rows
     88       8 * n   first 8 bytes of each run's message, read as a big-endian number, ascending
              4 * n   first row of each run
              4 * n   rows of each run
-             32 * b  block roots, in the order of their leaves
+             32 * b  block roots, in order of their leaves
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RUN_BYTES = _KEY_BYTES + 4 + 4
 
 
 class IndexBuilder:
-    """The index and the root of a file, from its rows in order."""
+    """Builds the index and the root of a file, from its rows in order."""
 
     __slots__ = ("_blocks", "_counts", "_firsts", "_keys", "_last", "_leaves", "rows")
 
@@ -76,11 +76,11 @@ class IndexBuilder:
         del self._leaves[:whole]
 
     def root(self) -> bytes:
-        """The root of the file, whose rows must be a power of two."""
+        """The root of the file; the number of its rows must be a power of two."""
         return fold_perfect(self._blocks or self._leaves)
 
     def encode(self, parquet_sha256: str) -> bytes:
-        """The bytes of the index."""
+        """Encode the index."""
         order = pc.sort_indices(_arrow(self._keys))
         parts = [_encode_column(values, order) for values in (self._keys, self._firsts, self._counts)]
         body = b"".join((*parts, *self._blocks))
@@ -100,7 +100,7 @@ class FileIndex:
 
     @classmethod
     def open(cls, store: Store, server: str, file: SealedFile) -> FileIndex | None:
-        """The index of a file; None where it is missing, damaged or that of other bytes."""
+        """Open the index of a file; None if it is missing, damaged or belongs to other bytes."""
         blocks = file.rows >> BLOCK_LEVEL
         limit = _HEAD.size + file.rows * _RUN_BYTES + blocks * HASH_BYTES
         try:
@@ -121,11 +121,11 @@ class FileIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory it takes."""
+        """Its size in memory."""
         return len(self._data)
 
     def runs_of(self, prefix: bytes) -> list[tuple[int, int]]:
-        """Runs of messages that may begin with `prefix`, as first row and number of rows, in the order of rows."""
+        """Runs of messages that may start with `prefix`, as first row and number of rows, in row order."""
         head = prefix[:_KEY_BYTES]
         low = int.from_bytes(head.ljust(_KEY_BYTES, b"\x00"), "big")
         high = int.from_bytes(head.ljust(_KEY_BYTES, b"\xff"), "big")

@@ -1,17 +1,17 @@
-"""Names in the lake: the key of every kind of object.
+"""Key names in the lake, for every kind of object.
 
     fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.<token>.parquet         sealed hops
-    _manifests/<server>/<number>.json                                                  what counts: see `manifest`
+    _manifests/<server>/<number>.json                                                  active files: see `manifest`
     _index/<server>/<first seq>-<last seq>.<token>.index                               where messages are: see `index`
-    _rollups/<server>/<level>/<first number>.jsonl                                     manifests again: see `rollup`
+    _rollups/<server>/<level>/<first number>.jsonl                                     copies of manifests: see `rollup`
     _kept/fabric=pcp/date=2026-11-15/<server>.<first seq>-<last seq>.<token>.parquet   what is retained of removed bytes
 
-`<server>` is readable text of the server's URI and 8 hex digits of its SHA-256. `<token>` has 8 hex digits: of the
-SHA-256 of a file that a sealing wrote, so that sealing again gives the same name; random after a compaction, so that no
-two attempts share a name. Readers that list files skip names with a leading `_` or `.`.
+`<server>` is readable text from the server's URI and 8 hex digits of its SHA-256. `<token>` has 8 hex digits: from the
+SHA-256 of the file if a sealing wrote it, so that sealing again gives the same name; random for a compaction, so that
+no two attempts share a name. Readers that list files skip names with a leading `_` or `.`.
 
 Manifests of formats 1 and 2 are named after their hops, `<first seq>-<last seq>[.g<generation>].json`; the files they
-announce have no token, and `.g<generation>` if a compaction wrote them.
+list have no token, and `.g<generation>` if a compaction wrote them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROLLUPS = "_rollups"
 TOKEN_CHARS = 8
 NUMBER_CHARS = 19
 MAX_NUMBER = 10**18
-"""Of manifests: no higher one is ever given, and none with a higher one is believed."""
+"""Limit for manifest numbers: no higher one is ever assigned or accepted."""
 _MAX_SLUG_CHARS = 80
 _RANGE = r"(?P<first>[0-9]{19})-(?P<last>[0-9]{19})"
 _MANIFEST_NAME = re.compile(rf"(?P<number>[0-9]{{19}})\.json|{_RANGE}(?:\.g(?P<generation>[0-9]{{6}}))?\.json")
@@ -75,17 +75,17 @@ def server_slug(server: str) -> str:
 
 
 def range_name(first_seq: int, end: int) -> str:
-    """A range of hops as part of a key, both ends included, sorting as numbers do."""
+    """A range of hops as part of a key, both ends inclusive; sorts numerically."""
     return f"{first_seq:019d}-{end - 1:019d}"
 
 
 def manifest_prefix(server: str) -> str:
-    """What the keys of a server's manifests begin with."""
+    """The prefix of the keys of a server's manifests."""
     return f"{MANIFESTS}/{server_slug(server)}/"
 
 
 def manifest_name(number: int) -> str:
-    """How names of manifests with this number begin; those with lower ones sort before it."""
+    """The prefix of names of manifests with this number; lower numbers sort before it."""
     return f"{number:0{NUMBER_CHARS}d}"
 
 
@@ -100,7 +100,7 @@ def range_manifest_name(first_seq: int, end: int, generation: int = 0) -> str:
 
 
 def parse_manifest_key(key: str) -> ManifestName | None:
-    """What the key of a manifest says; None where it is not of that form."""
+    """Parse the key of a manifest; None if it does not have that form."""
     path = PurePosixPath(key)
     match = _MANIFEST_NAME.fullmatch(path.name)
     if match is None:
@@ -119,7 +119,7 @@ def data_key(server: str, fabric: str, date: dt.date | str, first_seq: int, end:
 
 
 def parse_data_key(key: str) -> DataName | None:
-    """What the key of a sealed file says; None where it is not of that form."""
+    """Parse the key of a sealed file; None if it does not have that form."""
     match = _DATA_KEY.fullmatch(key)
     if match is None:
         return None
@@ -127,7 +127,7 @@ def parse_data_key(key: str) -> DataName | None:
 
 
 def check_data_key(key: str, server: str, fabric: str, first_seq: int, end: int) -> DataName:
-    """What the key says; JournalDamaged unless it is one that sealing these hops may give."""
+    """Parse the key; JournalDamaged unless sealing these hops may produce it."""
     name = parse_data_key(key)
     if name is None or name[2:] != (server_slug(server), first_seq, end) or name.fabric != fabric:
         raise JournalDamaged(f"{key[:200]!r} is not a key for hops {first_seq} to {end - 1} of {server}")
@@ -141,11 +141,11 @@ def index_key(server: str, file: str) -> str:
 
 
 def retained_key(file: str) -> str:
-    """The key of what is retained of the bytes that were removed from a sealed file."""
+    """The key of the retained fields of a sealed file whose bytes were removed."""
     return f"{RETAINED}/{file}"
 
 
 def hops_of_key(key: str) -> tuple[str, int] | None:
-    """Of a sealed file, its index or what is retained of it: the server's slug and the first hop."""
+    """The server's slug and the first hop of a sealed file, its index or its retained fields."""
     match = _INDEX_KEY.fullmatch(key) or _DATA_KEY.fullmatch(key.removeprefix(f"{RETAINED}/"))
     return None if match is None else (match["slug"], int(match["first"]))

@@ -1,10 +1,10 @@
 """Manifests: what a sealing or a compaction added to the lake, and the signed checkpoint that it leads to.
 
-Manifests of a server are numbered. Whoever adds one creates the next number, which succeeds only once: that is the
-commit point. A file counts only when a manifest that counts announces it.
+Manifests of a server are numbered. A writer adds one by creating the next number, which succeeds only once: that is the
+commit point. A file is active only if an active manifest lists it.
 
-A compaction's manifest names in `replaces` all manifests whose place it takes, also those that they had replaced
-before. Which manifests count follows from these lists alone, whatever has been deleted since: see `snapshot`.
+A compaction's manifest names in `replaces` all manifests that it replaces, including those that they had replaced
+before. These lists alone determine which manifests are active, whatever has been deleted since: see `snapshot`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from dovetail.tlog.tree import Frontier
 
 MANIFEST_FORMAT = 3
 SEALED_FORMAT, COMPACTED_FORMAT = 1, 2
-"""The formats without numbers, of a sealing and of a compaction, which are still read."""
+"""The formats without numbers, of a sealing and of a compaction, which can still be read."""
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_FILE_BYTES = 4 << 30
+SPARE_NUMBERS = 1 << 40
+"""A number is at most this much more than twice the hops: nobody can use up the numbers that a server needs."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -47,7 +49,7 @@ class RetainedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class EarlierCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A checkpoint of a manifest that a compaction replaced.
 
-    `proof` shows that its hops are the first ones of the checkpoint over `end` hops, which the same manifest has too.
+    `proof` shows that its hops are the first ones of the checkpoint over `end` hops, which is in the same manifest.
     """
 
     note: str
@@ -58,7 +60,7 @@ class EarlierCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One Parquet file: a perfect subtree of the journal's tree.
 
-    A compaction adds `retained`, and in `bytes_until_us` the earliest expiry of the bytes that it left; 0 is unknown.
+    A compaction adds `retained`, and in `bytes_until_us` the earliest expiry of the remaining bytes; 0 is unknown.
     """
 
     path: str
@@ -86,8 +88,8 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one sealing or compaction added: its files, and the signed checkpoint that their roots lead to.
 
-    `frontier` are the peaks of the tree after the last file, so that the next sealing need not read earlier manifests.
-    A compaction keeps in `earlier` the checkpoints of the manifests that it replaced. `generation` is of format 2.
+    `frontier` has the peaks of the tree after the last file, so that the next sealing need not read earlier manifests.
+    A compaction keeps the checkpoints of the manifests that it replaced in `earlier`. `generation` belongs to format 2.
     """
 
     format: int
@@ -112,7 +114,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def is_compaction(self) -> bool:
-        """It replaced others, and no hop is new."""
+        """True if it replaced others and added no hops."""
         return bool(self.replaces) or self.generation > 0
 
     @property
@@ -138,12 +140,12 @@ _decoder = msgspec.json.Decoder(Manifest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """A manifest as its object has it."""
+    """Encode a manifest."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
 def parse_manifest(key: str, data: bytes) -> Manifest:
-    """The manifest under this key; JournalDamaged where it is not whole, contradicts itself or names other objects."""
+    """Parse a manifest; JournalDamaged if it is incomplete, contradicts itself or names unexpected objects."""
     if len(data) > MAX_MANIFEST_BYTES:
         raise JournalDamaged(f"{key} has over {MAX_MANIFEST_BYTES} bytes, expected at most {MAX_MANIFEST_BYTES}")
     try:
@@ -166,7 +168,7 @@ def parse_manifest(key: str, data: bytes) -> Manifest:
 
 
 def _check_identity(key: str, manifest: Manifest) -> None:
-    """Format, number and key belong together, and it replaces only older ones."""
+    """Check that format, number and key match, and that it replaces only older ones."""
     is_numbered = manifest.format == MANIFEST_FORMAT
     expected = COMPACTED_FORMAT if manifest.generation else SEALED_FORMAT
     if is_numbered != (manifest.number is not None) or (is_numbered and manifest.generation):
@@ -178,6 +180,8 @@ def _check_identity(key: str, manifest: Manifest) -> None:
     else:
         if not 0 <= manifest.number <= MAX_NUMBER:
             raise JournalDamaged(f"{key} has a number that is not from 0 to {MAX_NUMBER}")
+        if manifest.number > 2 * manifest.end + SPARE_NUMBERS:
+            raise JournalDamaged(f"{key} has a number far beyond what its {manifest.end} hops explain")
         own = manifest_key(manifest.server, manifest.number)
         if any(isinstance(other, int) and other >= manifest.number for other in manifest.replaces):
             raise JournalDamaged(f"{key} replaces manifests that are not older than it")
@@ -189,7 +193,7 @@ def _check_identity(key: str, manifest: Manifest) -> None:
 
 
 def _check_file(key: str, manifest: Manifest, file: SealedFile) -> None:
-    """It lies where a sealing of these hops puts it, and so does what is beside it; hashes and sizes are such."""
+    """Check that a file and its companions are where a sealing of these hops puts them, and its hashes and sizes."""
     try:
         check_data_key(file.path, manifest.server, manifest.fabric, file.first_seq, file.end)
         if file.retained is not None and file.retained.path != retained_key(file.path):

@@ -1,11 +1,11 @@
-"""The lake in an object store that speaks S3.
+"""The lake in an S3-compatible object store.
 
-Location and bucket are in the URL, everything else in the environment, as for other programs: AWS_ACCESS_KEY_ID and
-AWS_SECRET_ACCESS_KEY or the role of the machine, AWS_REGION, AWS_ENDPOINT_URL for a store that is not Amazon's.
+Bucket and prefix are in the URL, everything else in the environment, as for other programs: AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY or the role of the machine, AWS_REGION, AWS_ENDPOINT_URL for a store other than Amazon's.
 
-`create` and `put_file` send `If-None-Match: *`. An answer may be lost after the store has done its work; the request is
-then repeated, or fails, and says nothing about who made the object. So every object carries a token of the call that
-made it, and whoever is refused, or gets no answer, reads the object back.
+`create` and `put_file` send `If-None-Match: *`. A response may be lost after the store has done its work; the request
+is then repeated, or fails, and does not show who created the object. So every object has a token of the call that
+created it, and a caller that is refused, or gets no response, reads the object back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_PUT_BYTES = 5 << 30
-"""What an object store takes in one request."""
+"""What an object store accepts in one request."""
 
 _LOCATION = re.compile(r"s3a?://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>.*?))?/*")
 _MADE_BY = "dovetail-put"
@@ -46,7 +46,7 @@ _clients: dict[tuple[str, str], Any] = {}
 
 
 def parse_location(location: str) -> ObjectStore:
-    """The store that a URL names; ConfigError where it names none."""
+    """The store that a URL names; ConfigError if it names none."""
     match = _LOCATION.fullmatch(location)
     if match is None:
         raise ConfigError(f"{location[:200]!r} is not the place of a lake, expected s3://bucket or s3://bucket/prefix")
@@ -61,7 +61,7 @@ def parse_location(location: str) -> ObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A bucket, or the keys in it below a prefix. May be sent to other processes: each connects by itself."""
+    """A bucket, or the keys in it below a prefix. Can be pickled: each process connects by itself."""
 
     bucket: str
     prefix: str = ""
@@ -70,7 +70,7 @@ class ObjectStore:
         return f"s3://{self._full('')}".removesuffix("/")
 
     def put_file(self, key: str, path: Path) -> None:
-        """Store a file of `scratch`. An equal object may exist already; a different one is JournalDamaged."""
+        """Store a file from `scratch`. An equal object may already exist; a different one is JournalDamaged."""
         size = path.stat().st_size
         if size > MAX_PUT_BYTES:
             raise JournalError(f"{path} has {size} bytes, expected at most {MAX_PUT_BYTES} in an object store")
@@ -78,10 +78,10 @@ class ObjectStore:
             mapped = contextlib.nullcontext(b"") if not size else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             with mapped as data:
                 if not self._create(key, data) and not self._is_equal(key, data):
-                    raise JournalDamaged(f"{self}/{key} exists with other bytes")
+                    raise JournalDamaged(f"{self}/{key} exists with different bytes")
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store bytes only if there is no such object; False where somebody else made one, whatever its bytes."""
+        """Store bytes only if there is no such object; False if somebody else created one, whatever its bytes."""
         return self._create(key, data)
 
     def _create(self, key: str, data: bytes | mmap.mmap) -> bool:
@@ -102,13 +102,13 @@ class ObjectStore:
                 return self._token_of(key) == token
             if not is_conflict:
                 break
-            # refused, and yet there is nothing: another writer was in the middle of it (409 in S3), and may have failed
+            # refused, yet there is no object: another writer was in progress (409 in S3), and may have failed
             if pause_s is not None:
                 time.sleep(pause_s)
         raise ConnectFailed(f"{self}/{key}", str(problem))
 
     def _token_of(self, key: str) -> str | None:
-        """Of the call that made an object."""
+        """The token of the call that created an object."""
         with self._errors():
             import obstore
 
@@ -127,7 +127,7 @@ class ObjectStore:
         from obstore.exceptions import GenericError
 
         if length == 0:
-            self.entry(key)  # FileNotFoundError where there is no such object
+            self.entry(key)  # FileNotFoundError if there is no such object
             return b""
         wanted: Any = ({"offset": start} if start else None) if length is None else (start, start + length)
         with self._errors():
@@ -135,23 +135,23 @@ class ObjectStore:
                 options = {} if wanted is None else {"range": wanted}
                 return bytes(obstore.get(self._client, check_key(key), options=options).bytes())  # type: ignore[arg-type]
             except GenericError:
-                if self.entry(key).size <= start:  # a range behind the end is an error in S3
+                if self.entry(key).size <= start:  # a range beyond the end is an error in S3
                     return b""
                 raise
 
     def entry(self, key: str) -> Entry:
-        """What a listing shows of one object."""
+        """The listing entry of one object."""
         import obstore
 
         with self._errors():
             return _entry(obstore.head(self._client, check_key(key)))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        """Objects whose keys begin with `prefix` and sort behind `after`, a page of a thousand at a time."""
+        """Objects whose keys start with `prefix` and sort after `after`, in pages of a thousand."""
         directory, slash, beginning = prefix.rpartition("/")
         start = max(after, prefix)
         if beginning and prefix > after:
-            # a listing begins behind what it is told, so the key that is the prefix itself is asked for
+            # a listing starts after the given key, so a key equal to the prefix is requested separately
             with contextlib.suppress(FileNotFoundError):
                 yield self.entry(prefix)
         for entry in self._list(directory + slash, start):
@@ -162,7 +162,7 @@ class ObjectStore:
                 yield entry
 
     def _list(self, directory: str, start: str) -> Iterator[Entry]:
-        """All objects of a directory behind `start`."""
+        """All objects of a directory after `start`."""
         import obstore
         from obstore.exceptions import InvalidPathError
 
@@ -182,13 +182,13 @@ class ObjectStore:
             yield from self._list_beside(odd, directory, start)
 
     def _list_beside(self, odd: Exception, directory: str, start: str) -> Iterator[Entry]:
-        """The same by another client, slowly and without tags: this one gives up at a name such as `a//b`."""
+        """The same with another client, slowly and without tags: this one fails at a name such as `a//b`."""
         from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
-        endpoint = urlsplit(_endpoint())
+        other = urlsplit(endpoint())
         system = S3FileSystem(
-            endpoint_override=endpoint.netloc or None,
-            scheme=endpoint.scheme or "https",
+            endpoint_override=other.netloc or None,
+            scheme=other.scheme or "https",
             region=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
         )
         try:
@@ -203,9 +203,9 @@ class ObjectStore:
                 yield Entry(key, files[key].size, files[key].mtime.timestamp())
 
     def directories(self, prefix: str) -> Sequence[str]:
-        """The next parts of the keys that begin with `prefix`, which ends in a slash, where a further slash follows.
+        """The next part of each key that starts with `prefix`, which ends in a slash, if another slash follows.
 
-        One request for each thousand.
+        One request per thousand.
         """
         import obstore
         from obstore.exceptions import InvalidPathError
@@ -220,7 +220,7 @@ class ObjectStore:
         return sorted(name for name in names if _is_plain(name))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that do not exist are passed over."""
+        """Delete objects; missing ones are ignored."""
         import obstore
 
         checked = [check_key(key) for key in keys]
@@ -229,18 +229,18 @@ class ObjectStore:
                 obstore.delete(self._client, checked[start : start + _PAGE])
 
     def open(self, key: str) -> pa.NativeFile:
-        """An object to be read at any position."""
+        """Open an object for random access."""
         import pyarrow as pa
 
         return pa.PythonFile(_Reader(self, key, self.entry(key).size), mode="r")
 
     def url(self, key: str) -> str:
-        """Where Spark finds the object."""
+        """The URL of the object for Spark."""
         return f"s3a://{self._full(check_key(key))}"
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory for temporary files of this machine."""
+        """A temporary directory on this machine."""
         with tempfile.TemporaryDirectory(prefix="dovetail-") as directory:
             yield Path(directory)
 
@@ -257,7 +257,7 @@ class ObjectStore:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Errors of the client as ours. Missing objects are FileNotFoundError already."""
+        """Translate errors of the client. Missing objects are FileNotFoundError already."""
         from obstore.exceptions import BaseError, InvalidPathError
 
         try:
@@ -272,7 +272,7 @@ class ObjectStore:
 
 
 class _Reader(io.RawIOBase):
-    """Reads ranges of an object, as many bytes as are asked for."""
+    """Reads ranges of an object, as many bytes as requested."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         self._store, self._key, self._size, self._position = store, key, size, 0
@@ -312,7 +312,7 @@ def _entry(meta: Any) -> Entry:
 
 
 def _line(error: Exception) -> str:
-    """What a person needs of an error of the client: its first line, without the body of an answer."""
+    """The part of a client error that a person needs: its first line, without the body of a response."""
     text = str(error).partition("\n")[0].partition(": <?xml")[0]
     return text[:300]
 
@@ -325,12 +325,13 @@ def _connect(bucket: str, prefix: str) -> Any:
         return S3Store(
             bucket,
             prefix=prefix or None,
-            client_options={"allow_http": _endpoint().startswith("http://"), "timeout": _TIMEOUT},
+            client_options={"allow_http": endpoint().startswith("http://"), "timeout": _TIMEOUT},
             retry_config={"max_retries": _MAX_RETRIES},
         )
     except BaseError as error:
         raise ConfigError(f"s3://{bucket}: {_line(error)}") from None
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
+    """The endpoint URL of the store; empty for Amazon's."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""

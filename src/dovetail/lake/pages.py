@@ -1,8 +1,8 @@
-"""The headers of Parquet pages, read before any page is: how much each really holds.
+"""Walks the headers of Parquet pages before any page is read: how much each really holds.
 
-What a file's footer says of its size is only a claim. A page's header says how many bytes its reader allocates; so all
-headers are walked first, by a small reader of Thrift's compact protocol that is bounded in depth and length. A page
-whose bytes are not as many as its header says is an error of the codec, not a surprise in memory.
+The sizes in a file's footer are only claims. A page's header says how many bytes its reader allocates; so all headers
+are walked first, by a small reader of Thrift's compact protocol that is bounded in depth and length. A page with fewer
+or more bytes than its header says is an error of the codec, not a surprise in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _DATA_PAGES, _DICTIONARY_PAGE = (0, 3), 2
 
 
 class BadPages(ValueError):
-    """Pages that no honest writer makes."""
+    """Pages that no honest writer creates."""
 
 
 class Pages(NamedTuple):
-    """What the pages of one column chunk hold."""
+    """What the pages of one column chunk contain."""
 
     bytes: int
     values: int
@@ -31,7 +31,7 @@ class Pages(NamedTuple):
 
 
 def walk_pages(chunk: bytes, values: int, max_bytes: int) -> Pages:
-    """Walk the headers of a column chunk that should have so many values; BadPages where anything is out of bounds."""
+    """Walk the headers of a column chunk that should have this many values; BadPages if anything is out of bounds."""
     position = total = seen = 0
     has_dictionary = False
     while seen < values:
@@ -59,7 +59,7 @@ def walk_pages(chunk: bytes, values: int, max_bytes: int) -> Pages:
 
 
 class _Reader:
-    """Thrift's compact protocol, as far as page headers use it."""
+    """The part of Thrift's compact protocol that page headers use."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data, self._position = data, position

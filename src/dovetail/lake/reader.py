@@ -1,15 +1,16 @@
-"""Reading the lake without Spark: what one server sealed, found and proven through its manifests.
+"""Reads the lake without Spark: what one server sealed, found and proven through its manifests.
 
-The manifests state which files there are, which hops and times each has, and the root of each: a file is a perfect
-subtree. So a proof reads only the files that contain its hops; every other file enters it with the root that its
-manifest states. The index beside each file says in which rows a message is, and has the roots of its blocks of leaves:
-then a proof reads only the parts of a file around its hops. Without an index, one column is searched and the leaves are
-hashed again. Only files within the caller's time range are searched.
+The manifests state which files exist, which hops and times each has, and the root of each: a file is a perfect subtree.
+So a proof reads only the files that contain its hops; for every other file it uses the root in the manifest. The index
+beside each file says which rows a message is in, and has the roots of its blocks of leaves: with it a proof reads only
+the parts of a file around its hops. Without an index, one column is searched and the leaves are rehashed. Only files
+within the caller's time range are searched.
 """
 
 from __future__ import annotations
 
 import bisect
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ from dovetail.tlog.keys import Verifier, parse_verifier
 from dovetail.tlog.leaf import NO_DIGEST
 from dovetail.tlog.tree import Frontier, fold_perfect
 
+log = logging.getLogger("dovetail.lake")
+
 _MAX_BLOCKS_CACHED = 256
 _MAX_FILES_OPEN = 16
 _MAX_INDEX_BYTES_CACHED = 256 << 20
@@ -38,13 +41,13 @@ _MAX_FOUND_CACHED = 4_096
 _RANGE_HOPS = 2_048
 
 TimeRange = tuple[int, int]
-"""From, and up to but not including, in microseconds."""
+"""Start (inclusive) and end (exclusive), in microseconds."""
 
 
 class ServerReader:
     """The sealed hops of one server. Files outside `searched` are not searched for messages, but proofs use them.
 
-    No range that `read` gives spans two files, so that a damaged file hides no other.
+    No range that `read` returns spans two files, so that a damaged file hides no other.
     """
 
     def __init__(self, store: Store, manifests: Sequence[Manifest], searched: TimeRange | None = None) -> None:
@@ -81,7 +84,7 @@ class ServerReader:
 
     @property
     def verifier(self) -> Verifier:
-        """The key that the manifests carry."""
+        """The key stated in the manifests."""
         try:
             return parse_verifier(self._latest.key)
         except CheckpointError as error:
@@ -92,7 +95,7 @@ class ServerReader:
         return self._latest.signed_checkpoint()
 
     def find(self, prefix: bytes) -> set[Address]:
-        """Addresses that begin with `prefix`; no further file is searched once there are MAX_MATCHES."""
+        """Addresses that start with `prefix`; stops searching files once there are MAX_MATCHES."""
         found: set[Address] = set()
         for file in self._searched:
             for rows in self._rows_of(file, prefix, ["message"]):
@@ -115,7 +118,7 @@ class ServerReader:
         return self._found[address]
 
     def _rows_of(self, file: SealedFile, prefix: bytes, columns: list[str]) -> Iterator[Any]:
-        """Rows whose messages begin with `prefix`, from the row groups that the index names, else from all."""
+        """Rows whose messages start with `prefix`, from the row groups that the index names, else from all."""
         index = self._index(file)
         runs = None if index is None else index.runs_of(prefix)
         if runs == []:
@@ -154,14 +157,14 @@ class ServerReader:
         return None
 
     def bodies_between(self, first: int, end: int) -> Iterator[tuple[Address, bytes]]:
-        """Messages whose bytes are kept on hops from `first` up to, not including, `end`."""
+        """Messages whose bytes are stored with hops from `first` up to but excluding `end`."""
         for part in self._rows_between(first, end, ["message", "raw"]):
             with_bytes = part.filter(pc.is_valid(part.column("raw")))
             for message, raw in zip(*(with_bytes.column(name).to_pylist() for name in ("message", "raw")), strict=True):
                 yield Address(message), raw
 
     def hops_between(self, first: int, end: int) -> list[CommittedHop]:
-        """Hops from `first` up to, not including, `end`."""
+        """Hops from `first` up to but excluding `end`."""
         return [hop for part in self._rows_between(first, end, LEAF_COLUMNS) for hop in self._hops_in(part)]
 
     def range_before(self, end: int) -> tuple[int, int] | None:
@@ -172,12 +175,12 @@ class ServerReader:
         return max(file.first_seq, end - _RANGE_HOPS), file.last_at_us
 
     def read(self, first: int, end: int, *, with_bytes: bool) -> HopRange:
-        """Hops from `first` up to, not including, `end`, with the bytes that these hops carry."""
+        """Hops from `first` up to but excluding `end`, with the bytes that these hops carry."""
         hops = [committed.hop for committed in self.hops_between(first, end)]
         return HopRange(hops, dict(self.bodies_between(first, end)) if with_bytes else {})
 
     def seq_at(self, at_us: int) -> int:
-        """The position of the first hop whose time is `at_us` or later."""
+        """The position of the first hop at or after time `at_us`."""
         for file in self._files:
             if file.last_at_us >= at_us:
                 for part in self._rows_between(file.first_seq, file.end, ["seq", "at"]):
@@ -209,7 +212,7 @@ class ServerReader:
         return fold_perfect(self._blocks[file.first_seq][start : start + (1 << (level - BLOCK_LEVEL))])
 
     def _leaves_around(self, file: SealedFile, seq: int) -> list[bytes]:
-        """The leaves of the block of a hop, or of its file where that is smaller; blocks are cached."""
+        """The leaves of a hop's block, or of its file if that is smaller; blocks are cached."""
         level = min(file.level, BLOCK_LEVEL)
         first = seq >> level << level
         leaves = self._leaf_blocks.get(first)
@@ -220,7 +223,7 @@ class ServerReader:
         return leaves
 
     def _block_roots(self, file: SealedFile) -> list[bytes]:
-        """From the index where they lead to the file's root, else from the rows."""
+        """From the index if they lead to the file's root, else from the rows."""
         index = self._index(file)
         roots = [] if index is None else index.block_roots()
         if roots and fold_perfect(roots).hex() == file.root:
@@ -250,7 +253,7 @@ class ServerReader:
             yield CommittedHop(hop, NO_DIGEST if digest is None else digest)
 
     def _rows_between(self, first: int, end: int, columns: list[str]) -> Iterator[Any]:
-        """Parts of tables with the hops from `first` up to, not including, `end`, in order."""
+        """Parts of tables with the hops from `first` up to but excluding `end`, in order."""
         index = max(0, bisect.bisect_right(self._starts, first) - 1)
         for file in self._files[index:]:
             if file.first_seq >= end:
@@ -282,19 +285,25 @@ class ServerReader:
 
 
 def open_lake(store: Store, searched: TimeRange | None = None) -> list[ServerReader]:
-    """Readers of all servers in a lake; JournalDamaged where the manifests of one cannot be used."""
-    servers = snapshot(store).check().servers
-    if not servers:
+    """Readers of all servers in a lake; those whose manifests are unusable are logged and left out.
+
+    JournalDamaged if none is left.
+    """
+    found = snapshot(store)
+    if not found.servers:
+        found.check()
         raise JournalDamaged(f"{store} has no manifests: it is not a lake")
-    return [ServerReader(store, manifests, searched) for manifests in servers.values()]
+    for directory, damage in found.damages.items():
+        log.error("%s: the hops of %s are left out, since its manifests are unusable: %s", store, directory, damage)
+    return [ServerReader(store, manifests, searched) for manifests in found.servers.values()]
 
 
 def open_server(store: Store, verifier: Verifier) -> ServerReader | None:
-    """A reader of what is sealed of the journal with this key; None where nothing is.
+    """Open a reader of the sealed part of the journal with this key; None if nothing is sealed.
 
-    JournalDamaged where the last sealing is not signed with it.
+    JournalDamaged if the last sealing is not signed with it.
     """
-    manifests = snapshot(store, verifier.name).check().servers.get(verifier.name)
+    manifests = snapshot(store, verifier.name, [verifier]).check().servers.get(verifier.name)
     if not manifests:
         return None
     try:

@@ -1,12 +1,12 @@
-"""Deleting from the lake what does not count any more, once nobody can need it.
+"""Deletes inactive objects from the lake once nobody can need them.
 
-- What a compaction replaced goes after a grace time, so that readers with an older snapshot still find their files: the
-  files first, then the manifests.
-- Files that no manifest announces were left by sealings and compactions that were interrupted. They go once they can no
-  longer be announced: a sealing announces only hops behind what is sealed, and a compaction gives up long before its
-  files reach ORPHAN_AGE_S.
+- What a compaction replaced is deleted after a grace period, so that readers with an older snapshot still find their
+  files: the files first, then the manifests.
+- Files that no manifest lists were left by interrupted sealings and compactions. They are deleted once they can no
+  longer be listed: a sealing lists only hops after the sealed range, and a compaction gives up long before its files
+  reach ORPHAN_AGE_S.
 
-A server with a manifest that cannot be read is passed over, since nobody knows what it announces.
+A server with an unreadable manifest is skipped, since nobody knows what it lists.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from dovetail.lake.layout import INDEXES, MANIFESTS, RETAINED, hops_of_key, index_key
 from dovetail.lake.manifest import Manifest, SealedFile
 from dovetail.lake.rollup import is_manifest_key, read_log
-from dovetail.lake.snapshot import choose
+from dovetail.lake.snapshot import settle
 from dovetail.lake.store import Entry, Store
 from dovetail.model.errors import JournalDamaged
 
@@ -28,7 +28,7 @@ ORPHAN_AGE_S = 86_400
 
 @dataclass(slots=True)
 class Swept:
-    """How much was deleted, and how much that does not count still waits for its time."""
+    """How much was deleted, and how much inactive data is not old enough yet."""
 
     files: int = 0
     bytes: int = 0
@@ -38,25 +38,27 @@ class Swept:
 
 @dataclass(slots=True)
 class _Server:
-    """The manifests of one server, and the other objects that bear its name."""
+    """The manifests of one server, and the other objects with its name."""
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     modified_s: dict[str, float] = field(default_factory=dict)
     objects: list[tuple[Entry, int]] = field(default_factory=list)
     """Each with its first hop."""
 
-    def split(self, oldest_s: float) -> tuple[set[str], set[str], list[str]]:
-        """Keys of the manifests that count, of those replaced lately, and of those replaced before `oldest_s`."""
-        active = set(choose(self.manifests, self.manifests.__getitem__))
+    def split(self, oldest_s: float) -> tuple[set[str], set[str], set[str], list[str]]:
+        """Keys of active manifests, of forged ones, of those replaced lately, and of those before `oldest_s`."""
+        chosen, false = settle(self.manifests, self.manifests.__getitem__)
+        active = set(chosen)
+        true = self.manifests.keys() - false
         waiting: set[str] = set()
         over: list[str] = []
-        for key in sorted(self.manifests.keys() - active):
-            replaced_s = min(self.modified_s[other] for other in self.manifests if self._replaces(other, key))
+        for key in sorted(true - active):
+            replaced_s = min(self.modified_s[other] for other in true if self._replaces(other, key))
             if replaced_s < oldest_s:
                 over.append(key)
             else:
                 waiting.add(key)
-        return active, waiting, over
+        return active, false, waiting, over
 
     def _replaces(self, key: str, other: str) -> bool:
         manifest, old = self.manifests[key], self.manifests[other]
@@ -65,8 +67,24 @@ class _Server:
         is_wider = manifest.first_seq <= old.first_seq and old.end <= manifest.end
         return old.number is None and manifest.number is None and is_wider and manifest.generation > old.generation
 
+    def not_proven(self, store: Store, active: set[str], over: list[str]) -> set[str]:
+        """Those of `over` that were replaced by files without the signed content: the originals must be kept.
+
+        Anyone can write a manifest, so the files that replaced the originals are verified before those are deleted.
+        """
+        from dovetail.lake.inspect import is_proven  # imports Parquet only if files are read
+
+        kept: set[str] = set()
+        for key in active:
+            replaced = {other for other in over if self._replaces(key, other)}
+            known = self.announced_by(replaced)
+            new = [file for file in self.manifests[key].files if file.path not in known] if replaced else []
+            if not all(is_proven(store, file) for file in new):
+                kept |= replaced
+        return kept
+
     def announced_by(self, keys: Iterable[str]) -> set[str]:
-        """All objects that these manifests announce, with what is beside them."""
+        """All objects that these manifests list, with their companions."""
         return announced_keys(self.manifests[key] for key in keys)
 
 
@@ -75,8 +93,10 @@ def sweep(store: Store, *, grace_s: float = DEFAULT_GRACE_S, orphan_age_s: float
     now_s = time.time()
     swept = Swept()
     for server in _gather(store).values():
-        active, waiting, over = server.split(now_s - grace_s)
-        needed = server.announced_by(active)
+        active, false, waiting, over = server.split(now_s - grace_s)
+        kept = server.not_proven(store, active, over)
+        waiting, over = waiting | kept, [key for key in over if key not in kept]
+        needed = server.announced_by(active | false)  # one of two with the same hops is taken for forged
         read_lately = server.announced_by(waiting) - needed
         replaced = server.announced_by(over) - needed - read_lately
         end = max((server.manifests[key].end for key in active), default=0)
@@ -99,20 +119,20 @@ def sweep(store: Store, *, grace_s: float = DEFAULT_GRACE_S, orphan_age_s: float
 
 
 def announced_keys(manifests: Iterable[Manifest]) -> set[str]:
-    """All objects that these manifests announce, with what is beside them."""
+    """All objects that these manifests list, with their companions."""
     return {key for manifest in manifests for file in manifest.files for key in object_keys(manifest.server, file)}
 
 
 def object_keys(server: str, file: SealedFile) -> list[str]:
-    """A file, its index, and what is retained of it."""
+    """A file, its index, and its retained fields."""
     return [file.path, index_key(server, file.path), *([file.retained.path] if file.retained else [])]
 
 
 def _gather(store: Store) -> Mapping[str, _Server]:
-    """Everything in the lake, by server; without servers whose manifests cannot all be read."""
+    """Everything in the lake by server, without servers that have an unreadable manifest."""
     servers: dict[str, _Server] = {}
     unreadable: set[str] = set()
-    # data before manifests: what a manifest announces meanwhile is not taken for an orphan
+    # data before manifests: what a manifest lists meanwhile is not taken for an orphan
     objects = [entry for prefix in ("fabric=", f"{INDEXES}/", f"{RETAINED}/") for entry in store.list(prefix)]
     for slug in store.directories(f"{MANIFESTS}/"):
         server = servers[slug] = _Server()

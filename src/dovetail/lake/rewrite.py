@@ -1,12 +1,12 @@
-"""Rewriting files of the lake: several become one, and the bytes of expired messages are removed.
+"""Rewrites files of the lake: merges several into one, and removes the bytes of expired messages.
 
 One task writes one file, in bounded memory, in whatever process runs it. Rows keep their order and every column but
-`raw`; the digest and the leaf still commit to what was there. The fields of a message are written beside the file
-before its bytes are left out, so that its fields, links and verdicts outlive them.
+`raw`; the digest and the leaf still commit to the original. The fields of a message are written beside the file before
+its bytes are removed, so that its fields, links and verdicts remain.
 
-Bytes are removed only if they are the very bytes that the hop committed to, if their fabric reads them, and if the
-message itself says that it expired. Evidence of what could not be read or believed stays. What was written is read
-back: every row must be as it was sealed, and the root the one that was announced.
+Bytes are removed only if they are the exact bytes that the hop committed to, if their fabric can decode them, and if
+the message itself says that it expired. Evidence of what could not be decoded or trusted is kept. The output is read
+back: every row must be as it was sealed, and the root the same as before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_ERROR_CHARS = 300
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a task. `file` is the one to announce; if it is not new, it is the one input there was."""
+    """The result of a task. `file` is the one to list in the manifest; if it is not new, it is the only input."""
 
     id: tuple[str, int]
     file: SealedFile | None = None
@@ -55,7 +55,7 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriter:
-    """Rewrites files. `agreements` are by community; where one is needed and unknown, nothing is removed."""
+    """Rewrites files. `agreements` are by community; if one is needed and unknown, nothing is removed."""
 
     store: Store
     before_us: int
@@ -63,11 +63,11 @@ class Rewriter:
     is_dry: bool = False
 
     def has_work(self, task: CompactionTask) -> bool:
-        """Whether anything may change, as far as is known without reading it."""
+        """Whether anything may change, judging by the manifests alone."""
         return task.is_merge or (self.lifetimes_of(task) is not None and task.may_expire(self.before_us))
 
     def rewrite(self, task: CompactionTask) -> Rewritten:
-        """Write one file and put it into the lake; an obstacle becomes the `error`."""
+        """Write one file and put it into the lake; a failure is returned as `error`."""
         try:
             with self.store.scratch() if not self.is_dry else contextlib.nullcontext() as scratch:
                 return _Rewriting(self, task, scratch).run()
@@ -76,15 +76,15 @@ class Rewriter:
             return Rewritten(id=task.id, error=text)
 
     def lifetimes_of(self, task: CompactionTask) -> _Lifetimes | None:
-        """What tells when messages of a task expire; None where nothing does, or the agreement is unknown."""
+        """What determines when messages of a task expire; None if nothing does, or the agreement is unknown."""
         fabric = fabric_named(task.fabric)
         if not fabric.hashes_bytes:
-            return None  # whether bytes are those of an address could not be told by hashing them
+            return None  # hashing could not show whether bytes belong to an address
         agreement = self.agreements.get(fabric.community(task.server))
         return None if fabric.default_agreement is not None and agreement is None else _Lifetimes(fabric, agreement)
 
     def expiry_of(self, task: CompactionTask, until_us: int) -> int:
-        """What a file states of the bytes that it still has."""
+        """What a file states about its remaining bytes."""
         is_known = self.lifetimes_of(task) is not None or not fabric_named(task.fabric).hashes_bytes
         return until_us if is_known else 0
 
@@ -95,7 +95,7 @@ class _Lifetimes:
     agreement: Agreement | None
 
     def read(self, rows: pa.Table) -> Iterator[tuple[int, MessageInfo]]:
-        """The rows with whole bytes that can be read and believed, by position."""
+        """The rows with whole bytes that can be decoded and trusted, by position."""
         columns = (rows.column(name).to_pylist() for name in ("raw", "size", "digest", "message"))
         for index, (raw, size, digest, message) in enumerate(zip(*columns, strict=True)):
             if raw is not None and len(raw) == size and digest == message == hashlib.sha256(raw).digest():
@@ -105,7 +105,7 @@ class _Lifetimes:
 
 
 class _Rewriting:
-    """One task at work. Without a scratch directory nothing is written."""
+    """One running task. Without a scratch directory nothing is written."""
 
     def __init__(self, rewriter: Rewriter, task: CompactionTask, scratch: Path | None) -> None:
         self._rewriter = rewriter
@@ -129,7 +129,7 @@ class _Rewriting:
                 for batch in parquet.iter_batches(batch_size=READ_ROWS, columns=LAKE_SCHEMA.names):
                     self._add(pa.Table.from_batches([batch]).cast(LAKE_SCHEMA))
         if self._rows != self._task.rows:
-            raise JournalDamaged(f"{self._rows} rows where {self._task.rows} were sealed")
+            raise JournalDamaged(f"{self._rows} rows, but {self._task.rows} were sealed")
         until_us = self._rewriter.expiry_of(self._task, self._until_us)
         is_new = self._task.is_merge or self._removed > 0
         made = self._put() if is_new and self._file is not None else self._task.inputs[0]
@@ -164,7 +164,7 @@ class _Rewriting:
             self._file.add(rows)
 
     def _put(self) -> SealedFile:
-        """Check what was written and put it into the lake, under a name that no other attempt has."""
+        """Check the output and put it into the lake, under a name that no other attempt has."""
         assert self._file is not None
         assert self._retained is not None
         task = self._task

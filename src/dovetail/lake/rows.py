@@ -1,4 +1,4 @@
-"""The columns of sealed files, and the leaf hashes of rows: all that a leaf entry commits to is in the row."""
+"""The columns of sealed files, and the leaf hashes of rows: a row has everything that its leaf entry commits to."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LAKE_SCHEMA = pa.schema(
         pa.field("leaf", pa.binary(), nullable=False),
     ]
 )
-"""Columns of a file; `fabric` and `date` are in its key. `leaf` is the beginning of the hop's leaf hash."""
+"""Columns of a file; `fabric` and `date` are in its key. `leaf` is a prefix of the hop's leaf hash."""
 
 LEAF_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size", "digest"]
 CHECK_BYTES = 8
-"""How much of a leaf hash the column `leaf` has."""
+"""How many bytes of a leaf hash are in the column `leaf`."""
 
 _STAGES = {str(stage): stage for stage in Stage}
 _REASONS = {str(reason): reason for reason in Reason}
@@ -45,7 +45,7 @@ def list_columns(table: Any) -> list[list[Any]]:
 
 
 def read_words(where: str, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
-    """Stage and reason of a row; JournalDamaged, with `where` it was read, for one that is none of ours."""
+    """Stage and reason of a row; JournalDamaged, naming `where` it was read, for an unknown one."""
     try:
         return _STAGES[stage], None if reason is None else _REASONS[reason]
     except KeyError as unknown:
@@ -76,7 +76,7 @@ def hash_rows(where: str, table: Any) -> Iterator[bytes]:
 
 
 def check_rows(where: str, table: Any) -> list[bytes]:
-    """Leaf hashes of rows with all columns; JournalDamaged where a row is not as it was sealed."""
+    """Leaf hashes of rows with all columns; JournalDamaged if a row is not as it was sealed."""
     leaves = list(hash_rows(where, table))
     columns = (table.column(name).to_pylist() for name in ("seq", "leaf", "raw", "digest"))
     for leaf, (seq, check, raw, digest) in zip(leaves, zip(*columns, strict=True), strict=True):

@@ -1,13 +1,13 @@
-"""Sealing: closed ranges of a journal become Parquet files of the lake, and never change again.
+"""Sealing: writes closed ranges of a journal to Parquet files of the lake, which never change.
 
 Every file is a perfect subtree of the journal's Merkle tree (a power of two of hops, aligned), of one UTC date, so that
-roots can be recomputed file by file, in parallel. A sealing covers everything from where the last one ended up to the
-latest signed checkpoint. Before anything is announced, the roots of the files are folded up to that checkpoint: a
+roots can be recomputed file by file, in parallel. A sealing covers everything from the end of the last one up to the
+latest signed checkpoint. Before the manifest is created, the roots of the files are folded up to that checkpoint: a
 journal that was tampered with is never sealed.
 
-The manifest is created last, under the next number. Of two sealings that start from the same hop only one succeeds. A
-crash leaves at most files that no manifest announces; the next sealing writes the range again, and `retain` deletes
-them later. A server's files without any index get theirs at its next sealing.
+The manifest is created last, under the next number. Of two sealings that start at the same hop only one succeeds. A
+crash leaves at most files that no manifest lists; the next sealing writes the range again, and `retain` deletes them
+later. If none of a server's files has an index, the next sealing creates them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from dovetail.journal.continuity import check_continuity
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.stored_tree import JournalTree
 from dovetail.journal.verify import no_progress
+from dovetail.lake.head import Head, read_head
 from dovetail.lake.known import known_by
 from dovetail.lake.layout import INDEXES, index_key, server_slug
 from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile
 from dovetail.lake.rollup import roll_up
 from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA
 from dovetail.lake.segments import Segment, plan_segments
-from dovetail.lake.snapshot import Head, commit, read_head, snapshot
+from dovetail.lake.snapshot import commit, snapshot
 from dovetail.lake.store import Store
 from dovetail.lake.writer import GROUP_BYTES, GROUP_ROWS, FileWriter, index_file, put_bytes
 from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
@@ -49,14 +50,14 @@ def seal_journal(
     target_bytes: int = DEFAULT_TARGET_BYTES,
     progress: Progress = no_progress,
 ) -> Manifest | None:
-    """Seal everything up to the latest checkpoint that is not sealed yet; None where nothing is new. Idempotent.
+    """Seal everything up to the latest checkpoint that is not sealed yet; None if nothing is new. Idempotent.
 
-    Raises JournalDamaged, and announces nothing, where the hops are not those that were signed, and JournalRolledBack
-    where the lake, or the journal's high-water mark, knows of hops that the journal does not have.
+    Raises JournalDamaged if the hops are not those that were signed, and JournalRolledBack if the lake, or the
+    journal's high-water mark, knows of hops that the journal does not have; nothing is sealed then.
     """
     with JournalReader.open(path) as reader:
         server = reader.identity.server
-        head = read_head(store, server)
+        head = read_head(store, reader.identity.verifier)
         checkpoint = reader.latest_checkpoint()
         _check_continues(reader, head, checkpoint, store)
         _index_missing(store, server)
@@ -65,6 +66,8 @@ def seal_journal(
         tree = Frontier() if head.manifest is None else head.manifest.tree()
         files = []
         for segment in plan_segments(reader, head.end, checkpoint.size, target_bytes):
+            if segment.end - (1 << segment.level) != tree.size:
+                raise JournalDamaged(f"{path}: hops from {tree.size} on are missing")
             file = _write_segment(reader, store, segment)
             tree.append(bytes.fromhex(file.root), segment.level)
             files.append(file)
@@ -94,9 +97,8 @@ def seal_journal(
 
 
 def _check_continues(reader: JournalReader, head: Head, checkpoint: SignedCheckpoint | None, store: Store) -> None:
-    """That the journal goes on where the lake ends: it has the same key, all that was sealed, and all that it had."""
-    known = [] if head.manifest is None else [known_by(head.manifest, reader.identity, f"the lake {store}")]
-    check_continuity(reader, known)
+    """Check that the journal continues the lake: the same key, all that was sealed, and all that it ever had."""
+    check_continuity(reader, known_by(head, store))
     signed = 0 if checkpoint is None else checkpoint.size
     if signed < head.end:
         raise JournalError(
@@ -106,7 +108,7 @@ def _check_continues(reader: JournalReader, head: Head, checkpoint: SignedCheckp
 
 
 class _Columns:
-    """Rows on their way into a file, bounded by number and bytes."""
+    """Rows to be written to a file, bounded by number and bytes."""
 
     def __init__(self) -> None:
         self._clear()
@@ -152,7 +154,7 @@ class _Columns:
 
 
 def _write_segment(reader: JournalReader, store: Store, segment: Segment) -> SealedFile:
-    """Put one file into the lake; it is not announced yet."""
+    """Put one file into the lake; no manifest lists it yet."""
     columns = _Columns()
     rows = 0
     with store.scratch() as scratch:
@@ -164,18 +166,18 @@ def _write_segment(reader: JournalReader, store: Store, segment: Segment) -> Sea
                 columns.flush(file)
         columns.flush(file)
         if rows != 1 << segment.level:
-            raise JournalDamaged(f"{reader.path}: hops {segment.first_seq} to {segment.end - 1} are not all there")
+            raise JournalDamaged(f"{reader.path}: hops {segment.first_seq} to {segment.end - 1} are incomplete")
         return file.finish(store, reader.identity.server, reader.identity.fabric, segment.date)
 
 
 def _rows(reader: JournalReader, first: int, end: int) -> Iterator[tuple[Hop, bytes, bytes]]:
-    """Hops from `first` up to, not including, `end`, with their leaf hashes and digests."""
+    """Hops from `first` up to but excluding `end`, with their leaf hashes and digests."""
     tree = JournalTree(reader)
     for group in reader.commits(first, end):
         messages = reader.messages_by_id({run.message_id for run in group.runs}, group.first_seq, group.end)
         by_address = {message.address: message for message in messages.values()}
         hops = reader.hops_of_commit(group, messages)
-        for hop, leaf in zip(hops, split_hashes(tree.hash_commit(group, messages)), strict=True):
+        for hop, leaf in zip(hops, split_hashes(tree.hash_commit(group.row).leaves), strict=True):
             if first <= hop.seq < end:
                 yield hop, leaf, by_address[hop.message].digest_on(hop.seq)
 
@@ -186,7 +188,7 @@ def _index_missing(store: Store, server: str) -> None:
         return
     for manifest in snapshot(store, server).manifests():
         for file in manifest.files:
-            # a file that cannot be read has no index; what is wrong with it is for the audit to find
+            # an unreadable file gets no index; the audit reports what is wrong with it
             with contextlib.suppress(OSError, pa.ArrowException, JournalDamaged), store.scratch() as scratch:
                 index = index_file(store, file)
                 if index is not None:

@@ -1,7 +1,7 @@
-"""Sealing as a process: every journal of a site is sealed again and again, and the lake kept tidy.
+"""Sealing as a process: seals every journal of a site periodically, and cleans up the lake.
 
-A journal is read beside the server that writes it. One that cannot be sealed now (no checkpoint yet, no room, damage)
-is reported and tried again the next time; the others go on.
+A journal is read while its server writes it. One that cannot be sealed now (no checkpoint yet, full disk, damage) is
+reported and retried the next time; the others continue.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dovetail.lake.store import Store
 from dovetail.model.errors import DovetailError
 
 SWEEP_INTERVAL_S = 86_400.0
-"""A sweep lists the whole lake, and what it deletes is a day old at least."""
+"""A sweep lists the whole lake, and what it deletes is at least a day old."""
 
 log = logging.getLogger("dovetail.seal")
 
 
 class Sealer:
-    """Seals journals into a lake until stopped; `stop` may be called from anywhere, also from a signal handler."""
+    """Seals journals into a lake until stopped; `stop` may be called from anywhere, including a signal handler."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Sealer:
         self._problems: dict[object, str] = {}
 
     def stop(self) -> None:
-        """Let `run` end after one last sealing."""
+        """Make `run` return after one last sealing."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Seal at every interval, and once more at the end: what servers wrote as they stopped is sealed too."""
+        """Seal at every interval, and again at the end: what servers wrote while stopping is sealed too."""
         next_sweep_s = time.monotonic() + SWEEP_INTERVAL_S
         while not self._stopped.wait(self._interval_s):
             self.seal()
@@ -58,7 +58,7 @@ class Sealer:
         self.seal()
 
     def seal(self) -> int:
-        """Seal what is new in every journal; returns how many hops that was."""
+        """Seal what is new in every journal; returns the number of hops."""
         hops = 0
         for path in self._journals:
             if not path.exists():
@@ -76,7 +76,7 @@ class Sealer:
         return hops
 
     def sweep(self) -> None:
-        """Delete what compactions replaced, and what interrupted writers left, once its time is over."""
+        """Delete what compactions replaced, and what interrupted writers left, once it is old enough."""
         try:
             swept = sweep(self._lake, grace_s=self._grace_s)
         except (DovetailError, OSError) as error:
@@ -92,9 +92,9 @@ class Sealer:
         if problem is not None:
             self._problems[subject] = problem
             if problem != before:
-                log.error("%s; it is tried again", problem)
+                log.error("%s; retrying", problem)
         elif before is not None:
-            log.info("%s is all right again", subject)
+            log.info("%s works again", subject)
 
 
 def _text_of(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Which files a sealing makes: perfect subtrees of hops, of one UTC date each, near a target size."""
+"""Plans which files a sealing writes: perfect subtrees of hops, of one UTC date each, near a target size."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import datetime as dt
 from dataclasses import dataclass, field
 
 from dovetail.journal.reader import JournalReader
-from dovetail.model.times import to_datetime
+from dovetail.model.errors import JournalDamaged
+from dovetail.model.times import to_datetime, to_us
 from dovetail.tlog.tree import aligned_ranges
 
 MAX_SEGMENT_LEVEL = 22
 _ROW_BYTES = 24
+_TIME_US = range(to_us(dt.datetime.min.replace(tzinfo=dt.UTC)), to_us(dt.datetime.max.replace(tzinfo=dt.UTC)))
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A perfect subtree of hops of one date, to become one file."""
+    """A perfect subtree of hops of one date, to be written as one file."""
 
     first_seq: int
     level: int
@@ -29,7 +31,7 @@ class Segment:
 
 
 def plan_segments(reader: JournalReader, first: int, end: int, target_bytes: int) -> list[Segment]:
-    """Cut `[first, end)` into perfect subtrees of one date each, as large as alignment and `target_bytes` allow."""
+    """Split `[first, end)` into perfect subtrees of one date each, as large as alignment and `target_bytes` allow."""
     outline = _Outline.of(reader, first, end)
     segments = []
     for start, stop, date in outline.days:
@@ -46,7 +48,7 @@ def plan_segments(reader: JournalReader, first: int, end: int, target_bytes: int
 
 @dataclass(slots=True)
 class _Outline:
-    """Dates and sizes of a range of hops, from the commits' heads alone."""
+    """Dates and sizes of a range of hops, from the commits' headers alone."""
 
     days: list[tuple[int, int, dt.date]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -63,6 +65,8 @@ class _Outline:
         )
         for row in rows:
             reader.check_types(row, "commits", int, int, int, int, int)
+            if not all(at_us in _TIME_US for at_us in row[2:4]):
+                raise JournalDamaged(f"{reader.path}: hop {row[0]} has an invalid time")
             first_seq, count, first_at_us, last_at_us, body_bytes = row
             outline.starts.append(first_seq)
             outline.totals.append(total)
@@ -78,7 +82,7 @@ class _Outline:
         return outline
 
     def bytes_between(self, first: int, end: int) -> int:
-        """About how many bytes these hops take, to the commit."""
+        """About how many bytes these hops take, at commit granularity."""
         return (
             self.totals[bisect.bisect_left(self.starts, end)] - self.totals[bisect.bisect_right(self.starts, first) - 1]
         )

@@ -1,21 +1,24 @@
-"""Which manifests count, decided once for every reader; and how one is added.
+"""Which manifests are active, decided in one place for every reader; and how one is added.
 
-A manifest counts unless one with a higher number names it in `replaces`. Of formats 1 and 2, which have no numbers, one
-also does not count if another of a higher generation covers all of its hops.
+A manifest is active unless one with a higher number names it in `replaces`. In formats 1 and 2, which have no numbers,
+it is also inactive if one of a higher generation covers all of its hops. Anyone can write a manifest, so forged ones
+are ignored, and one replaces others only if it has the same hops: see `claims`.
 
-A reader takes a snapshot and reads the files that it names. Files that a compaction replaced stay for a grace time, so
-that they are still there when the reader gets to them: see `retain`.
+A reader takes a snapshot and reads the files that it names. Files that a compaction replaced are kept for a grace
+period, so that they still exist when the reader gets to them: see `retain`.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
+from dovetail.lake.claims import find_forged, holds, is_signed
 from dovetail.lake.layout import (
     MANIFESTS,
     MAX_NUMBER,
@@ -31,12 +34,13 @@ from dovetail.lake.manifest import Manifest, encode_manifest
 from dovetail.lake.rollup import ManifestLog, is_manifest_key, read_log, read_manifest
 from dovetail.lake.store import Store
 from dovetail.model.errors import JournalDamaged, PipelineError
+from dovetail.tlog.keys import Verifier, parse_verifier
 
 Read = Callable[[str], Manifest | None]
 
 
 def check_lake(lake: Location) -> Location:
-    """The location of a lake, a directory by its absolute path; PipelineError where it is none."""
+    """The location of a lake, a directory as an absolute path; PipelineError if it is not a lake."""
     directory = local_directory(lake)
     is_there = open_store(lake).directories(f"{MANIFESTS}/") if directory is None else (directory / MANIFESTS).is_dir()
     if not is_there:
@@ -46,137 +50,101 @@ def check_lake(lake: Location) -> Location:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The manifests that count at one moment: by server, in the order of their hops, without gaps from hop 0.
+    """The active manifests at one moment: by server, in order of their hops, without gaps from hop 0.
 
-    `damages` has, by the name of its directory, why a server's manifests cannot be used. `next_numbers` are, by server,
-    the first numbers that were free.
+    `damages` says, by directory name, why a server's manifests are unusable, and `unreadable`, why one of them is not
+    read. `next_numbers` has the number after those of each server.
     """
 
     servers: Mapping[str, tuple[Manifest, ...]] = field(default_factory=dict)
     damages: Mapping[str, JournalDamaged] = field(default_factory=dict)
+    unreadable: Mapping[str, JournalDamaged] = field(default_factory=dict)
     next_numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def hops(self) -> int:
-        """How many hops they announce."""
+        """How many hops they list."""
         return sum(manifests[-1].end for manifests in self.servers.values())
 
     def check(self) -> Snapshot:
-        """The snapshot itself; JournalDamaged where the manifests of any server cannot be used."""
+        """Return the snapshot itself; JournalDamaged if the manifests of any server are unusable."""
         for damage in self.damages.values():
             raise damage
         return self
 
     def manifests(self) -> list[Manifest]:
-        """Those of all servers."""
+        """The manifests of all servers."""
         return [manifest for manifests in self.servers.values() for manifest in manifests]
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """How far a server is sealed: the manifest that goes furthest, and the number that the next one gets.
+def snapshot(store: Store, server: str | None = None, trusted: Sequence[Verifier] = ()) -> Snapshot:
+    """The active manifests of one server, or of all; `trusted` are known keys of servers.
 
-    `log` is what was read for it.
+    Anyone can add an unreadable one, so a server is damaged only if the others do not follow each other.
     """
-
-    manifest: Manifest | None
-    next_number: int
-    log: ManifestLog
-
-    @property
-    def end(self) -> int:
-        """How many hops are sealed."""
-        return 0 if self.manifest is None else self.manifest.end
-
-
-def snapshot(store: Store, server: str | None = None) -> Snapshot:
-    """The manifests of one server, or of all, that count now."""
     servers: dict[str, tuple[Manifest, ...]] = {}
     damages: dict[str, JournalDamaged] = {}
+    unreadable: dict[str, JournalDamaged] = {}
     numbers: dict[str, int] = {}
     for directory in store.directories(f"{MANIFESTS}/") if server is None else [server_slug(server)]:
+        log = read_log(store, directory)
+
+        def read(key: str, log: ManifestLog = log) -> Manifest | None:
+            try:
+                return log.read(store, key)
+            except JournalDamaged as damage:
+                unreadable.setdefault(log.directory, damage)
+                return None
+
+        chosen = choose(log.keys, read, trusted)
+        names = {manifest.server for manifest in chosen.values() if manifest is not None}
         try:
-            log = read_log(store, directory)
-            chosen = choose(log.keys, partial(log.read, store))
-            for name in {manifest.server for manifest in chosen.values() if manifest is not None}:
+            for name in names:
                 servers[name] = _follow_each_other(chosen, name)
-                numbers[name] = _next_number(log.keys)
+                numbers[name] = next_number(servers[name])
         except JournalDamaged as damage:
-            damages[directory] = damage
-    return Snapshot(dict(sorted(servers.items())), damages, numbers)
-
-
-def read_head(store: Store, server: str) -> Head:
-    """How far a server is sealed, from as few manifests as possible.
-
-    Sealings follow each other, so nothing older than the newest of them goes further; compactions add no hops.
-    """
-    return _head_of(store, server_slug(server), server)
-
-
-def read_heads(store: Store) -> list[Head]:
-    """How far each server is sealed."""
-    return [_head_of(store, directory) for directory in store.directories(f"{MANIFESTS}/")]
-
-
-def _head_of(store: Store, directory: str, server: str | None = None) -> Head:
-    log = read_log(store, directory, MAX_NUMBER)
-    head, read = _furthest(store, log, server), log
-    while head is None and read.left_out is not None:
-        # no sealing is newer than the newest roll-up: that one is read, and if there is none in it, all are
-        read = read_log(store, directory, read.left_out if read is log else 0)
-        head = _furthest(store, read, server)
-    return Head(head, max(log.gaps()[-1][0], _next_number(log.keys)), log)
-
-
-def _furthest(store: Store, log: ManifestLog, server: str | None) -> Manifest | None:
-    """The manifest that goes furthest, if a sealing is among those that were read; a compaction may go as far."""
-    names = {key: name for key in log.keys if (name := parse_manifest_key(key)) is not None}
-    furthest: Manifest | None = None
-    replaced: set[int | str] = set()
-    for key in sorted(names, key=lambda key: _precedence(names[key]), reverse=True):
-        if names[key].id in replaced:
-            continue
-        manifest = log.read(store, key)
-        if server not in (None, manifest.server):
-            continue  # another server whose name has the same hash
-        replaced.update(manifest.replaces)
-        if furthest is None or manifest.end > furthest.end:
-            furthest = manifest
-        if not manifest.is_compaction:
-            return furthest
-    return furthest if log.left_out is None else None
+            damages[directory] = unreadable.get(directory, damage)
+        if not names and directory in unreadable:
+            damages[directory] = unreadable[directory]
+    return Snapshot(dict(sorted(servers.items())), damages, unreadable, numbers)
 
 
 def commit(store: Store, manifest: Manifest, number: int, conflicts: Callable[[Manifest], bool]) -> Manifest | None:
     """Create a manifest under the first free number from `number` on, which was free when the caller looked.
 
-    None where one that somebody else created since then conflicts with it.
+    None if one that somebody else created since then conflicts with it; forged and unreadable ones do not.
     """
-    while True:
-        if number > MAX_NUMBER:
-            raise JournalDamaged(f"{manifest_prefix(manifest.server)} has a manifest with the number {number - 1}")
+    verifiers = [parse_verifier(manifest.key)]
+    while number <= MAX_NUMBER:
         numbered = msgspec.structs.replace(manifest, number=number)
         if store.create(manifest_key(manifest.server, number), encode_manifest(numbered)):
             return numbered
         before = manifest_key(manifest.server, number - 1) if number else ""
-        listed = store.list(manifest_prefix(manifest.server), before)
-        newer = [entry.key for entry in listed if is_manifest_key(entry.key) and _number_of(entry.key) >= number]
-        if not newer:
-            raise JournalDamaged(f"{manifest_key(manifest.server, number)} is taken by something that is no manifest")
-        others = [read_manifest(store, key) for key in newer]
-        if any(other.server == manifest.server and conflicts(other) for other in others):
-            return None
-        number = _next_number(newer)
+        newer = [entry.key for entry in store.list(manifest_prefix(manifest.server), before)]
+        for key in filter(is_manifest_key, newer):
+            with contextlib.suppress(JournalDamaged):
+                other = read_manifest(store, key)
+                if other.server == manifest.server and is_signed(other, verifiers) and conflicts(other):
+                    return None
+        number += 1
+        while manifest_key(manifest.server, number) in newer:
+            number += 1
+    raise JournalDamaged(f"{manifest_prefix(manifest.server)} has no free number")
 
 
 def manifest_keys(store: Store, server: str | None = None) -> list[str]:
-    """All manifests there are, of one server or of all, also those that do not count."""
-    keys: list[str] = []
+    """All manifests of one server or of all, including inactive ones."""
+    return list(manifest_tags(store, server))
+
+
+def manifest_tags(store: Store, server: str | None = None) -> dict[str, str]:
+    """The same keys, each with its tag from the listing."""
+    tags: dict[str, str] = {}
     for directory in store.directories(f"{MANIFESTS}/") if server is None else [server_slug(server)]:
-        own = [entry.key for entry in store.list(f"{MANIFESTS}/{directory}/") if is_manifest_key(entry.key)]
-        keys += own or _odd_first(store, directory)
-    return keys
+        listed = store.list(f"{MANIFESTS}/{directory}/")
+        own = {entry.key: entry.tag for entry in listed if is_manifest_key(entry.key)}
+        tags |= own or dict.fromkeys(_odd_first(store, directory), "")
+    return tags
 
 
 def _odd_first(store: Store, directory: str) -> list[str]:
@@ -191,26 +159,91 @@ def _odd_first(store: Store, directory: str) -> list[str]:
     return []
 
 
-def _next_number(keys: Iterable[str]) -> int:
-    return max(map(_number_of, keys), default=-1) + 1
+def next_number(manifests: Iterable[Manifest]) -> int:
+    """The number after those of these manifests."""
+    return max((-1 if each.number is None else each.number for each in manifests), default=-1) + 1
 
 
-def _number_of(key: str) -> int:
-    """The number of a manifest, -1 where its key has none."""
-    name = parse_manifest_key(key)
-    return -1 if name is None or name.number is None else name.number
+def choose(keys: Iterable[str], read: Read, trusted: Sequence[Verifier] = ()) -> dict[str, Manifest | None]:
+    """The active manifests among these, newest first.
 
-
-def choose(keys: Iterable[str], read: Read) -> dict[str, Manifest | None]:
-    """The manifests among these that count, newest first; those that others replace are not read.
-
-    `read` may give None for one that cannot be read: it counts, and replaces nothing.
+    `read` may return None for an unreadable one: it is active, and replaces nothing.
     """
+    return settle(keys, read, trusted)[0]
+
+
+def settle(
+    keys: Iterable[str], read: Read, trusted: Sequence[Verifier] = ()
+) -> tuple[dict[str, Manifest | None], set[str]]:
+    """The active manifests, and those that are forged or falsely claim to replace others: see `claims`."""
+    known: dict[str, Manifest | None] = {}
+
+    def once(key: str) -> Manifest | None:
+        if key not in known:
+            known[key] = read(key)
+        return known[key]
+
+    left, false = set(keys), set[str]()
+    while True:
+        chosen = not_replaced(left, once)
+        if not (found := _false_claims(chosen, left, once, trusted) or _forged(chosen, trusted)):
+            return chosen, false
+        left -= found
+        false |= found
+
+
+def _false_claims(
+    chosen: Mapping[str, Manifest | None], keys: Iterable[str], read: Read, trusted: Sequence[Verifier]
+) -> set[str]:
+    claims = {key: manifest for key, manifest in chosen.items() if manifest is not None and manifest.is_compaction}
+    directories: dict[str, dict[str, ManifestName]] = {}
+    for key in keys if claims else ():
+        if (name := parse_manifest_key(key)) is not None:
+            directories.setdefault(name.directory, {})[key] = name
+
+    def trusted_of(server: str) -> list[Verifier]:
+        return [verifier for verifier in trusted if verifier.name == server]
+
+    def of_server(server: str, among: Iterable[str]) -> Iterator[Manifest]:
+        for key in among:
+            with contextlib.suppress(JournalDamaged):  # gone or damaged: the claim cannot be compared with it
+                manifest = read(key)
+                if manifest is not None and manifest.server == server and is_signed(manifest, trusted_of(server)):
+                    yield manifest
+
+    false = set()
+    for key, claim in claims.items():
+        names = directories[key.split("/")[1]]
+        own = names[key]
+        replaced = [other for other, name in names.items() if name.id in claim.replaces or _covers(own, name)]
+        # the active ones have been read already, and the others are hardly ever needed
+        nearest = sorted(names, key=lambda other: other not in chosen)
+        if not holds(claim, list(of_server(claim.server, replaced)), partial(of_server, claim.server, nearest)):
+            false.add(key)
+    return false
+
+
+def _forged(chosen: Mapping[str, Manifest | None], trusted: Sequence[Verifier]) -> set[str]:
+    servers: dict[str, dict[str, Manifest]] = {}
+    for key, manifest in chosen.items():
+        if manifest is not None:
+            servers.setdefault(manifest.server, {})[key] = manifest
+    return {key for own in servers.values() for key in find_forged(own, trusted)}
+
+
+def _covers(own: ManifestName, other: ManifestName) -> bool:
+    """Whether a manifest of format 2 replaces another by its generation and hops."""
+    is_ranged = own.number is None and other.number is None
+    return is_ranged and own.generation > other.generation and own.first_seq <= other.first_seq and other.end <= own.end
+
+
+def not_replaced(keys: Iterable[str], read: Read) -> dict[str, Manifest | None]:
+    """The manifests that no other names or covers; replaced ones are not read."""
     chosen: dict[str, Manifest | None] = {}
     ranged: dict[str, list[tuple[ManifestName, str]]] = {}
     replaced: dict[str, set[int | str]] = {}
     named = [(parse_manifest_key(key), key) for key in keys]
-    for name, key in sorted(named, key=lambda item: (_precedence(item[0]), item[1]), reverse=True):
+    for name, key in sorted(named, key=lambda item: (precedence(item[0]), item[1]), reverse=True):
         if name is not None and name.number is None:
             ranged.setdefault(name.directory, []).append((name, key))
         elif name is None or name.number not in replaced.get(name.directory, ()):
@@ -223,8 +256,8 @@ def choose(keys: Iterable[str], read: Read) -> dict[str, Manifest | None]:
     return chosen
 
 
-def _precedence(name: ManifestName | None) -> tuple[int, int, int]:
-    """Newer manifests sort behind older ones: numbers behind hops, hops by their end."""
+def precedence(name: ManifestName | None) -> tuple[int, int, int]:
+    """Newer manifests sort after older ones: numbers after hops, hops by their end."""
     if name is None:
         return (-1, 0, 0)
     return (0, name.end, name.generation) if name.number is None else (1, name.number, 0)

@@ -1,11 +1,11 @@
-"""Where the lake's objects are kept: a few verbs that a local directory and an object store can both do.
+"""Storage for the lake's objects: a few operations that a local directory and an object store both support.
 
-An object is written whole and never changes. `create` is the commit point of everything: it makes an object only if
+An object is written whole and never changes. `create` is the commit point of everything: it creates an object only if
 there is none (`link` in a directory, `If-None-Match: *` in an object store), so that of two writers one succeeds.
 
-Keys are relative, plain text, never a `Path`. A `LocalStore` opens every directory on the way without following
-symbolic links, so that no key, wherever it was read from, leads out of its directory. `object_store` has the other
-kind; `location` tells which one a lake is in.
+Keys are relative, plain text, never a `Path`. A `LocalStore` opens every directory on the path without following
+symbolic links, so that no key, from any source, leads out of its directory. `object_store` has the other kind;
+`location` tells which one a lake uses.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from dovetail.keys.files import DIRECTORY_MODE, make_private_directory
 from dovetail.model.errors import JournalDamaged, JournalError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 SCRATCH = "_scratch"
 SCRATCH_AGE_S = 86_400
-"""A scratch directory older than this was left by a process that was killed."""
+"""A scratch directory older than this was left by a killed process."""
 
 MAX_KEY_CHARS = 1024
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_=.-]{0,254}"
@@ -43,7 +44,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a planted 
 
 
 class Entry(NamedTuple):
-    """An object as a listing shows it. Its `tag` changes with its bytes: an ETag, or what a file system notes of it."""
+    """An object as listed. Its `tag` changes with its bytes: an ETag, or metadata from the file system."""
 
     key: str
     size: int
@@ -52,44 +53,44 @@ class Entry(NamedTuple):
 
 
 class Store(Protocol):
-    """Whole objects under keys. A write is durable and whole when it returns. Missing objects are FileNotFoundError.
+    """Whole objects under keys. A write is durable and complete when it returns. Missing objects are FileNotFoundError.
 
-    ConnectFailed means that the store did not answer, or let nobody in: nothing is known then about any object.
+    ConnectFailed means that the store did not answer, or denied access: nothing is known then about any object.
     """
 
     def put_file(self, key: str, path: Path) -> None:
-        """Store a file of `scratch`. An equal object may exist already; a different one is JournalDamaged."""
+        """Store a file from `scratch`. An equal object may already exist; a different one is JournalDamaged."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store bytes only if there is no such object; False where somebody else made one, whatever its bytes."""
+        """Store bytes only if there is no such object; False if somebody else created one, whatever its bytes."""
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """At most `length` bytes from `start`."""
 
     def entry(self, key: str) -> Entry:
-        """What a listing shows of one object."""
+        """The listing entry of one object."""
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        """Objects whose keys begin with `prefix` and sort behind `after`, sorted by key, asked for as they are used."""
+        """Objects whose keys start with `prefix` and sort after `after`, sorted by key, listed lazily."""
 
     def directories(self, prefix: str) -> Sequence[str]:
-        """The next parts of the keys that begin with `prefix`, which ends in a slash, where a further slash follows."""
+        """The next part of each key that starts with `prefix`, which ends in a slash, if another slash follows."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that do not exist are passed over."""
+        """Delete objects; missing ones are ignored."""
 
     def open(self, key: str) -> pa.NativeFile:
-        """An object to be read at any position."""
+        """Open an object for random access."""
 
     def url(self, key: str) -> str:
-        """Where Spark finds the object. Spark follows links, so it is given only keys that `open` accepts."""
+        """The URL of the object for Spark. Spark follows links, so pass only keys that `open` accepts."""
 
     def scratch(self) -> AbstractContextManager[Path]:
-        """A local directory for files that are being written, removed at the end."""
+        """A local directory for files being written, removed at the end."""
 
 
 def check_key(key: str) -> str:
-    """The key itself; JournalDamaged where it is not relative and plain."""
+    """Return the key; JournalDamaged if it is not relative and plain."""
     if len(key) > MAX_KEY_CHARS or _KEY.fullmatch(key) is None:
         raise JournalDamaged(f"{key[:200]!r} is not a key of the lake")
     return key
@@ -97,7 +98,7 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """A directory. Files and the names of files are synced to the disk before a write returns."""
+    """A directory. Files and directory entries are fsynced before a write returns."""
 
     root: Path
 
@@ -105,17 +106,17 @@ class LocalStore:
         return str(self.root)
 
     def put_file(self, key: str, path: Path) -> None:
-        """Give a file of `scratch` its name. An equal object may exist already; a different one is JournalDamaged."""
+        """Link a `scratch` file to its key. An equal object may exist already; a different one is JournalDamaged."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
             if not self._link(path, key) and not self._is_equal(key, descriptor):
-                raise JournalDamaged(f"{self.root / key} exists with other bytes")
+                raise JournalDamaged(f"{self.root / key} exists with different bytes")
         finally:
             os.close(descriptor)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Store bytes only if there is no such object; False where there is one, whatever its bytes."""
+        """Store bytes only if there is no such object; False if there is one, whatever its bytes."""
         with self.scratch() as directory:
             path = directory / "object"
             with path.open("xb") as file:
@@ -136,12 +137,12 @@ class LocalStore:
             return b"".join(parts)
 
     def entry(self, key: str) -> Entry:
-        """What a listing shows of one object."""
+        """The listing entry of one object."""
         with self._opened(key) as descriptor:
             return _entry(key, os.fstat(descriptor))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        """Objects whose keys begin with `prefix` and sort behind `after`, in order. Only plain files are objects."""
+        """Objects whose keys start with `prefix` and sort after `after`, in order. Only plain files are objects."""
         directory, slash, beginning = prefix.rpartition("/")
         try:
             with self._directory(directory) as descriptor:
@@ -161,7 +162,7 @@ class LocalStore:
         return sorted(name for name in names if _NAME.fullmatch(name) and prefix + name != SCRATCH)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that do not exist are passed over."""
+        """Delete objects; missing ones are ignored."""
         names: dict[str, list[str]] = {}
         for key in keys:
             directory, _, name = check_key(key).rpartition("/")
@@ -174,8 +175,8 @@ class LocalStore:
                 os.fsync(descriptor)
 
     def open(self, key: str) -> pa.NativeFile:
-        """An object to be read at any position."""
-        import pyarrow as pa  # loaded only where files are read: servers ask for manifests alone
+        """Open an object for random access."""
+        import pyarrow as pa  # loaded only if files are read: servers need only manifests
 
         with self._opened(key) as descriptor:
             return pa.OSFile(f"/dev/fd/{descriptor}")
@@ -186,18 +187,18 @@ class LocalStore:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A directory on the file system of the lake. Those that killed processes left go after SCRATCH_AGE_S."""
+        """A directory on the lake's file system. Those left by killed processes are removed after SCRATCH_AGE_S."""
         name = f"{os.getpid()}-{secrets.token_hex(6)}"
         with self._directory(SCRATCH, is_made=True) as descriptor:
             _remove_abandoned(descriptor)
-            os.mkdir(name, dir_fd=descriptor)
+            os.mkdir(name, DIRECTORY_MODE, dir_fd=descriptor)
             try:
                 yield self.root / SCRATCH / name
             finally:
                 shutil.rmtree(name, dir_fd=descriptor)
 
     def _link(self, path: Path, key: str) -> bool:
-        """Give a synced file a second name, durably; False where the name is taken."""
+        """Durably give a synced file a second name; False if the name exists."""
         directory, _, name = check_key(key).rpartition("/")
         with self._directory(directory, is_made=True) as descriptor:
             try:
@@ -233,9 +234,9 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _directory(self, key: str, *, is_made: bool = False) -> Iterator[int]:
-        """The directory of this key, reached part by part from the root; the root itself may be a link."""
+        """Open the directory of this key component by component from the root; the root itself may be a link."""
         if is_made:
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self.root)
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in check_key(key).split("/") if key else ():
@@ -260,7 +261,7 @@ class LocalStore:
 
 
 def _walk(descriptor: int, prefix: str, beginning: str) -> Iterator[Entry]:
-    """Plain files below a directory, in the order of their keys; `beginning` limits the names in this one."""
+    """Plain files below a directory, in key order; `beginning` limits the names in this one."""
     with os.scandir(descriptor) as found:
         entries = [entry for entry in found if entry.name.startswith(beginning) and _NAME.fullmatch(entry.name)]
     names = {entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""): entry for entry in entries}
@@ -277,7 +278,7 @@ def _walk(descriptor: int, prefix: str, beginning: str) -> Iterator[Entry]:
 
 
 def _entry(key: str, status: os.stat_result) -> Entry:
-    # the time of the last change of the inode: unlike that of the bytes, no program can set it back
+    # the inode change time: unlike the modification time, no program can set it back
     return Entry(key, status.st_size, status.st_mtime, f"{status.st_ino}-{status.st_size}-{status.st_ctime_ns}")
 
 

@@ -1,8 +1,8 @@
-"""Writing one sealed file with its index, for sealing and for compaction.
+"""Writes one sealed file with its index, for sealing and for compaction.
 
-Rows go into a Parquet file in a scratch directory. Their leaf hashes lead to the file's root, their messages into its
-index: from the journal when sealing, from the rows as they are read back when compacting. Then both files are put into
-the lake, where they count once a manifest announces them.
+Rows go into a Parquet file in a scratch directory. Their leaf hashes give the file's root, their messages its index:
+from the journal when sealing, from the rows read back when compacting. Then both files are put into the lake, where
+they become active once a manifest lists them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HASH_BYTES = 1 << 20
 
 
 class FileWriter:
-    """One file on its way into the lake. Give it all rows, and their leaves; then `finish`."""
+    """One file being written to the lake. Pass it all rows, and their leaves; then `finish`."""
 
     def __init__(self, scratch: Path) -> None:
         self._path = scratch / "rows.parquet"
@@ -62,13 +62,13 @@ class FileWriter:
         self._index.add(messages, leaves)
 
     def root(self) -> bytes:
-        """The root that the leaves lead to; JournalDamaged unless there is one for each row, a power of two of them."""
+        """The root of the leaves; JournalDamaged unless there is one per row, a power of two of them."""
         if not self._rows or self._rows & (self._rows - 1) or self._rows != self._index.rows:
             raise JournalDamaged(f"{self._rows} rows with {self._index.rows} leaves, expected a power of two of each")
         return self._index.root()
 
     def read_back(self) -> Iterator[pa.Table]:
-        """End the file, and read its rows."""
+        """End the file, and read back its rows."""
         self._close()
         with pq.ParquetFile(self._path) as file:
             for batch in file.iter_batches(batch_size=READ_ROWS):
@@ -77,7 +77,7 @@ class FileWriter:
     def finish(
         self, store: Store, server: str, fabric: str, date: dt.date | str, token: str | None = None
     ) -> SealedFile:
-        """Put the file and its index into the lake, not announced yet. The token is by default that of its bytes."""
+        """Put the file and its index into the lake, not listed yet. By default the token is derived from its bytes."""
         self._close()
         root = self.root().hex()
         with self._path.open("rb") as written:
@@ -113,13 +113,13 @@ class FileWriter:
 
 
 def put_bytes(store: Store, key: str, data: bytes, scratch: Path) -> None:
-    """Put bytes into the lake by way of this scratch file."""
+    """Put bytes into the lake through this scratch file."""
     scratch.write_bytes(data)
     store.put_file(key, scratch)
 
 
 def index_file(store: Store, file: SealedFile) -> bytes | None:
-    """The index of a file from its rows; None where they do not lead to its root."""
+    """Build the index of a file from its rows; None if they do not lead to its root."""
     index = IndexBuilder()
     with store.open(file.path) as source, pq.ParquetFile(source) as parquet:
         for batch in parquet.iter_batches(batch_size=READ_ROWS, columns=LEAF_COLUMNS):
@@ -130,7 +130,7 @@ def index_file(store: Store, file: SealedFile) -> bytes | None:
 
 
 def sha256_of(store: Store, key: str) -> str:
-    """The hash of an object, as manifests have it."""
+    """The hash of an object, in the form used by manifests."""
     digest = hashlib.sha256()
     with store.open(key) as source:
         while part := source.read(_HASH_BYTES):

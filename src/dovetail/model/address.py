@@ -1,7 +1,7 @@
-"""Content addresses: computing, writing, parsing, and searching by a prefix as a person types it.
+"""Content addresses: compute, format, parse, and search by the prefix that a person types.
 
-A prefix of a `wm:/` URI is a range of addresses whose bounds lie between bytes. A search by whole leading bytes looks
-for bytes that every address in the range starts with, and filters out the rest.
+A prefix of a `wm:/` URI is a range of addresses whose bounds do not fall on byte boundaries. The search looks up the
+whole leading bytes that all addresses in the range share, then filters the result.
 """
 
 from __future__ import annotations
@@ -15,39 +15,46 @@ from typing import NewType
 from dovetail.fast import twin
 
 Address = NewType("Address", bytes)
-"""32 bytes, SHA-256. pcp and swarm: of the wire bytes. won: of the canonical dataset."""
+"""32 bytes, SHA-256: of the wire bytes in pcp and swarm, of the canonical dataset in won."""
 
 ADDRESS_BYTES = 32
 NO_MESSAGE = Address(bytes(ADDRESS_BYTES))
-"""Of hops that concern the server itself and no message."""
+"""The address in hops about the server itself rather than a message."""
 WON_URI_PREFIX = "wm:/"
 _MULTIHASH_SHA256 = b"\x12\x20"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_PAIRS = [a + b for a in _BASE58 for b in _BASE58]
 MAX_CANDIDATES = 4
-"""How many messages are named where several begin alike."""
+"""How many messages an error lists when a prefix is ambiguous."""
 _MAX_WON_ID_CHARS = 64
 _HEX = "0123456789abcdef"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){0,2}-[0-9a-f]{0,4}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{0,12}")
+_UUID_DIGITS = 32
+MIN_ID_CHARS = 8
+"""Shorter id prefixes are not searched."""
 _MULTIHASH_HEAD = 0x1220 << (8 * ADDRESS_BYTES)
 
 
 @twin
 def address_of(raw: bytes) -> Address:
     """The content address of wire bytes."""
-    return hashlib.sha256(raw).digest()  # type: ignore[return-value]  # a NewType is a call, here for every message
+    return hashlib.sha256(raw).digest()  # type: ignore[return-value]  # calling the NewType costs time for every message
 
 
+@twin
 def won_uri(address: Address) -> str:
     """`wm:/` with the base58 multihash of a won address."""
+    if len(address) != ADDRESS_BYTES:
+        raise ValueError(f"an address has {ADDRESS_BYTES} bytes, got {len(address)}")
     number = int.from_bytes(_MULTIHASH_SHA256 + address)
     pairs: list[str] = []
-    # eight digits at a time, since every message is named by every party
+    # eight digits at a time: hot, since every party names every message
     for _ in range(6):
         number, chunk = divmod(number, 58**8)
         for _ in range(4):
             chunk, pair = divmod(chunk, 58**2)
             pairs.append(_BASE58_PAIRS[pair])
-    # 34 bytes that begin with 0x12 have 46 digits: the last of the 24 pairs is padding
+    # 34 bytes that start with 0x12 have 46 digits: the last of the 24 pairs is padding
     pairs.pop()
     pairs.reverse()
     return WON_URI_PREFIX + "".join(pairs)
@@ -55,25 +62,41 @@ def won_uri(address: Address) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AddressPrefix:
-    """What an address begins with, as a person wrote it: hex digits, or a `wm:/` URI."""
+    """An address prefix as a person wrote it: hex digits, or a `wm:/` URI."""
 
     text: str
-    coarse: bytes
-    """Bytes that all such addresses begin with, and perhaps others."""
-    fine: tuple[bytes, ...]
-    """Bytes that all such addresses begin with one of, and hardly any others."""
+    low: bytes
+    """The first address in the range."""
+    high: bytes
+    """The last address in the range."""
     write: Callable[[Address], str]
-    """An address in the form of `text`."""
+    """Formats an address in the notation of `text`."""
+
+    @property
+    def coarse(self) -> bytes:
+        """The bytes that all addresses in the range start with; others may start with them too."""
+        shared = next((place for place in range(ADDRESS_BYTES) if self.low[place] != self.high[place]), ADDRESS_BYTES)
+        return self.low[:shared]
+
+    @property
+    def fine(self) -> tuple[bytes, ...]:
+        """Byte prefixes that cover the range with few addresses outside it.
+
+        They are one byte longer than `coarse`: at most 256, and only the first and last reach beyond the range.
+        """
+        length = min(len(self.coarse) + 1, ADDRESS_BYTES)
+        parts = range(int.from_bytes(self.low[:length]), int.from_bytes(self.high[:length]) + 1)
+        return tuple(part.to_bytes(length) for part in parts)
 
     def matches(self, address: Address) -> bool:
-        """True if the address begins with it."""
-        return self.write(address).startswith(self.text)
+        """True if the address has this prefix."""
+        return self.low <= address <= self.high
 
     def search(self, find: Callable[[bytes], Collection[Address]], limit: int) -> set[Address]:
-        """The addresses that begin with it; of more than a few, a few.
+        """Find the addresses with this prefix; if there are more than MAX_CANDIDATES, only some of them.
 
-        `find` gives addresses that begin with some bytes: all of them, or at least `limit`. LookupError where that is
-        too few to tell.
+        `find` returns the addresses that start with the given bytes: all of them, or at least `limit`. Raises
+        LookupError if the results are too incomplete to decide.
         """
         for prefixes in ((self.coarse,), self.fine):
             found: set[Address] = set()
@@ -89,19 +112,22 @@ class AddressPrefix:
         raise LookupError(f"too many messages begin like {self.text}; give more of the address")
 
     def choose(self, found: Collection[Address]) -> Address:
-        """The one address that was found; LookupError where there is none, or where there are several."""
+        """Return the only address found; LookupError if there is none or more than one."""
         if not found:
             raise LookupError(f"no message begins with {self.text}")
-        if len(found) > 1:
-            names = _tell_apart(sorted(map(self.write, found)))
-            more = ", ..." if len(found) > MAX_CANDIDATES else ""
-            listed = ", ".join(names[:MAX_CANDIDATES])
-            raise LookupError(f"several messages begin with {self.text or 'nothing'}: {listed}{more}")
-        return next(iter(found))
+        return _choose(found, self.write, f"begin with {self.text or 'nothing'}")
+
+
+def _choose(found: Collection[Address], write: Callable[[Address], str], what: str) -> Address:
+    if len(found) > 1:
+        names = _tell_apart(sorted(map(write, found)))
+        more = ", ..." if len(found) > MAX_CANDIDATES else ""
+        raise LookupError(f"several messages {what}: {', '.join(names[:MAX_CANDIDATES])}{more}")
+    return next(iter(found))
 
 
 def _tell_apart(names: Sequence[str]) -> list[str]:
-    """Names cut where they are still different, but not too short to be known again."""
+    """Shorten names, but keep them distinct and recognisable."""
     length = 20
     while len({name[:length] for name in names}) < len(names):
         length += 4
@@ -109,26 +135,16 @@ def _tell_apart(names: Sequence[str]) -> list[str]:
 
 
 def parse_prefix(text: str) -> AddressPrefix:
-    """A whole address or its beginning, from hex or `wm:/...`; ValueError says what is wrong."""
+    """Parse a whole address or a prefix, from hex or `wm:/...`; ValueError says what is wrong."""
     if text.startswith(WON_URI_PREFIX):
         return _parse_won(text)
-    lower = text.lower()
+    lower, digits = text.lower(), 2 * ADDRESS_BYTES
     if not set(lower) <= set(_HEX):
         raise ValueError(f"{text[:80]!r} is neither hex, a UUID nor a {WON_URI_PREFIX} URI")
-    coarse = parse_address_prefix(lower[: len(lower) // 2 * 2])
-    fine = tuple(parse_address_prefix(lower + digit) for digit in _HEX) if len(lower) % 2 else (coarse,)
-    return AddressPrefix(lower, coarse, fine, bytes.hex)
-
-
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{0,4}){0,3}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{0,12}")
-MIN_ID_CHARS = 8
-"""A shorter beginning of an id is not searched for."""
-
-
-def parse_id_prefix(text: str) -> str | None:
-    """The beginning of a message's own id, a UUID, in the form that ids are compared in; None where it can be none."""
-    lower = text.lower()
-    return lower if len(lower) >= MIN_ID_CHARS and _UUID.fullmatch(lower) else None
+    if len(lower) > digits:
+        raise ValueError(f"an address has {digits} hex digits, got {len(lower)}")
+    low, high = (bytes.fromhex(lower.ljust(digits, edge)) for edge in "0f")
+    return AddressPrefix(lower, low, high, bytes.hex)
 
 
 def _parse_won(text: str) -> AddressPrefix:
@@ -141,16 +157,46 @@ def _parse_won(text: str) -> AddressPrefix:
     last = min((number + 1) * width - 1 - _MULTIHASH_HEAD, (1 << 8 * ADDRESS_BYTES) - 1)
     if first > last:
         raise ValueError(f"no SHA-256 message URI begins with {text!r}")
-    low, high = first.to_bytes(ADDRESS_BYTES), last.to_bytes(ADDRESS_BYTES)
-    shared = next((place for place in range(ADDRESS_BYTES) if low[place] != high[place]), ADDRESS_BYTES)
-    # with one byte more there are at most 256 parts, of which only the outermost reach beyond the range
-    length = min(shared + 1, ADDRESS_BYTES)
-    parts = range(int.from_bytes(low[:length]), int.from_bytes(high[:length]) + 1)
-    return AddressPrefix(text, low[:shared], tuple(part.to_bytes(length) for part in parts), won_uri)
+    return AddressPrefix(text, first.to_bytes(ADDRESS_BYTES), last.to_bytes(ADDRESS_BYTES), won_uri)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageName:
+    """How a person names a message: a prefix of its address, of its own id, or of either."""
+
+    text: str
+    address: AddressPrefix | None
+    id: str | None
+    """In lower case. If an address is given too, the id is only used for messages that cannot be found by address."""
+
+    def choose(self, found: Collection[Address]) -> Address:
+        """Return the only message found; LookupError if there is none or more than one."""
+        if self.address is not None:
+            return self.address.choose(found)
+        if not found:
+            raise LookupError(f"no message has an id that begins with {self.text}")
+        return _choose(found, bytes.hex, f"have an id that begins with {self.text}")
+
+
+def parse_name(text: str) -> MessageName:
+    """Parse a message name: hex, `wm:/...`, a UUID, or a prefix of any of them; ValueError if it is none of these.
+
+    Every command, page and function that takes a message parses it here.
+    """
+    lower = text.lower()
+    if _UUID.fullmatch(lower):
+        return MessageName(text, None, lower)
+    prefix = parse_prefix(text)
+    is_id = MIN_ID_CHARS <= len(lower) <= _UUID_DIGITS and set(lower) <= set(_HEX)
+    return MessageName(text, prefix, _with_dashes(lower) if is_id else None)
+
+
+def _with_dashes(digits: str) -> str:
+    return "-".join(filter(None, (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])))
 
 
 def parse_address(text: str) -> Address:
-    """A full address from hex or `wm:/Qm...`; ValueError says what is wrong."""
+    """Parse a whole address from hex or `wm:/Qm...`; ValueError says what is wrong."""
     if text.startswith(WON_URI_PREFIX):
         multihash = _base58_decode(text[len(WON_URI_PREFIX) :])
         if multihash[:2] != _MULTIHASH_SHA256 or len(multihash) != 2 + ADDRESS_BYTES:
@@ -163,7 +209,7 @@ def parse_address(text: str) -> Address:
 
 
 def parse_address_prefix(text: str) -> bytes:
-    """The leading whole bytes of an address from hex, or all of it from `wm:/Qm...`."""
+    """Parse the leading whole bytes of an address from hex, or the whole address from `wm:/Qm...`."""
     if text.startswith(WON_URI_PREFIX):
         return parse_address(text)
     if len(text) > 2 * ADDRESS_BYTES:

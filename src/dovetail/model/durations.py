@@ -1,4 +1,4 @@
-"""A histogram of durations that is cheap enough for a hot path: one bisection and two additions an observation."""
+"""A duration histogram cheap enough for a hot path: one bisection and two additions per observation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 
 
 class Durations:
-    """Counts durations in seconds by upper bound; the last count is of those above all bounds."""
+    """Counts durations in seconds by upper bound; the last count is for those above all bounds."""
 
     __slots__ = ("_bounds", "_counts", "sum_s")
 
@@ -17,11 +17,11 @@ class Durations:
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self._counts[bisect.bisect_left(self._bounds, seconds)] += 1
         self.sum_s += seconds
 
     def cumulative(self) -> list[tuple[str, int]]:
-        """Each bound as text with how many took at most that long, as Prometheus has its buckets."""
+        """Return (upper bound as text, cumulative count) pairs, like Prometheus buckets."""
         names = [*map(str, self._bounds), "+Inf"]
         return list(zip(names, itertools.accumulate(self._counts), strict=True))

@@ -1,24 +1,25 @@
 """Every error this project raises on purpose, in one tree.
 
     DovetailError
-      LocalProtocolError     we asked a core for something illegal now; raised to the caller
+      LocalProtocolError     we asked a core for something illegal in its state; raised to the caller
       RemoteProtocolError    the peer broke the rules; caught inside the core, surfaces as a `rejected` hop
       JournalError           the journal cannot do what was asked
-        JournalFull          no room on the disk, nothing of this append was acknowledged; retriable
+        JournalFull          the disk is full, nothing of this append was acknowledged; retriable
         JournalLocked        another process writes this journal
-        JournalDamaged       bytes on disk cannot be read or believed; names the range
+        JournalDamaged       bytes on disk are unreadable or fail verification; names the range
         JournalRolledBack    it is shorter than, or differs from, what it is known to have held
       CheckpointError        a checkpoint or proof cannot be parsed or does not verify
-      ConfigError            the configuration file, a key or a value is not usable
+      ConfigError            the configuration file, a key or a value is invalid
       KeyFileError           a key or certificate file cannot be read, written or used
-      AuditError             the audit cannot go on, or its tables cannot be read
+      AuditError             the audit cannot continue, or its tables cannot be read
+        NoSuchTable          the run has no table of this name; also a KeyError
       ReceiptError           a receipt cannot be built or is not valid
       ConnectFailed          the other side cannot be reached, or is not what was expected; retriable
-      NotAllowed             the server is there and does not let this client in
-      NotDelivered           a message came to nothing; `sent` says how
-      TimedOut               nothing came in the time given; retriable, also a TimeoutError
-      Missed                 messages came faster than they were read, and the oldest are gone
-      Closed                 the client was closed while somebody waited for it
+      NotAllowed             the server refuses this client
+      NotDelivered           a message was not delivered; `sent` says why
+      TimedOut               nothing arrived in time; retriable, also a TimeoutError
+      Missed                 messages arrived faster than they were read, and the oldest were dropped
+      Closed                 the client was closed during a call
       MissingExtra           a package is missing that only an extra installs; the text says which to install
       ResourceBusy           a port or journal is in use by another process; retriable
       UsageError             the command line was misused (exit code 2)
@@ -40,11 +41,11 @@ class DovetailError(Exception):
 
 
 class LocalProtocolError(DovetailError):
-    """We asked a core for something that is illegal in its present state."""
+    """We asked a core for something that is illegal in its current state."""
 
 
 class RemoteProtocolError(DovetailError):
-    """The peer broke the rules; `reason` is what goes into the journal."""
+    """The peer broke the rules; the journal records `reason`."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)
@@ -57,7 +58,7 @@ class JournalError(DovetailError):
 
 
 class JournalFull(JournalError):
-    """No room on the disk: nothing of this append was acknowledged; try again when there is room."""
+    """The disk is full: nothing of this append was acknowledged; retry when there is space."""
 
     retriable = True
 
@@ -67,11 +68,11 @@ class JournalLocked(JournalError):
 
 
 class JournalDamaged(JournalError):
-    """Bytes on disk cannot be read or believed; the text names the range of `seq`."""
+    """Bytes on disk are unreadable or fail verification; the text names the range of `seq`."""
 
 
 class JournalRolledBack(JournalError):
-    """It is shorter than, or differs from, what it is known to have held; going on would sign a second history."""
+    """It is shorter than, or differs from, what it is known to have held; continuing would sign a second history."""
 
 
 class CheckpointError(DovetailError):
@@ -79,7 +80,7 @@ class CheckpointError(DovetailError):
 
 
 class ConfigError(DovetailError):
-    """The configuration cannot be used; the text names file, key, value and what is allowed."""
+    """The configuration is invalid; the text names file, key, value and what is allowed."""
 
 
 class KeyFileError(DovetailError):
@@ -87,7 +88,13 @@ class KeyFileError(DovetailError):
 
 
 class AuditError(DovetailError):
-    """The audit cannot go on, or its tables cannot be read."""
+    """The audit cannot continue, or its tables cannot be read."""
+
+
+class NoSuchTable(AuditError, KeyError):
+    """The run has no table of this name."""
+
+    __str__ = Exception.__str__
 
 
 PipelineError = AuditError  # its name inside the audit
@@ -98,7 +105,7 @@ class ReceiptError(DovetailError):
 
 
 class ConnectFailed(DovetailError):
-    """The other side cannot be reached, or is not what was expected; `url` and `reason` say who and why."""
+    """The other side cannot be reached, or is not what was expected; see `url` and `reason`."""
 
     retriable = True
 
@@ -109,11 +116,11 @@ class ConnectFailed(DovetailError):
 
 
 class NotAllowed(DovetailError):
-    """The server is there and does not let this client in."""
+    """The server refuses this client."""
 
 
 class NotDelivered(DovetailError):
-    """A message came to nothing; `sent` says how. Retriable where nobody was there, or nobody knows."""
+    """A message was not delivered; `sent` says why. Retriable if nobody was connected, or if the result is unknown."""
 
     def __init__(self, text: str, sent: Any, *, retriable: bool = False) -> None:
         super().__init__(text)
@@ -122,13 +129,13 @@ class NotDelivered(DovetailError):
 
 
 class TimedOut(DovetailError, TimeoutError):
-    """Nothing came in the time given."""
+    """Nothing arrived in time."""
 
     retriable = True
 
 
 class Missed(DovetailError):
-    """Messages came faster than they were read: the `count` oldest are gone, those after them can be read."""
+    """Messages arrived faster than they were read: the `count` oldest were dropped, later ones can be read."""
 
     retriable = True
 
@@ -138,7 +145,7 @@ class Missed(DovetailError):
 
 
 class Closed(DovetailError):
-    """The client was closed while somebody waited for it."""
+    """The client was closed during a call."""
 
 
 EXTRAS = {
@@ -147,7 +154,7 @@ EXTRAS = {
     "llvmlite": "fast",
     "uvloop": "fast",
 }
-"""Packages that only an extra installs, and which."""
+"""Packages that only an extra installs, with the extra."""
 
 
 class MissingExtra(DovetailError):
@@ -160,7 +167,7 @@ class MissingExtra(DovetailError):
 
     @classmethod
     def explain(cls, error: ImportError) -> MissingExtra | None:
-        """What to say about an import that failed, where an extra would mend it."""
+        """Return the error for a failed import that installing an extra would fix."""
         package = (error.name or "").partition(".")[0]
         return cls(package) if package in EXTRAS else None
 

@@ -1,4 +1,4 @@
-"""What a fabric tells the packages above it: the interface that the `fabric.py` of each core implements.
+"""The interface between a fabric and the packages above it; the `fabric.py` of each core implements it.
 
 `dovetail.fabrics` lists the fabrics. Everything above it reads messages through this interface and names no fabric.
 """
@@ -25,18 +25,18 @@ class Role(enum.StrEnum):
 
 
 class Thread(enum.StrEnum):
-    """How messages that belong together name each other, and so how a receipt proves that none of them is missing."""
+    """How related messages name each other, and thus how a receipt proves that none is missing."""
 
     EXCHANGE = "exchange"
-    """A reply names the id of its request: only the journal of the server that had them shows that these are all."""
+    """A reply names the id of its request; only the journal of their server shows that the list is complete."""
     CONVERSATION = "conversation"
-    """A response names the messages before it by their addresses: the newest responses lead to all of them."""
+    """A response names earlier messages by address; all of them are reachable from the newest responses."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
-    """A reference to an earlier message: `parent` is that message's key, or another name where it has none.
+    """A reference to an earlier message: `parent` is that message's key, or another name if it has none.
 
-    From `parent_expires_us` on the parent is certainly expired; None is unknown.
+    The parent has certainly expired by `parent_expires_us`; None if unknown.
     """
 
     parent: bytes
@@ -45,7 +45,7 @@ class Link(msgspec.Struct, frozen=True, gc=False):
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Between which two sockets a message goes, who made it, and what kind of message it answers."""
+    """The two sockets a message goes between, who created it, and the kind of message it answers."""
 
     direction: str
     connection: str | None = None
@@ -55,11 +55,11 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Signed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Who signed a message, and what it takes to verify that.
+    """Who signed a message, and what is needed to verify the signature.
 
-    `entitled` is who may sign for the sender, None where nobody may. `signature` is None where it is unusable: not in
-    its canonical form, or beside a stated hash that is not that of the signed content. `claims_valid`: the signer is
-    entitled and the hash is right. `key_owner` and `public_key` are a key that the message publishes.
+    `entitled` is who may sign for the sender; None if nobody may. `signature` is None if it is unusable: not in
+    canonical form, or the stated hash is not that of the signed content. `claims_valid`: the signer is entitled and the
+    hash is right. `key_owner` and `public_key` describe a key that the message publishes.
     """
 
     signer: str
@@ -75,8 +75,8 @@ class Signed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the bytes of one message say.
 
-    `address` is that of the content; `address_valid` is False where the message calls itself otherwise. `key` is how
-    links of other messages name it, `id` how people do. `role` is what it is to the message it answers.
+    `address` is that of the content; `address_valid` is False if the message states a different one. `key` is how links
+    of other messages name it, `id` how people do. `role` is its role towards the message it answers.
     """
 
     address: Address
@@ -96,7 +96,7 @@ class MessageInfo(msgspec.Struct, frozen=True, kw_only=True):
     signed: Signed | None = None
 
     def parent(self, relation: Relation) -> bytes | None:
-        """The first message that it names with this relation."""
+        """Return the first message it names with this relation."""
         return next((link.parent for link in self.links if link.relation is relation), None)
 
 
@@ -108,14 +108,14 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the servers of a community agreed on, as far as it decides what bytes mean: lifetimes and work."""
+    """What the servers of a community agreed on that affects the meaning of bytes: lifetimes and work."""
 
     epoch_ms: int
     work_target: int
 
 
 class Conflict(NamedTuple):
-    """A way in which two messages contradict each other, for people: what it is, and what to do about it."""
+    """A way in which two messages contradict each other, described for people: what it is, and what to do about it."""
 
     severity: Literal["error", "warning"]
     title: str
@@ -124,82 +124,94 @@ class Conflict(NamedTuple):
 
 
 class Identified(NamedTuple):
-    """The address of bytes, None where they state another one; and the messages that they name by their whole address.
+    """The address of bytes, None if they state a different one; and the messages they name by whole address.
 
-    These are in the form of `Fabric.show_address`.
+    Those are in the form of `Fabric.show_address`.
     """
 
     address: Address | None
     names: frozenset[tuple[Relation, str]] = frozenset()
 
 
+class ExpiryTemplate(Protocol):
+    """Reads the expiry of messages that share one layout."""
+
+    def expiry(self, message: bytes, /) -> int | None:
+        """The expiry a message states, in microseconds since 1970; None if its layout differs."""
+
+
 class Fabric(Protocol):
-    """One way to deliver messages. Methods are pure, and never raise for what is in `raw`."""
+    """One way to deliver messages. Methods are pure, and no content of `raw` makes them raise."""
 
     name: str
     """The value of `fabric` in journals, in the lake and in tables; letters a-z only."""
     hashes_bytes: bool
-    """The address is the SHA-256 of the bytes as they are kept."""
+    """The address is the SHA-256 of the stored bytes."""
     key_bytes: int | None
-    """How many leading bytes of the address are the key; None where only the bytes of the message tell it."""
+    """How many leading bytes of the address are the key; None if the key must be read from the message."""
     is_signed: bool = False
-    """Messages carry signatures of their authors: `MessageInfo.signed` and `verify`."""
+    """Messages are signed by their authors: see `MessageInfo.signed` and `verify`."""
     thread: Thread | None = None
-    """What messages of this fabric form; None where they form neither."""
+    """What messages of this fabric form, if anything."""
     conflicts: Mapping[str, Conflict] = MappingProxyType({})
-    """The kinds of contradiction that `conflict_keys` tells."""
+    """The kinds of contradiction that `conflict_keys` returns."""
     default_agreement: Agreement | None = None
-    """For communities whose agreement is not given; None where messages need none."""
+    """Used for communities without a given agreement; None if messages need none."""
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
-        """What bytes mean. Without an agreement, what depends on it is None."""
+        """Decode a message. Without an agreement, the fields that depend on it are None."""
+
+    def expiry_template(self, raw: bytes) -> ExpiryTemplate | None:
+        """Return a reader of the expiry of messages with this layout, equal to `read`; None if there is none."""
+        del raw
+        return None
 
     def explain(self, raw: bytes) -> dict[str, object]:
-        """Every field in the words of the specification, for people; `error` and `detail` where it cannot be read."""
+        """Every field, readable and in the terms of the specification; `error` and `detail` if it cannot be read."""
 
     def not_proven(self, stage: Stage) -> str | None:
-        """What a receipt with such a hop leaves open."""
+        """What a receipt with such a hop does not prove."""
 
     def identify(self, raw: bytes) -> Identified:
-        """The address of bytes, also of those that are no message, and what they name; cheaper than `read`."""
+        """The address of bytes, even if they are no message, and the messages they name; cheaper than `read`."""
         return Identified(address_of(raw))
 
     def show_address(self, address: Address) -> str:
-        """The form that people see."""
+        """Format an address for display."""
         return address.hex()
 
     def show_key(self, key: bytes) -> str:
-        """A message as links name it, in the form that people see."""
+        """Format the key by which links name a message for display."""
         return key.hex()
 
     def key_of(self, address: Address) -> bytes | None:
-        """The key of a message, where the address alone tells it."""
+        """The key of a message, if the address alone determines it."""
         return None if self.key_bytes is None else address[: self.key_bytes]
 
     def needle(self, key: bytes) -> bytes:
-        """Lower-case bytes that the lower-cased bytes of every message with a link to `key` contain."""
+        """Lower-case bytes found in the lower-cased bytes of every message with a link to `key`."""
         return key.lower()
 
     def show_uri(self, uri: str) -> str:
-        """What is particular in the URI of a server or a party, for a small place."""
+        """The distinctive part of the URI of a server or party, where space is short."""
         return uri.partition("://")[2]
 
     def community(self, server: str) -> str:
-        """Which servers are to hold the same messages, by name; empty where each server has its own."""
+        """The name shared by the servers that should hold the same messages; empty if each server stands alone."""
         del server
         return ""
 
     def conflict_keys(self, message: MessageInfo) -> Mapping[str, Hashable]:
-        """By kind of contradiction a key: two messages of one signer with the same one contradict each other."""
+        """Keys by kind of contradiction: two messages of one signer with an equal key contradict each other."""
         del message
         return {}
 
     def verify(self, signed: Signed, public_key: bytes) -> bool:
-        """True if the signature was made with this key; `claims_valid` is not looked at."""
+        """True if the signature was made with this key; does not check `claims_valid`."""
         del signed, public_key
         return False
 
     def parse_agreements(self, document: bytes) -> dict[str, Agreement]:
-        """The agreement in a file, by every name that the community goes by; ValueError says what is wrong."""
+        """Parse an agreement file, keyed by every name of the community; ValueError says what is wrong."""
         del document
         raise ValueError(f"messages of {self.name} need no agreement")

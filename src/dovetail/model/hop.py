@@ -1,7 +1,7 @@
-"""The vocabulary that all rooms share: Stage, Reason, Relation, Hop and Observation.
+"""The vocabulary that all packages share: Stage, Reason, Relation, Hop and Observation.
 
-A core reports what it saw as an `Observation`; the journal numbers it and makes one `Hop` of each
-counterpart in it. Times are whole microseconds since 1970-01-01 UTC, everywhere.
+A core reports what it saw as an `Observation`; the journal numbers it and turns it into one `Hop` per counterpart.
+Times are whole microseconds since 1970-01-01 UTC, everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dovetail.model.address import Address
 
 
 class Stage(enum.StrEnum):
-    """What a server saw happen to a message. `code` is the number used in journals; never reuse one."""
+    """What a server saw happen to a message. Journals store `code`; never reuse one."""
 
     code: int
     sentence: str
@@ -26,20 +26,20 @@ class Stage(enum.StrEnum):
         member.sentence = sentence
         return member
 
-    CREATED = "created", 1, "made by this server: a response, a report, an own message"
-    ACCEPTED = "accepted", 2, "taken in from outside"
-    REJECTED = "rejected", 3, "refused, with a reason; bytes kept up to a limit, for evidence"
-    DELIVERED = "delivered", 4, "handed to the connection of a client or owner, or to an application"
+    CREATED = "created", 1, "created by this server: a response, a report or a message of its own"
+    ACCEPTED = "accepted", 2, "accepted from outside"
+    REJECTED = "rejected", 3, "rejected, with a reason; bytes are kept up to a limit, as evidence"
+    DELIVERED = "delivered", 4, "written to the connection of a client or owner, or passed to an application"
     ECHOED = "echoed", 5, "returned to the sender's own clients"
-    FORWARDED = "forwarded", 6, "sent on to another server"
-    UNDELIVERABLE = "undeliverable", 7, "nobody there to take it"
-    EXPIRED = "expired", 8, "its lifetime was over before delivery"
-    REDELIVERED = "redelivered", 9, "handed over after an earlier attempt broke"
-    PULLED = "pulled", 10, "asked for because it was missing"
-    SERVED = "served", 11, "sent because somebody asked for it"
+    FORWARDED = "forwarded", 6, "sent to another server"
+    UNDELIVERABLE = "undeliverable", 7, "no recipient available"
+    EXPIRED = "expired", 8, "expired before delivery"
+    REDELIVERED = "redelivered", 9, "delivered after an earlier attempt failed"
+    PULLED = "pulled", 10, "requested because it was missing"
+    SERVED = "served", 11, "sent because somebody requested it"
     PURGED = "purged", 12, "bytes deleted after expiry; the address stays"
-    ROUTED = "routed", 13, "found to be for this recipient, by a wildcard or where its bytes are not kept"
-    NOTED = "noted", 14, "something about the server itself, of no message; the reason says what"
+    ROUTED = "routed", 13, "matched to this recipient, by a wildcard or where its bytes are not kept"
+    NOTED = "noted", 14, "something about the server itself, not about a message; the reason says what"
 
 
 class Reason(enum.StrEnum):
@@ -60,18 +60,20 @@ class Reason(enum.StrEnum):
 
     # any fabric
     MALFORMED = "malformed", 1, "the bytes cannot be decoded"
-    INVALID_SCHEMA = "invalid_schema", 2, "it decodes, but a field is missing, unknown or of the wrong kind"
+    INVALID_SCHEMA = "invalid_schema", 2, "it decodes, but a field is missing, unknown or of the wrong type"
     TOO_LARGE = "too_large", 3, "it is larger than the configured limit"
-    UNSUPPORTED_VERSION = "unsupported_version", 4, "its protocol version is not spoken here"
-    LIFETIME_OVER = "lifetime_over", 5, "its lifetime was over when it arrived or before it could be delivered"
-    FROM_FUTURE = "from_future", 6, "its time lies further ahead than the tolerated clock skew"
-    RATE_LIMITED = "rate_limited", 7, "its source sent more than its share"
+    UNSUPPORTED_VERSION = "unsupported_version", 4, "its protocol version is not supported"
+    LIFETIME_OVER = "lifetime_over", 5, "it had expired when it arrived, or expired before it could be delivered"
+    FROM_FUTURE = "from_future", 6, "its timestamp is further ahead than the tolerated clock skew"
+    RATE_LIMITED = "rate_limited", 7, "its source exceeded its rate limit"
     BAD_SIGNATURE = "bad_signature", 8, "its signature does not verify"
-    NO_RECIPIENT = "no_recipient", 9, "nobody it is addressed to is known or connected"
-    QUEUE_FULL = "queue_full", 10, "a bounded queue on the way was full"
+    NO_RECIPIENT = "no_recipient", 9, "none of its recipients is known or connected"
+    QUEUE_FULL = "queue_full", 10, "a bounded queue was full"
     SHUTTING_DOWN = "shutting_down", 11, "the server was stopping"
-    CLOCK_STEPPED = "clock_stepped", 12, "the server's clock was set, or went wrong, by as much as the hop says"
-    HOPS_LOST = "hops_lost", 13, "hops of this journal were lost, and the operator let it go on without them"
+    CLOCK_STEPPED = "clock_stepped", 12, "the server's clock was set or drifted, by the amount given in the hop"
+    HOPS_LOST = "hops_lost", 13, "hops of this journal were lost, and the operator let it continue without them"
+    RESTARTED = "restarted", 14, "the server was started again; the hop names when it was last known to run"
+    STOPPED = "stopped", 15, "the server was stopped"
 
     # pcp
     NOT_ASSOCIATED = "not_associated", 32, "the client sent it before its session was associated"
@@ -81,52 +83,56 @@ class Reason(enum.StrEnum):
     FORBIDDEN_CHARACTERS = "forbidden_characters", 36, "a message type or target has characters outside the allowed set"
     NOT_TRANSLATABLE = "not_translatable", 37, "it cannot be expressed in the other client's protocol version"
     UNKNOWN_REQUEST = "unknown_request", 38, "the broker has no task for this message type"
-    WRONG_FRAME = "wrong_frame", 39, "text frame where binary is spoken, or the other way round"
-    SLOW_CONSUMER = "slow_consumer", 40, "the receiver's connection was over its queue bound and was closed"
-    CONNECTION_LOST = "connection_lost", 41, "the receiver's wire broke before the frame was written"
-    REDELIVERY_OVERFLOW = "redelivery_overflow", 42, "too many messages waited for this client; the oldest gave way"
+    WRONG_FRAME = "wrong_frame", 39, "a text frame where a binary one is expected, or vice versa"
+    SLOW_CONSUMER = "slow_consumer", 40, "the recipient's connection exceeded its queue limit and was closed"
+    CONNECTION_LOST = "connection_lost", 41, "the recipient's connection broke before the frame was written"
+    REDELIVERY_OVERFLOW = (
+        "redelivery_overflow",
+        42,
+        "too many messages were waiting for this client; the oldest was dropped",
+    )
     SUPERSEDED = "superseded", 43, "a newer connection took over this URI"
     ASSOCIATION_TIMEOUT = "association_timeout", 44, "the client did not associate in time"
-    SENDER_QUOTA = "sender_quota", 46, "too many messages of this sender waited; its oldest gave way"
-    HELD_TOO_LONG = "held_too_long", 47, "it waited for its recipient as long as the broker keeps messages"
+    SENDER_QUOTA = "sender_quota", 46, "too many messages of this sender were waiting; its oldest was dropped"
+    HELD_TOO_LONG = "held_too_long", 47, "it waited for its recipient for as long as the broker keeps messages"
     INTERRUPTED = "interrupted", 45, "the broker stopped before the outcome was journaled; it may have arrived"
 
     # won
-    POISON_GRAPH = "poison_graph", 96, "its blank nodes would make canonicalisation too expensive"
+    POISON_GRAPH = "poison_graph", 96, "its blank nodes would make canonicalization too expensive"
     WRONG_ADDRESS = "wrong_address", 97, "its URI is not the address of its content"
-    UNSIGNED = "unsigned", 98, "it carries no signature over its envelope and contents"
-    WRONG_SIGNER = "wrong_signer", 99, "it is signed by somebody who may not speak for its sender"
+    UNSIGNED = "unsigned", 98, "it has no signature over its envelope and contents"
+    WRONG_SIGNER = "wrong_signer", 99, "its signer may not sign for its sender"
     UNKNOWN_KEY = "unknown_key", 100, "the signer's public key could not be found"
     UNKNOWN_ATOM = "unknown_atom", 101, "the atom it names does not exist here"
-    ATOM_EXISTS = "atom_exists", 102, "an atom with this URI was created before"
+    ATOM_EXISTS = "atom_exists", 102, "an atom with this URI already exists"
     ATOM_INACTIVE = "atom_inactive", 103, "the atom is not active"
     ATOM_DELETED = "atom_deleted", 104, "the atom was deleted"
     UNKNOWN_SOCKET = "unknown_socket", 105, "the atom has no such socket"
     WRONG_STATE = "wrong_state", 106, "the connection's state does not allow this message"
     SELF_CONNECTION = "self_connection", 107, "an atom cannot be connected to itself"
-    WRONG_NODE = "wrong_node", 108, "it speaks for, or is addressed to, an atom of another node"
-    ORPHAN_RESPONSE = "orphan_response", 109, "it responds to a message that is not known here"
-    CONFLICTING_RESPONSE = "conflicting_response", 110, "a different response to the same message came before"
+    WRONG_NODE = "wrong_node", 108, "its sender or recipient is an atom of another node"
+    ORPHAN_RESPONSE = "orphan_response", 109, "it responds to an unknown message"
+    CONFLICTING_RESPONSE = "conflicting_response", 110, "a different response to the same message was received earlier"
     BAD_REFERENCE = "bad_reference", 111, "previousMessage names something that may not be referenced"
     RESERVED_NAMESPACE = "reserved_namespace", 112, "its content uses the vocabulary of the envelope"
     UNREACHABLE_NODE = "unreachable_node", 113, "the other node could not be reached"
     CLOCK_SKEW = "clock_skew", 114, "its timestamp is too far from this server's clock"
 
     # swarm
-    BAD_INDICATOR = "bad_indicator", 160, "the first byte names no protocol spoken here"
+    BAD_INDICATOR = "bad_indicator", 160, "the first byte names an unsupported protocol"
     UNKNOWN_OPCODE = "unknown_opcode", 161, "the opcode is not defined"
     BAD_REFERENCE_COUNT = "bad_reference_count", 162, "it claims more than four references"
     TRAILING_BYTES = "trailing_bytes", 163, "there are bytes after the end of the message"
     BAD_TIME_RANGE = "bad_time_range", 164, "the range ends before it starts"
-    BAD_PROOF_OF_WORK = "bad_proof_of_work", 165, "its work is not below the swarm's target"
-    TTL_TOO_LONG = "ttl_too_long", 166, "its lifetime is over the swarm's maximum"
+    BAD_PROOF_OF_WORK = "bad_proof_of_work", 165, "its proof of work does not meet the swarm's target"
+    TTL_TOO_LONG = "ttl_too_long", 166, "its lifetime exceeds the swarm's maximum"
     UNKNOWN_SWARM = "unknown_swarm", 167, "the swarm signature is not one of ours at this time"
     BAD_FRAGMENT = "bad_fragment", 168, "a fragment has the wrong size, index or count"
-    UNKNOWN_TICKET = "unknown_ticket", 169, "a list answers a question that was not asked"
-    HASH_COLLISION = "hash_collision", 170, "another message with the same 8-byte hash is held"
-    TRUNCATED = "truncated", 171, "it ends before its fixed part or its announced parts do"
+    UNKNOWN_TICKET = "unknown_ticket", 169, "a list answers a request that was not made"
+    HASH_COLLISION = "hash_collision", 170, "another message has the same 8-byte hash"
+    TRUNCATED = "truncated", 171, "it is shorter than its fixed part or its declared parts"
     SELF_REFERENCE = "self_reference", 172, "it refers to itself"
-    GIVEN_UP = "given_up", 173, "it was asked for as often as allowed and never came"
+    GIVEN_UP = "given_up", 173, "it was requested as often as allowed but never arrived"
     DUPLICATE_IDENTITY = "duplicate_identity", 174, "its sender uses the address of the peer that received it"
 
 
@@ -142,10 +148,10 @@ class Relation(enum.StrEnum):
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a core saw happen to one message at one moment, for any number of counterparts.
 
-    One hop comes of each counterpart, or a single one without counterpart where there is none. `raw` are the bytes to
-    keep; give them whenever they are at hand, the journal keeps them once. `size` is the size on the wire where `raw`
-    is cut or left out. `expires_us` is when the bytes may be purged; None is never. `digest` is that of bytes that are
-    no longer to be had, where a journal is rebuilt.
+    It becomes one hop per counterpart, or a single hop if it has none. `raw` is the bytes to store; pass them whenever
+    they are available, the journal stores them once. `size` is the size on the wire if `raw` is truncated or left out.
+    `expires_us` is when the bytes may be purged; None is never. `digest` is the digest of bytes that no longer exist,
+    for rebuilding a journal.
     """
 
     at_us: int
@@ -162,7 +168,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Hop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One row of a journal: one server's observation of one message and at most one counterpart.
 
-    `raw` and `size` stand only on the hop that first saw the message.
+    `raw` and `size` are set only on the hop that first saw the message.
     """
 
     server: str

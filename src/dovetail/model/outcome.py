@@ -1,4 +1,4 @@
-"""What became of a message for one recipient: the closed list of outcomes, and which of them mean arrival."""
+"""The outcome of a message for one recipient: the closed list, and which mean that it arrived, failed or is pending."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Outcome(enum.StrEnum):
-    """In the order in which they are shown; `sentence` says what each one means."""
+    """In display order; `sentence` says what each one means."""
 
     sentence: str
 
@@ -17,38 +17,43 @@ class Outcome(enum.StrEnum):
         member.sentence = sentence
         return member
 
-    DELIVERED = "delivered", "it arrived: an answer of the recipient, or the recipient's own journal, proves it"
+    DELIVERED = "delivered", "it arrived: a reply, or the recipient's own journal, proves it"
     HANDED_OVER = (
         "handed_over",
-        "it was handed to the recipient's connection, or its node keeps it for him; nothing proves that he read it",
+        "it was written to the recipient's connection, or stored by its node; nothing proves that it was read",
     )
-    ECHOED = "echoed", "only the sender's side has it: nothing says that the recipient's node took it"
-    IN_FLIGHT = "in_flight", "it is still under way: the next hop has not been seen yet"
+    ECHOED = "echoed", "only the sender's side has it: nothing shows that the recipient's node accepted it"
+    IN_FLIGHT = "in_flight", "it is in flight: the next hop has not been seen yet"
     UNREPORTED = (
         "unreported",
-        "its lifetime is over, and the journal of the server that owes the outcome does not reach that far yet",
+        "it has expired, but the journal of the server that must record the outcome does not extend that far yet",
     )
-    EXPIRED = "expired", "its lifetime was over before it could be handed over"
-    UNDELIVERABLE = "undeliverable", "nobody was there to take it; a client by that name had to be connected"
-    UNAUTHORIZED = "unauthorized", "no rule allows it for every target, so nobody got it"
-    REJECTED = "rejected", "the server refused it; the reason says why"
-    LOST = "lost", "the next server had to take it in, and its journal does not know it"
+    EXPIRED = "expired", "it expired before it could be delivered"
+    UNDELIVERABLE = (
+        "undeliverable",
+        "no recipient was available; a client with that name would have had to be connected",
+    )
+    UNAUTHORIZED = "unauthorized", "no rule allows it for all targets, so nobody received it"
+    REJECTED = "rejected", "the server rejected it; the reason says why"
+    LOST = "lost", "the next server should have accepted it, but its journal does not contain it"
     NO_OUTCOME = (
         "no_outcome",
-        "its lifetime is over, and the server that accepted it never said what became of it for this recipient",
+        "it has expired, and the server that must record an outcome for this recipient never did",
     )
 
 
 ARRIVED: Final = frozenset({Outcome.DELIVERED, Outcome.HANDED_OVER})
 PENDING: Final = frozenset({Outcome.ECHOED, Outcome.IN_FLIGHT, Outcome.UNREPORTED})
+FAILED: Final = frozenset(Outcome) - ARRIVED - PENDING
+"""Each has a check of its own, named after it; a pending delivery that is overdue is a finding, but has not failed."""
 
 
 def count_arrived(counts: dict[str, int]) -> int:
-    """How many deliveries arrived, of those counted by outcome."""
+    """Count the deliveries that arrived, given counts by outcome."""
     return sum(count for outcome, count in counts.items() if outcome in ARRIVED)
 
 
 def meaning_of(outcome: str) -> str:
-    """What an outcome of a table means, also one of a later version."""
+    """What an outcome in a table means, including one of a later version."""
     known = {each.value: each.sentence for each in Outcome}
     return known.get(outcome, "an outcome that this version does not know")

@@ -1,8 +1,8 @@
-"""What crosses the border between a core and its driver: frames that came in, and what is to be sent.
+"""What passes between a core and its driver: frames received, and what to send.
 
-A link is an ordered, reliable connection that carries frames, such as a WebSocket. Whoever opens it names it, the core
-for links it asks for and the transport for links that others open; a name is never used twice. A datagram has no link:
-its endpoint stands in the same place.
+A link is an ordered, reliable connection that carries frames, such as a WebSocket. The side that opens it names it: the
+core for links it requests, the transport for incoming ones; names are never reused. A datagram has no link: its
+endpoint takes that place.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import msgspec
 
 LinkId = str
 Frame = tuple[bytes, LinkId, bool]
-"""What came in: the bytes, the link or endpoint they came from, and whether it was a text frame."""
+"""A received frame: the bytes, the link or endpoint they came from, and whether it was a text frame."""
 
 CLOSE_NORMAL = 1000
 CLOSE_ABNORMAL = 1006
 CLOSE_INTERNAL_ERROR = 1011
-"""Close codes of WebSocket (RFC 6455, 7.4.1); 1006 is never sent: it means that a link ended without a close."""
+"""WebSocket close codes (RFC 6455, 7.4.1); 1006 is never sent: it means that a link ended without a close."""
 
 
 class SendFrames(msgspec.Struct, frozen=True, gc=False):
-    """Frames for the other end of each of these links, in order; a fan-out is one of these."""
+    """Frames for the other end of each of these links, in order; a fan-out is one `SendFrames`."""
 
     links: Sequence[LinkId]
     frames: Sequence[bytes]
 
 
 class OpenLink(msgspec.Struct, frozen=True, gc=False):
-    """Open a link; frames may follow at once. `label` is what the opener shows of itself, such as a path."""
+    """Open a link; frames may follow immediately. `label` is how the opener identifies itself, such as a path."""
 
     link: LinkId
     destination: str
@@ -37,7 +37,7 @@ class OpenLink(msgspec.Struct, frozen=True, gc=False):
 
 
 class CloseLink(msgspec.Struct, frozen=True, gc=False):
-    """End a link: after the frames sent before, or at once with `abort`, which shows the other end no code."""
+    """Close a link after the frames sent before, or immediately with `abort`, which sends no close code."""
 
     link: LinkId
     code: int = CLOSE_NORMAL

@@ -1,1 +1,1 @@
-"""Formats of the transparency log, without I/O: leaf, Merkle tree, checkpoint, signed note, named keys."""
+"""Transparency log formats, without I/O: leaf, Merkle tree, checkpoint, signed note, named keys."""

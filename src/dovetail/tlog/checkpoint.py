@@ -1,13 +1,13 @@
-"""Signed checkpoints: C2SP signed notes whose body is origin, size and root of a journal's tree.
+"""Signed checkpoints: C2SP signed notes whose body is the origin, size and root of a journal's tree.
 
     pcp://broker.example/server          origin: the server's URI, also the key's name
-    1234                                 how many hops
+    1234                                 number of hops
     <base64 of the 32-byte root>
     (empty line)
     — pcp://broker.example/server <base64 of key id (4 bytes) and Ed25519 signature (64 bytes)>
 
 The signature covers the body up to and including its last newline. The key id is the first 4 bytes of
-SHA-256(name, 0x0A, 0x01, public key), so that a verifier can pick the key before it tries it.
+SHA-256(name, 0x0A, 0x01, public key): it lets a verifier select the key before trying it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Checkpoint:
     root: bytes
 
     def body(self) -> str:
-        """The text that is signed."""
+        """The signed text."""
         return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class SignedCheckpoint:
-    """A checkpoint with the note it was read from or written to."""
+    """A checkpoint with the note it was parsed from or signed as."""
 
     checkpoint: Checkpoint
     note: str
@@ -60,7 +60,7 @@ class SignedCheckpoint:
 
 
 def sign_checkpoint(checkpoint: Checkpoint, signer: Signer) -> SignedCheckpoint:
-    """The signed note of a checkpoint; the same input always gives the same note."""
+    """Sign a checkpoint as a note; deterministic."""
     if checkpoint.origin != signer.name:
         raise CheckpointError(f"the key of {signer.name} cannot sign for {checkpoint.origin}")
     body = checkpoint.body()
@@ -70,7 +70,7 @@ def sign_checkpoint(checkpoint: Checkpoint, signer: Signer) -> SignedCheckpoint:
 
 
 def parse_checkpoint(note: str) -> SignedCheckpoint:
-    """The checkpoint in a note, its form checked and its signatures not."""
+    """Parse the checkpoint in a note; checks its form, not its signatures."""
     body, _ = _split_note(note)
     lines = body.split("\n")
     if len(lines) < 4 or lines[-1]:
@@ -87,10 +87,10 @@ def parse_checkpoint(note: str) -> SignedCheckpoint:
 
 
 def verify_checkpoint(note: str, verifiers: Iterable[Verifier]) -> SignedCheckpoint:
-    """The checkpoint in a note that is signed by its origin's key among `verifiers`.
+    """Return the checkpoint in a note that its origin's key, one of `verifiers`, has signed.
 
-    Signatures by unknown keys are left alone (C2SP signed-note). Raises CheckpointError where a known key's signature
-    does not verify, or where none of the origin's keys has signed.
+    Signatures by unknown keys are ignored (C2SP signed-note). Raises CheckpointError if the signature of a known key
+    does not verify, or if none of the origin's keys has signed.
     """
     signed = parse_checkpoint(note)
     body, signatures = _split_note(note)
@@ -134,7 +134,7 @@ def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
 
 
 def _decode_base64(text: str, what: str) -> bytes:
-    """Strict: only the one spelling that encoding again would give."""
+    """Strict: accept only the canonical encoding."""
     try:
         decoded = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

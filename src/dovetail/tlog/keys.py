@@ -1,9 +1,9 @@
-"""Named Ed25519 keys, in the forms of the C2SP signed note: `name+key id+key`.
+"""Named Ed25519 keys in C2SP signed-note form: `name+key id+key`.
 
     key id   first 4 bytes of SHA-256(name, 0x0A, 0x01, public key), in hex
     key      base64 of 0x01 (Ed25519) and the 32 bytes of the public key
 
-A name holds neither white space nor `+`. Journals sign with the key that has the name of their server's URI.
+A name contains no white space and no `+`. A journal signs with the key named by its server's URI.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _ED25519 = b"\x01"
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A named public key that checks notes."""
+    """A named public key that verifies notes."""
 
     name: str
     public_key: bytes
 
     @property
     def key_id(self) -> bytes:
-        """Four bytes that pick the key out of several."""
+        """Four bytes that select the key among several."""
         return hashlib.sha256(self.name.encode() + b"\n" + _ED25519 + self.public_key).digest()[:KEY_ID_BYTES]
 
     def text(self) -> str:
-        """The C2SP form `name+key id+key`, as trust files keep it."""
+        """The C2SP form `name+key id+key`, as stored in trust files."""
         key = base64.b64encode(_ED25519 + self.public_key).decode()
         return f"{self.name}+{self.key_id.hex()}+{key}"
 
     def verify(self, signature: bytes, body: bytes) -> None:
-        """Raises CheckpointError where `signature` is not this key's over `body`."""
+        """Raise CheckpointError if `signature` is not this key's signature over `body`."""
         try:
             Ed25519PublicKey.from_public_bytes(self.public_key).verify(signature, body)
         except InvalidSignature:
@@ -49,7 +49,7 @@ class Verifier:
 
 
 def parse_verifier(text: str) -> Verifier:
-    """A verifier from its C2SP form; the name may itself contain no `+`."""
+    """Parse the C2SP form; the name may not contain `+`."""
     parts = text.strip().split("+", 2)
     if len(parts) != 3:
         raise CheckpointError("a verifier key has the form name+id+key")
@@ -67,7 +67,7 @@ def parse_verifier(text: str) -> Verifier:
 
 
 class Signer:
-    """A named private key that signs notes; it never shows itself in text."""
+    """A named private key that signs notes; its repr never shows the key."""
 
     __slots__ = ("private_key", "verifier")
 
@@ -84,13 +84,13 @@ class Signer:
         return self.verifier.name
 
     def sign(self, body: bytes) -> bytes:
-        """The signature over `body`."""
+        """Sign `body`."""
         return self.private_key.sign(body)
 
 
 def check_name(name: str) -> str:
-    """A key's name: not empty, no white space, no `+`."""
-    # a printable text without white space splits into itself
+    """Return the name if it is not empty and contains no white space and no `+`; else raise CheckpointError."""
+    # printable text without white space splits into itself
     if not name or "+" in name or not name.isprintable() or name.split() != [name]:
         raise CheckpointError(f"key name {name[:80]!r} must not be empty or contain white space or '+'")
     if len(name.encode()) > MAX_NAME_BYTES:

@@ -1,4 +1,4 @@
-"""The leaf entry of one hop, which the Merkle tree commits to.
+"""The leaf entry of one hop, as hashed into the Merkle tree.
 
 Leaf entry, version 1 (all integers big-endian):
 
@@ -7,8 +7,8 @@ Leaf entry, version 1 (all integers big-endian):
     1       8      seq, unsigned
     9       8      at, signed microseconds since 1970-01-01 UTC
     17      32     message: the address
-    49      32     digest: SHA-256 of the bytes kept on this hop; zeros where this hop keeps none
-    81      8      size: bytes on the wire; 0 where this hop did not see the message first
+    49      32     digest: SHA-256 of the bytes stored with this hop; zeros if it stores none
+    81      8      size: bytes on the wire; 0 if this hop is not the first of the message
     89      1 + n  stage: length, ASCII
             1 + n  reason: length (0 is none), ASCII
             2 + n  counterpart: length (0 is none), UTF-8
@@ -34,13 +34,13 @@ _SEQ = struct.Struct(">Q")
 
 
 def encode_entry(hop: Hop, digest: bytes = NO_DIGEST) -> bytes:
-    """The leaf entry of one hop; `digest` is that of the bytes kept on this hop."""
+    """Encode the leaf entry of one hop; `digest` is that of the bytes stored with it."""
     head = _HEAD.pack(ENTRY_VERSION, hop.seq, hop.at_us, hop.message, digest, hop.size or 0)
     return head + encode_tail(hop.stage, hop.reason, hop.counterpart)
 
 
 def encode_head(seq: int, at_us: int, message: bytes, digest: bytes, size: int) -> bytes:
-    """What a leaf hash is taken over, up to the tail: the prefix of a leaf and the fixed part of its entry."""
+    """Encode the input of a leaf hash up to the tail: the leaf prefix and the fixed part of the entry."""
     return _LEAF_HEAD.pack(ENTRY_VERSION, seq, at_us, message, digest, size)
 
 
@@ -52,7 +52,7 @@ def hash_run(
     digest: bytes,
     size: int,
 ) -> list[bytes]:
-    """Leaf hashes of a run, given the tail of each hop; only its first hop can carry `digest` and `size`."""
+    """Leaf hashes of a run, given the tail of each hop; only the first hop can have `digest` and `size`."""
     sha256, pack = hashlib.sha256, _LEAF_HEAD.pack
     leaves = [sha256(pack(ENTRY_VERSION, first_seq, at_us, message, digest, size) + tails[0]).digest()]
     if len(tails) > 1:
@@ -63,7 +63,7 @@ def hash_run(
 
 
 def encode_tail(stage: Stage, reason: Reason | None, counterpart: str | None) -> bytes:
-    """The end of an entry: stage, reason and counterpart."""
+    """Encode the end of an entry: stage, reason and counterpart."""
     stage_text, reason_text = stage.encode(), (reason or "").encode()
     encoded = (counterpart or "").encode()
     return b"".join(

@@ -1,13 +1,13 @@
-"""Signed checkpoints inside receipts: every signature is checked with the key that the receipt carries for it.
+"""Signed checkpoints inside receipts: each signature is verified with the key that the receipt includes for it.
 
-A key is the C2SP text `name+id+key`. Its first byte tells what it signs: 0x01 the checkpoint itself, by the server
-whose journal it is; 0x04 a cosignature (C2SP cosignature/v1), by a witness that saw the journal only grow:
+A key is the C2SP text `name+id+key`. The first byte of the key says what it signs: 0x01 the checkpoint itself, by the
+server that owns the journal; 0x04 a cosignature (C2SP cosignature/v1), by a witness that saw the journal only grow:
 
     signature line    — name base64(key id, 8 bytes of POSIX time, 64 bytes of Ed25519 signature)
     what is signed    "cosignature/v1" LF "time " <decimal time> LF <the checkpoint's three lines>
 
-Carried keys give no trust: whoever reads the result compares them with the keys they trust. They make every byte of
-every signature count, also where the reader does not know the witness.
+Included keys are not trusted: the caller compares them with the keys it trusts. They ensure that every byte of every
+signature is verified, even if the reader does not know the witness.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Cosignature:
 
 @dataclass(frozen=True, slots=True)
 class CheckedNote:
-    """A checkpoint whose every signature is good; whether its keys are trusted is another question."""
+    """A checkpoint whose signatures all verify; whether its keys are trusted is not decided here."""
 
     checkpoint: Checkpoint
     verifier: Verifier
@@ -54,14 +54,14 @@ class CheckedNote:
 
 
 def key_text(verifier: Verifier, kind: int = SIGNS_CHECKPOINT) -> str:
-    """The C2SP text of a key that signs checkpoints or cosignatures."""
+    """Format a key that signs checkpoints or cosignatures as C2SP text."""
     key = encode_base64(bytes([kind]) + verifier.public_key)
     return f"{verifier.name}+{_key_id(verifier, kind).hex()}+{key}"
 
 
 @functools.lru_cache(maxsize=_MAX_KEYS_KEPT)
 def parse_key(text: str) -> tuple[Verifier, int]:
-    """A key and what it signs, from its one spelling."""
+    """Parse a key and what it signs; only the canonical spelling is accepted."""
     parts = text.split("+", 2)
     if len(parts) != 3:
         raise ReceiptError("key: it does not have the form name+id+key")
@@ -79,10 +79,9 @@ def parse_key(text: str) -> tuple[Verifier, int]:
 
 @functools.lru_cache(maxsize=_MAX_NOTES_KEPT)
 def check_signatures(note: str, keys: tuple[str, ...]) -> CheckedNote:
-    """Check the form of a checkpoint and all of its signatures, the server's first and then each witness's.
+    """Check the form of a checkpoint and all of its signatures, the server's first, then each witness's.
 
-    A verifier of many receipts meets the same checkpoints again and again: the last good ones are cached by text and
-    keys.
+    Verifying many receipts repeats the same checkpoints: recent valid ones are cached by text and keys.
     """
     try:
         checkpoint = parse_checkpoint(note).checkpoint
@@ -117,7 +116,7 @@ def check_signatures(note: str, keys: tuple[str, ...]) -> CheckedNote:
 
 
 def cosign(checkpoint: Checkpoint, signer: Signer, now_s: int) -> str:
-    """The signature line of a witness; only a witness that has checked consistency may call this."""
+    """Return a witness's signature line; the witness must have checked consistency before."""
     time = _TIME.pack(now_s)
     signature = signer.sign(_cosigned(now_s, checkpoint.body()))
     blob = _key_id(signer.verifier, SIGNS_COSIGNATURE) + time + signature
@@ -125,9 +124,9 @@ def cosign(checkpoint: Checkpoint, signer: Signer, now_s: int) -> str:
 
 
 def select_signatures(note: str, verifiers: Iterable[Verifier]) -> tuple[str, list[str]]:
-    """A note and the keys of its signatures: the server's first, then the witnesses by name.
+    """Return a note and the keys of its signatures: the server's first, then the witnesses by name.
 
-    Signatures of keys that are not among `verifiers` are left out, since nobody could check them.
+    Signatures by keys not in `verifiers` are dropped, since nobody could check them.
     """
     try:
         checkpoint = parse_checkpoint(note).checkpoint
@@ -197,17 +196,17 @@ def _key_id(verifier: Verifier, kind: int) -> bytes:
 
 
 def encode_base64(data: bytes) -> str:
-    """The one spelling of bytes."""
+    """Encode canonically."""
     return binascii.b2a_base64(data, newline=False).decode()
 
 
 def decode_base64(text: str, what: str) -> bytes:
-    """Bytes from their one spelling."""
+    """Decode; only the canonical encoding is accepted."""
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         raise ReceiptError(f"form: {what} is not base64") from None
-    # strict decoding leaves one freedom: the bits of the last character that stand for no byte
+    # strict decoding still accepts any value of the unused bits in the last character
     if encode_base64(data[len(data) // 3 * 3 :]) != text[len(data) // 3 * 4 :]:
         raise ReceiptError(f"form: {what} is not in canonical base64")
     return data

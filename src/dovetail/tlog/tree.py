@@ -1,7 +1,7 @@
 """The Merkle tree of RFC 9162 over a journal's hops: roots, inclusion proofs, consistency proofs.
 
-Everything here is arithmetic on hashes. A proof is made from perfect subtrees, which the caller looks up through a
-`NodeSource`: `node(level, index)` is the hash of the leaves `index << level` up to `(index + 1) << level`.
+Pure hash arithmetic. Proofs are built from perfect subtrees, which the caller looks up through a `NodeSource`:
+`node(level, index)` is the hash of the leaves `index << level` up to `(index + 1) << level`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def hash_children(left: bytes, right: bytes) -> bytes:
 
 
 def fold_perfect(hashes: Sequence[bytes]) -> bytes:
-    """The root of a perfect subtree from its hashes of one level, whose number is a power of two."""
+    """The root of a perfect subtree, given the hashes of one level; their number is a power of two."""
     return fold(b"".join(hashes))
 
 
 @twin
 def fold(level: bytes) -> bytes:
-    """The same from hashes that lie behind each other."""
+    """Same as `fold_perfect`, for concatenated hashes."""
     count = len(level) // HASH_BYTES
     if not count or count & (count - 1) or len(level) % HASH_BYTES:
         raise ValueError(f"a perfect subtree has a power of two of hashes, got {len(level)} bytes")
@@ -49,12 +49,12 @@ def fold(level: bytes) -> bytes:
 
 
 def split_hashes(hashes: bytes) -> list[bytes]:
-    """Hashes that lie behind each other, each alone."""
+    """Split concatenated hashes."""
     return [hashes[start : start + HASH_BYTES] for start in range(0, len(hashes), HASH_BYTES)]
 
 
 class Frontier:
-    """The peaks of a growing tree: enough to append and to know the root, in logarithmic space."""
+    """The peaks of a growing tree: enough to append and to compute the root, in logarithmic space."""
 
     __slots__ = ("_peaks", "size")
 
@@ -67,7 +67,7 @@ class Frontier:
         self._peaks = list(zip(levels, hashes, strict=True))
 
     def append(self, subtree: bytes, level: int = 0) -> None:
-        """Append one leaf hash, or a perfect subtree of `1 << level` leaves at a place aligned to it."""
+        """Append one leaf hash, or a perfect subtree of `1 << level` leaves at an aligned position."""
         if self.size & ((1 << level) - 1):
             raise ValueError(f"a subtree of {1 << level} leaves cannot stand at {self.size}")
         self.size += 1 << level
@@ -87,16 +87,16 @@ class Frontier:
         return root
 
     def peaks(self) -> list[bytes]:
-        """The hashes of the perfect subtrees from left to right, as the constructor takes them."""
+        """The hashes of the perfect subtrees, left to right, as the constructor takes them."""
         return [peak for _, peak in self._peaks]
 
     def copy(self) -> Frontier:
-        """An independent frontier of the same tree."""
+        """Return an independent copy."""
         return Frontier(self.size, self.peaks())
 
 
 def root_of(leaf_hashes: Iterable[bytes]) -> bytes:
-    """The root over leaf hashes, given in order."""
+    """The root over leaf hashes in order."""
     frontier = Frontier()
     for leaf in leaf_hashes:
         frontier.append(leaf)
@@ -104,7 +104,7 @@ def root_of(leaf_hashes: Iterable[bytes]) -> bytes:
 
 
 def aligned_ranges(first: int, end: int, max_level: int = MAX_LEVEL) -> list[tuple[int, int]]:
-    """`[first, end)` cut into the fewest perfect subtrees, as (start, level) from left to right."""
+    """Split `[first, end)` into the fewest perfect subtrees, as (start, level) from left to right."""
     ranges = []
     while first < end:
         level = min((first & -first).bit_length() - 1 if first else MAX_LEVEL, (end - first).bit_length() - 1)
@@ -115,7 +115,7 @@ def aligned_ranges(first: int, end: int, max_level: int = MAX_LEVEL) -> list[tup
 
 
 def prove_inclusion(index: int, size: int, node: NodeSource) -> list[bytes]:
-    """RFC 9162, 2.1.3.1: the path from leaf `index` to the root of the tree of `size` leaves."""
+    """RFC 9162, 2.1.3.1: the path from leaf `index` to the root of the tree with `size` leaves."""
     if not 0 <= index < size:
         raise ValueError(f"leaf {index} is not in a tree of {size} leaves")
     path: list[bytes] = []
@@ -133,7 +133,7 @@ def prove_inclusion(index: int, size: int, node: NodeSource) -> list[bytes]:
 
 
 def prove_consistency(old_size: int, size: int, node: NodeSource) -> list[bytes]:
-    """RFC 9162, 2.1.4.1: that the tree of `size` leaves begins with the tree of `old_size` leaves."""
+    """RFC 9162, 2.1.4.1: prove that the tree of `old_size` leaves is a prefix of the tree of `size` leaves."""
     if not 0 <= old_size <= size:
         raise ValueError(f"a tree of {size} leaves cannot begin with one of {old_size}")
     if old_size in (0, size):
@@ -157,7 +157,7 @@ def prove_consistency(old_size: int, size: int, node: NodeSource) -> list[bytes]
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> None:
-    """RFC 9162, 2.1.3.2. Raises CheckpointError where `path` does not lead from `leaf` to `root`."""
+    """RFC 9162, 2.1.3.2. Raises CheckpointError if `path` does not lead from `leaf` to `root`."""
     if not 0 <= index < size:
         raise CheckpointError(f"leaf {index} is not in a tree of {size} leaves")
     if len(path) > MAX_LEVEL:
@@ -182,7 +182,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], 
 
 
 def verify_consistency(old_size: int, old_root: bytes, size: int, root: bytes, path: Sequence[bytes]) -> None:
-    """RFC 9162, 2.1.4.2. Raises CheckpointError where the newer tree does not begin with the older one."""
+    """RFC 9162, 2.1.4.2. Raises CheckpointError if the old tree is not a prefix of the new one."""
     if not 0 <= old_size <= size:
         raise CheckpointError(f"a tree of {size} leaves cannot begin with one of {old_size}")
     if len(path) > MAX_LEVEL + 1:
@@ -228,7 +228,7 @@ def _split(leaves: int) -> int:
 
 
 def _range_root(first: int, end: int, node: NodeSource) -> bytes:
-    """The root over `[first, end)`, where `first` is aligned as in any node of the tree."""
+    """The root over `[first, end)`, where `first` is aligned like a node of the tree."""
     hashes = [node(level, start >> level) for start, level in aligned_ranges(first, end)]
     root = hashes[-1]
     for left in reversed(hashes[:-1]):
