@@ -1,4 +1,4 @@
-"""Whether a client may be known by a URI: its certificate, its path, reserved names, and the rules."""
+"""Whether a client may use a URI: checks its certificate, its path, reserved names, and the rules."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dovetail.pcp.vocabulary import ASSOCIATE_REQUEST
 
 
 class Refusal(NamedTuple):
-    """Why an association is not made."""
+    """Why an association is refused."""
 
     reason: Reason
     detail: str
 
 
 def find_refusal(session: Session, uri: str, authorization: Authorization) -> Refusal | None:
-    """Why this session may not be known by this URI, or None if it may."""
+    """Why this session may not use this URI, or None if it may."""
     if not is_uri(uri):
         return Refusal(Reason.BAD_URI, f"{uri[:80]!r} is not a PCP URI")
     parts = parse_uri(uri)
@@ -43,5 +43,5 @@ def find_refusal(session: Session, uri: str, authorization: Authorization) -> Re
 
 
 def may_associate(uri: str, authorization: Authorization) -> bool:
-    """Whether types and rules let a client be known by a URI."""
+    """True if types and rules let a client use a URI."""
     return authorization.may_claim(uri) and authorization.policy(uri, ASSOCIATE_REQUEST).judge(BROKER_URI).is_allowed

@@ -1,17 +1,17 @@
 """Who may send what to whom: ordered rules, the first match decides, no match denies.
 
-Theory of operation. Sender and message type of a message are fixed, so the rules that can still match are few and the
-same for many senders: they are distilled into a `Policy`, an index of the first matching rule by exact target, by name,
-by type and for all, shared by everybody for whom the same rules remain. A policy judges one URI in at most four
-look-ups and remembers its verdicts up to a bound.
+Theory of operation. The sender and type of a message are fixed, so the rules that can still match are few and the same
+for many senders: they are compiled into a `Policy`, an index of the first matching rule by exact target, by name, by
+type and for all, shared by all senders with the same remaining rules. A policy judges one URI in at most four lookups
+and caches its verdicts up to a limit.
 
-A wildcard target is judged on every client it expands to, without looking at every one of them: rules that name a
-client are exceptions; all other clients of one type share one verdict. Where that verdict is to allow, only the
-exceptions can deny; where it is to deny, the first client that is no exception settles it. Either way the work is
-bounded by the number of rules, not of clients. Only where a rule names its targets by a pattern or a group, and may
-come before that shared verdict, each client is judged.
+A wildcard target is judged on every client it expands to, without visiting each of them: rules that name a client are
+exceptions; all other clients of one type share one verdict. If that verdict is to allow, only the exceptions can deny;
+if it is to deny, the first client that is no exception settles it. Either way the work is bounded by the number of
+rules, not of clients. Only if a rule names its targets by a pattern or a group, and may come before that shared
+verdict, is each client judged.
 
-Which client type a certificate may claim is asked before any rule, when it associates: `may_claim`.
+Which client type a certificate may claim is checked before any rule, on association: `may_claim`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MAX_VERDICTS = 10_000
 
 
 class Verdict(NamedTuple):
-    """What was decided about one target and by which rule; no rule means that none matched."""
+    """The decision on one target and the rule that made it; no rule means that none matched."""
 
     target: str
     is_allowed: bool
     rule: Rule | None
 
     def describe(self) -> str:
-        """The target and what decided, as one line."""
+        """The target and the deciding rule, as one line."""
         return f"{self.target}: {'no rule matches' if self.rule is None else self.rule.describe()}"
 
 
 class Clients(Protocol):
-    """What judging a wildcard needs to know about who is connected: their URIs by type and by name."""
+    """What judging a wildcard needs to know of the connected clients: their URIs by type and by name."""
 
     @property
     def by_type(self) -> Mapping[str, Mapping[str, object]]: ...
@@ -50,7 +50,7 @@ class Clients(Protocol):
 
 
 def matches_type(pattern: str, message_type: str) -> bool:
-    """Whether a message type is the pattern, or begins with what stands before the pattern's final `*`."""
+    """True if a message type equals the pattern, or starts with what precedes the pattern's final `*`."""
     if pattern.endswith(WILDCARD):
         return message_type.startswith(pattern[:-1])
     return pattern == message_type
@@ -73,7 +73,7 @@ class Policy:
             name, client_type = parse_uri(rule.target)
             if name == WILDCARD and client_type == WILDCARD:
                 self._all = index
-                break  # nothing behind it can be the first match
+                break  # no later rule can be the first match
             if name == WILDCARD:
                 self._types.setdefault(client_type, index)
             elif name and (names := Names([name], groups)).only is None:
@@ -129,7 +129,7 @@ class Policy:
 
     def _find_denied_of_type(self, client_type: str, members: Mapping[str, object]) -> Verdict | None:
         if not members:
-            return None  # nobody of this type is there: the rules are not gone through for it
+            return None  # no client of this type is connected: skip the rules
         shared = min(self._all, self._types.get(client_type, self._all))
         is_shared = all(
             number > shared or pattern not in (WILDCARD, client_type) for number, _, pattern in self._patterns
@@ -162,13 +162,13 @@ class Authorization:
         return Names([name], self._groups), client_type
 
     def may_claim(self, uri: str) -> bool:
-        """Whether the certificate of the name in a URI may claim the client type in it."""
+        """True if the certificate of the name in a URI may claim the client type in it."""
         name, client_type = parse_uri(uri)
         names = self._types.get(client_type)
         return not self._types if names is None else names.match(name)
 
     def policy(self, sender: str, message_type: str) -> Policy:
-        """The policy for what one sender sends of one message type; keep it as long as the session lives."""
+        """The policy for messages of one type from one sender; keep it for the life of the session."""
         name, client_type = parse_uri(sender)
         remaining = tuple(
             index

@@ -1,9 +1,9 @@
 """The broker: a pure state machine between connections.
 
-The shell opens a connection, feeds frames, says when a transport is full or has room, and closes; then it drains
+The caller opens a connection, feeds frames, reports when a transport is full or has room, and closes; then it drains
 `events()` and `to_send()` and sets its timer to `next_timer()`. A message is decoded, decided (`decision.py`), and the
-decision is carried out: the broker's own task or delivery. Nothing here waits, and nothing here fails for what a peer
-sends: bad input ends as a `rejected` observation and, where the protocol has one, an error message.
+decision is executed: the broker's own task or delivery. Nothing here blocks, and no input from a peer raises: bad input
+ends as a `rejected` observation and, if the protocol has one, an error message.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from dovetail.pcp.vocabulary import (
 
 
 class Broker:
-    """The state of a broker. With `logs_messages` the events have a MessageHandled per message, for an access log."""
+    """The state of a broker. With `logs_messages`, `events` has a MessageHandled per message, for an access log."""
 
     def __init__(self, settings: PcpSettings, new_id: Callable[[], str], *, logs_messages: bool = False) -> None:
         self.settings = settings
         self.registry = Registry()
         self._by_uri = self.registry.by_uri
         self._sessions: dict[LinkId, Session] = {}
-        self._closing: dict[LinkId, Session] = {}  # ended from here, until the shell says that they are closed
+        self._closing: dict[LinkId, Session] = {}  # closed by us, until the caller reports that they are closed
         self._permissions = PermissionCache(settings)
         self._outbound = Outbound(logs_messages=logs_messages)
         lifetimes = Lifetimes(settings.clock_skew_ms, settings.max_lifetime_ms)
@@ -102,9 +102,9 @@ class Broker:
         self._register(session, uri, now)
 
     def receive_closed(self, connection: LinkId, now: int, unsent_bytes: int = 0) -> None:
-        """The connection is closed, also if from here; what the kernel has not taken for it waits for the client.
+        """A connection was closed, by either side; what the kernel has not taken for it waits for the client.
 
-        `unsent_bytes` is how much of what was sent the transport had not written, as far as is known.
+        `unsent_bytes` is how much of what was sent the transport is known not to have written.
         """
         self._now = now
         session = self._sessions.get(connection)
@@ -120,23 +120,23 @@ class Broker:
         self._finish(now)
 
     def receive_broken(self, connection: LinkId, now: int) -> None:
-        """The connection is closed, but frames from it are still to be fed; `receive_closed` must follow."""
+        """A connection was closed, but frames from it remain to be fed; `receive_closed` must follow."""
         self._now = now
         session = self._sessions.get(connection) or self._closing.get(connection)
         if session is not None:
             self._delivery.pause(session, 0)
 
     def receive_ping(self, connection: LinkId, now: int) -> None:
-        """A ping or pong: the client is there."""
+        """A ping or pong: the client is alive."""
         session = self._sessions.get(connection)
         if session is not None:
             session.last_seen_us = now
 
     def receive_paused(self, connection: LinkId, unsent_bytes: int, now: int) -> None:
-        """The transport of this connection is full: hold what comes for it.
+        """The transport of this connection is full: hold messages for it.
 
-        `unsent_bytes` is how much the kernel has not taken of what was sent: that is not delivered. Call this and
-        `receive_resumed` at once, whatever else waits to be fed.
+        `unsent_bytes` is how much of what was sent the kernel has not taken: that is not delivered. Call this and
+        `receive_resumed` immediately, regardless of other pending input.
         """
         self._now = now
         session = self._sessions.get(connection) or self._closing.get(connection)
@@ -151,7 +151,7 @@ class Broker:
             self._delivery.resume(session, now)
 
     def close(self, connection: LinkId, code: int, detail: str, now: int) -> None:
-        """End a session because the operator's side wants it: revoked certificate, shutdown."""
+        """End a session for the operator: revoked certificate, shutdown."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
@@ -164,7 +164,7 @@ class Broker:
         if before is None:
             self._changes.note(uri, CONNECTED, now)
         elif before is not session:
-            # The new connection has already been told that it succeeded; a late close of the old one changes nothing.
+            # The new connection already got its success response; a late close of the old one changes nothing.
             self._close(before, CLOSE_SUPERSEDED, "superseded", Reason.SUPERSEDED, now)
         self._outbound.events.append(SessionOpened(connection=session.connection, uri=uri, version=session.version))
         self._delivery.redeliver(session, now)
@@ -173,7 +173,7 @@ class Broker:
     def _close(
         self, session: Session, code: int, detail: str, reason: Reason, now: int, *, flushes: bool = False
     ) -> None:
-        """With `flushes` what is enqueued is still sent, unless the transport is full."""
+        """With `flushes`, what is enqueued is still sent, unless the transport is full."""
         self._outbound.close(session.connection, code, detail)
         self._end(session, reason, now, flushes=flushes and not session.is_paused)
 
@@ -199,14 +199,14 @@ class Broker:
         self.receive_frames(((data, connection, is_text),), now)
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Whole WebSocket messages in the order they came: the bytes, the connection, and whether it was text."""
+        """Receive whole WebSocket messages in order: the bytes, the connection, and whether it was text."""
         self._now = now
         find_session, pass_on, delivery = self._sessions.get, self._outbound.pass_on, self._delivery
         latest_expired_us = self._latest_expired_us = self._lifetimes.latest_expired_us(now)
         for data, connection, is_text in frames:
             session = find_session(connection)
             if session is None:
-                continue  # closed from here; the peer could not know yet
+                continue  # closed by us; the peer could not know yet
             session.last_seen_us = now
             template = session.template
             if template is not None:
@@ -216,7 +216,7 @@ class Broker:
                     if decision is not None and decision.receiver.is_direct and expires_us > latest_expired_us:
                         pass_on(data, session, decision.receiver, expires_us, now)
                         continue
-                session.drop_template()  # made again once the sender goes on with another target
+                session.drop_template()  # rebuilt once the sender settles on another target
             try:
                 if session.version == 2:
                     self._receive_v2(data, session, now, is_text)
@@ -228,7 +228,7 @@ class Broker:
                 self._finish(now)
 
     def receive_refused(self, data: bytes, connection: LinkId, now: int, reason: Reason, size: int) -> None:
-        """The shell refused a frame before it was whole: too large, or too many fragments. `data` is what came."""
+        """The transport refused an incomplete frame: too large, or too many fragments. `data` is what arrived of it."""
         self._now = now
         session = self._sessions.get(connection)
         if session is not None:
@@ -252,7 +252,7 @@ class Broker:
             and frame.forward is data
             and not wants_report
         ):
-            if session.last_target == targets[0]:  # worth it only for who goes on sending to the same
+            if session.last_target == targets[0]:  # only worth it for a sender that keeps the same target
                 session.template, session.decision = make_template(data, frame), decision
             session.last_target = targets[0]
             self._outbound.pass_on(data, session, decision.receiver, expires_us, now)
@@ -327,7 +327,7 @@ class Broker:
         if route.unmatched or not (route.sessions or route.broker):
             self._report_unmatched(session, message, route.unmatched, now)
         queued = self._delivery.deliver(message, list(route.sessions.values()), now) if route.sessions else 0
-        outcome = "queued" if queued else "delivered" if route.sessions or route.broker else "undeliverable"
+        outcome = "queued" if queued else "routed" if route.sessions or route.broker else "undeliverable"
         self._outbound.log_handled(outcome, message, message.targets, len(route.sessions))
 
     def _report_unmatched(self, session: Session, message: Message, unmatched: list[str], now: int) -> None:
@@ -343,12 +343,12 @@ class Broker:
         is_new = session.uri is None
         session.associate(message.sender)
         self._replies.associate(session, message.id, now)
-        self._outbound.log_handled("delivered", message, targets, 0)
+        self._outbound.log_handled("routed", message, targets, 0)
         if is_new:
             self._register(session, message.sender, now)
 
     def _serve(self, message: Message, targets: list[str], content: bytes | None, session: Session, now: int) -> None:
-        """A message addressed to the broker: its type names the task."""
+        """Handle a message addressed to the broker: its type names the task."""
         try:
             patterns, is_subscribing = read_request(message.message_type, content)
         except RemoteProtocolError as error:
@@ -370,7 +370,7 @@ class Broker:
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, refusal.reason, now, flushes=True)
 
     def _finish(self, now: int) -> None:
-        """Close slow sessions and notify senders of failures; each can cause the other, so until neither is left."""
+        """Close slow sessions and notify senders of failures, until none is left: each can cause the other."""
         delivery = self._delivery
         while delivery.slow or delivery.failures:
             for session in tuple(delivery.slow):
@@ -394,7 +394,7 @@ class Broker:
     # Time
 
     def handle_timer(self, now: int) -> None:
-        """Do what has become due; call it at `next_timer()` or at any other time."""
+        """Do what is due; call it at `next_timer()` or at any other time."""
         self._now = now
         for session in self._timeouts.take_unassociated(now):
             detail = "no association in time"
@@ -410,7 +410,7 @@ class Broker:
         self._finish(now)
 
     def next_timer(self) -> int | None:
-        """When `handle_timer` is due; None while nothing waits for time."""
+        """When `handle_timer` is due; None if nothing is scheduled."""
         if self._delivery.is_draining():
             return self._now
         due = self._timeouts.next_us()
@@ -419,26 +419,26 @@ class Broker:
                 due = time
         return due
 
-    # What comes out
+    # Output
 
     def events(self) -> list[Event]:
-        """Drain the events; among them the delivery of what `to_send` gave before and `receive_paused` did not name."""
+        """Drain the events, including delivery of what `to_send` returned before and `receive_paused` did not name."""
         self._outbound.confirm(self._now)
         return self._outbound.take_events()
 
     def to_send(self) -> list[Outgoing]:
-        """Drain what is to be written, per connection the messages in order, and the connections to be closed.
+        """Drain what to write, per connection the messages in order, and the connections to close.
 
-        With every connection that the shell cannot write to, call `receive_paused` before `events`.
+        For every connection that cannot be written to, call `receive_paused` before `events`.
         """
         self._outbound.confirm(self._now)
         self._outbound.flush()
         return self._outbound.take_ready()
 
     def change_rules(self, settings: PcpSettings, now: int) -> list[LinkId]:
-        """From now on the rules, types and groups of `settings` decide; what was accepted before is delivered.
+        """Apply the rules, types and groups of `settings` from now on; messages accepted before are still delivered.
 
-        Returns the connections that would not be associated any more, for the shell to close.
+        Returns the connections that could no longer associate, for the caller to close.
         """
         self._now = now
         changed = {"rules": settings.rules, "types": settings.types, "groups": settings.groups}
@@ -452,11 +452,11 @@ class Broker:
         return [session.connection for session in associated if not self._permissions.may_associate(session)]
 
     def trace(self, sender: str, message_type: str, targets: list[str]) -> Trace:
-        """To whom a message would go and which rule decides, without delivering it."""
+        """Who would get a message and which rule decides, without delivering it."""
         return trace_route(sender, message_type, targets, self._permissions.authorization, self.registry)
 
     def restore(self, hops: Iterable[Hop], now: int) -> None:
-        """After a restart: what has no outcome waits for its recipient, or gets its outcome where it cannot wait."""
+        """After a restart: messages without an outcome wait for their recipient, or get one if they cannot wait."""
         self._now = now
         for address, uri, message in find_unfinished(hops):
             if message is None:
@@ -474,7 +474,7 @@ class Broker:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of all messages that are held."""
+        """Bytes of all held messages."""
         return self.held.bytes
 
     @property
@@ -487,6 +487,6 @@ class Broker:
         return self._outbound.counts()
 
     def backlogs(self) -> dict[str, int]:
-        """Queued bytes of each connection that has any: who is slow now."""
+        """Queued bytes of each connection that has any: the currently slow ones."""
         sessions = [session for session in self._sessions.values() if session.outbox_bytes]
         return {session.address_for_replies: session.outbox_bytes for session in sessions}

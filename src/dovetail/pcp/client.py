@@ -1,8 +1,8 @@
-"""A client: a pure state machine on its side of one connection to a broker.
+"""A client: a pure state machine for its side of one connection to a broker.
 
-The client asks for a link, associates on it (v1) or is associated by its path (v2), keeps track of requests that await
-a reply, and decides when to try again after the link is gone: a random time up to a bound that doubles (full jitter),
-so that thousands do not come back at once. Only the latest link counts; what comes by an earlier one is ignored.
+The client requests a link, associates on it (v1) or is associated by its path (v2), tracks requests that await a reply,
+and decides when to retry after the link is lost: after a random time up to a limit that doubles (full jitter), so that
+thousands do not reconnect at once. Only the latest link counts; input from an earlier one is ignored.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _FAILURES = {
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client behaves; times in milliseconds."""
+    """Options of a client; times in milliseconds."""
 
     backoff_ms: int = 200
     max_backoff_ms: int = 30_000
@@ -68,7 +68,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientState(enum.Enum):
-    """Where a client stands."""
+    """The connection state of a client."""
 
     STOPPED = "stopped"
     WAITING = "waiting"
@@ -78,14 +78,14 @@ class ClientState(enum.Enum):
 
 
 class Submitted(NamedTuple):
-    """A message that is on its way: its id, and the frame, whose SHA-256 is its address."""
+    """A submitted message: its id, and the frame, whose SHA-256 is its address."""
 
     id: str
     frame: bytes
 
 
 class Client:
-    """One client. `new_id` gives a fresh UUID text each time, `random` a number from 0 up to 1."""
+    """One client. `new_id` returns a new UUID string each time, `random` a number from 0 up to 1."""
 
     def __init__(
         self,
@@ -117,23 +117,23 @@ class Client:
     # Connection
 
     def start(self, now: int) -> None:
-        """Begin: a connection is wanted at once."""
+        """Start: request a connection now."""
         if self.state is ClientState.STOPPED:
             self.state = ClientState.WAITING
             self._retry_us = now
             self.handle_timer(now)
 
     def stop(self, now: int) -> None:
-        """End: no connection is wanted any more; requests that wait fail."""
+        """Stop: close the connection; pending requests fail."""
         self.state = ClientState.STOPPED
         self._retry_us = self._association_us = None
         self._fail_all(now)
         self._close()
 
     def receive_opened(self, link: LinkId, now: int) -> None:
-        """The link that was asked for is open."""
+        """The requested link is open."""
         if link != self._link or self.state is not ClientState.CONNECTING:
-            return  # given up in the meantime
+            return  # abandoned in the meantime
         if self.version == 2:
             self._associated()
             return
@@ -146,13 +146,13 @@ class Client:
         self._put(encode_frame(envelope))
 
     def receive_closed(self, link: LinkId, now: int, code: int = CLOSE_ABNORMAL, detail: str = "") -> None:
-        """A link is gone, or could not be had; another attempt follows after a random time."""
+        """A link was lost, or could not be opened; it is retried after a random time."""
         if link == self._link:
             self._link = ""
             self._lose(code, detail, now)
 
     def _drop(self, detail: str, now: int) -> None:
-        """Give up the link, and try again with another."""
+        """Drop the link, and retry with another."""
         self._outgoing.clear()
         self._close()
         self._lose(CLOSE_NORMAL, detail, now)
@@ -229,13 +229,13 @@ class Client:
         return Submitted(message_id, frame)
 
     def forget(self, message_id: str) -> None:
-        """Nobody waits for a reply to this message any more."""
+        """Stop waiting for a reply to this message."""
         self._requests.pop(message_id, None)
 
     # Receiving
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Whole WebSocket messages from the broker; one that breaks the rules ends the link."""
+        """Receive whole WebSocket messages from the broker; one that breaks the rules ends the link."""
         for data, link, _ in frames:
             if link == self._link:
                 self._receive(data, now)
@@ -312,7 +312,7 @@ class Client:
             kind = _FAILURES[incoming.message_type]
             self._events.append(RequestFailed(id=failed, kind=kind, detail=_describe(incoming)))
         elif not is_broker and incoming.expires_us is not None and incoming.expires_us <= now:
-            return  # its lifetime ended on the way here
+            return  # it expired in transit
         elif answered is not None and self._requests.pop(answered, None) is not None:
             self._events.append(ReplyReceived(id=answered, reply=incoming))
         else:
@@ -321,7 +321,7 @@ class Client:
     # Time
 
     def handle_timer(self, now: int) -> None:
-        """Do what has become due."""
+        """Do what is due."""
         if self._retry_us is not None and self._retry_us <= now and self.state is ClientState.WAITING:
             self._retry_us = None
             self.state = ClientState.CONNECTING
@@ -350,7 +350,7 @@ class Client:
             kind = FailureKind.DISCONNECTED if expires_us > now else FailureKind.TIMED_OUT
             self._events.append(RequestFailed(id=message_id, kind=kind, detail="the connection was lost"))
 
-    # What comes out
+    # Output
 
     def events(self) -> list[ClientEvent]:
         """Drain the events."""
@@ -358,7 +358,7 @@ class Client:
         return events
 
     def to_send(self) -> list[Outgoing]:
-        """Drain the messages to be written, in order, and the links to be opened and closed."""
+        """Drain the messages to write, in order, and the links to open and close."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 

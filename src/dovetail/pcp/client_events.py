@@ -1,4 +1,4 @@
-"""What a client tells its shell."""
+"""Events that a client reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.pcp.strict_json import decode_any
 
 
 class FailureKind(enum.StrEnum):
-    """Why a message or request of ours came to nothing."""
+    """Why one of our messages or requests failed."""
 
     REFUSED = "refused"
     EXPIRED = "expired"
@@ -22,7 +22,7 @@ class FailureKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A message that came; `expires_us` is None in v2. `raw` is the frame as it was on the wire."""
+    """A received message; `expires_us` is None in v2. `raw` is the frame as received."""
 
     raw: bytes
     id: str
@@ -35,7 +35,7 @@ class Incoming:
     debug: tuple[bytes, ...]
 
     def json(self) -> Any:
-        """The data as JSON; ValueError where it is none."""
+        """The data as JSON; ValueError if it is not JSON."""
         return decode_any(self.data or b"")
 
 
@@ -48,14 +48,14 @@ class Associated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssociationRefused:
-    """The broker does not want this client under this URI."""
+    """The broker refuses this client under this URI."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected:
-    """The wire is gone; the next attempt is at `retry_us`."""
+    """The connection was lost; the next attempt is at `retry_us`."""
 
     code: int
     detail: str
@@ -64,7 +64,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageReceived:
-    """A message that answers no request of ours."""
+    """A message that is not a reply to a request of ours."""
 
     message: Incoming
 
@@ -79,7 +79,7 @@ class ReplyReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """Our message `id` came to nothing; None where the broker could not tell which."""
+    """Our message `id` failed; None if the broker could not tell which."""
 
     id: str | None
     kind: FailureKind
@@ -88,7 +88,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationReported:
-    """Whom our message `id` will be sent to."""
+    """The recipients of our message `id`."""
 
     id: str
     targets: tuple[str, ...]
@@ -96,7 +96,7 @@ class DestinationReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryChanged:
-    """Clients came (1) and went (-1), in this order."""
+    """Clients connected (1) and disconnected (-1), in this order."""
 
     changes: tuple[tuple[str, int], ...]
 

@@ -6,8 +6,8 @@
       bytes 1-4   length of the content, big-endian, signed
       bytes 5-    content
 
-The envelope comes first and exactly once, data at most once, debug any number of times. `forward` are the bytes to
-hand on: the very bytes that came, wherever they may be sent as they are.
+The envelope comes first and exactly once, data at most once, debug any number of times. `forward` is what to forward:
+the exact bytes received, if they may be sent unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BARE = len('{"id":"","message_type":"","expires":"","targets":[],"sender":""}')
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """A decoded message of v1. `expires_us` is the envelope's time; `data` is None where there is no data chunk."""
+    """A decoded v1 message. `expires_us` is the envelope's time; `data` is None if there is no data chunk."""
 
     envelope: Envelope
     expires_us: int
@@ -51,7 +51,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_frame(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES, known: Container[str] = ()) -> Frame:
-    """A message of v1 from its wire bytes; raises RemoteProtocolError. URIs in `known` are not checked again."""
+    """Decode a v1 message; raises RemoteProtocolError. URIs in `known` are not checked again."""
     size = len(message)
     if size > max_bytes:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"read {size} bytes, expected at most {max_bytes}")
@@ -73,7 +73,7 @@ def decode_frame(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES, known: Cont
             return Frame(envelope, expires_us, None, (), message)
         if end + 5 < size:
             kind, length = _CHUNK.unpack_from(message, end)
-            if kind == CHUNK_DATA and end + 5 + length == size:  # the usual message: an envelope and its data
+            if kind == CHUNK_DATA and end + 5 + length == size:  # the common message: an envelope and its data
                 return Frame(envelope, expires_us, message[end + 5 :], (), message)
     return _decode_chunks(message, end, document, envelope, expires_us)
 
@@ -88,7 +88,7 @@ def _bad_head(version: int, descriptor: int, length: int, size: int) -> RemotePr
 
 
 def _decode_chunks(message: bytes, end: int, document: bytes, envelope: Envelope, expires_us: int) -> Frame:
-    """The chunks behind the envelope, whatever they are."""
+    """Decode the chunks after the envelope, whatever they are."""
     size = len(message)
     data: bytes | None = None
     debug: list[bytes] = []
@@ -121,7 +121,7 @@ def _decode_chunks(message: bytes, end: int, document: bytes, envelope: Envelope
 
 
 def decode_envelope(document: bytes) -> Envelope:
-    """The envelope from its JSON text, closed schema, no key twice; raises RemoteProtocolError."""
+    """Decode the JSON of an envelope: closed schema, no duplicate keys; raises RemoteProtocolError."""
     try:
         envelope = _decode_envelope(document)
     except msgspec.ValidationError as error:
@@ -136,7 +136,7 @@ def decode_envelope(document: bytes) -> Envelope:
         needed += 26 if report else 27
     if answered is not UNSET:
         needed += 17 + len(answered)
-    # A document just as long as its values need has neither spaces, escapes nor a key twice: no need to look again.
+    # A document exactly as long as its values need has no spaces, escapes or duplicate keys: no second look needed.
     if len(document) != needed:
         strings = 9 + len(targets) + (report is not UNSET) + 2 * (answered is not UNSET)
         if has_duplicate_key(document, strings):
@@ -145,7 +145,7 @@ def decode_envelope(document: bytes) -> Envelope:
 
 
 def encode_chunks(document: bytes, data: bytes | None, debug: list[bytes] | tuple[bytes, ...] = ()) -> bytes:
-    """A message of v1 from the JSON text of its envelope; an empty data chunk is left out."""
+    """Encode a v1 message from the JSON of its envelope; an empty data chunk is left out."""
     parts = [_HEAD.pack(VERSION_1, CHUNK_ENVELOPE, len(document)), document]
     if data:
         parts += (_CHUNK.pack(CHUNK_DATA, len(data)), data)
@@ -155,17 +155,17 @@ def encode_chunks(document: bytes, data: bytes | None, debug: list[bytes] | tupl
 
 
 def encode_frame(envelope: Envelope, data: bytes | None = None, debug: tuple[bytes, ...] = ()) -> bytes:
-    """A message of v1."""
+    """Encode a v1 message."""
     return encode_chunks(_encoder.encode(envelope), data, debug)
 
 
 def append_debug(message: bytes, content: bytes) -> bytes:
-    """The message with one more debug chunk at its end."""
+    """Append a debug chunk to the message."""
     return b"".join((message, _CHUNK.pack(CHUNK_DEBUG, len(content)), content))
 
 
 def salvage_frame(message: bytes) -> Salvage:
-    """What can still be read of a message that was refused, so that the error can name it."""
+    """Read what is readable of a refused message, so that the error can name it."""
     try:
         length = _HEAD.unpack_from(message)[2]
     except struct.error:

@@ -16,7 +16,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_message(message: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> MessageV2:
-    """A message of v2 from its wire bytes; raises RemoteProtocolError."""
+    """Decode a v2 message; raises RemoteProtocolError."""
     size = len(message)
     if size > max_bytes:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"read {size} bytes, expected at most {max_bytes}")
@@ -46,11 +46,11 @@ def _repeats_a_key(message: bytes, decoded: MessageV2) -> bool:
     data = bytes(decoded.data)
     escapes = data.count(b"\\")
     if escapes and message.count(b"\\") == escapes:
-        # Only the payload has backslashes: the marks outside it can be counted without parsing it again.
+        # Only the payload has backslashes: the quotation marks outside it can be counted without a second parse.
         return message.count(b'"') - data.count(b'"') != 2 * (strings + 1)
     return has_duplicate_key(message, strings + 1 + data.count(b'"') // 2)
 
 
 def encode_message(message: MessageV2) -> bytes:
-    """A message of v2; absent fields stay absent."""
+    """Encode a v2 message; absent fields stay absent."""
     return _encoder.encode(message)

@@ -1,7 +1,8 @@
-"""What is to become of a message: every check after decoding, in the order of the specification, in one place.
+"""Decides what happens to a message: every check after decoding, in the order of the specification, in one place.
 
-`decide` looks at the session, the rules, who is connected and the time, and changes none of them: the broker carries
-the decision out. Associated, sender is the session's, authorised for every target, not expired, then the route.
+`decide` reads the session, the rules, the connected clients and the time, and changes none of them: the broker executes
+the decision. The order is: associated, sender is the session's, authorised for every target, not expired, then the
+route.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Deliver(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """Accept it, but deliver it to nobody: its lifetime is over."""
+    """Accept it, but deliver it to nobody: it has expired."""
 
     route: Route
     keeps_body: bool
@@ -62,7 +63,7 @@ NOT_ASSOCIATED = Refuse(Reason.NOT_ASSOCIATED, "sent before the session was asso
 
 
 class Decider:
-    """Decides about messages; `permissions` and `registry` are read, and changed by others."""
+    """Decides about messages; reads `permissions` and `registry`, which others change."""
 
     __slots__ = ("_by_uri", "_permissions", "_registry")
 
@@ -80,9 +81,9 @@ class Decider:
         expires_us: int,
         latest_expired_us: int,
     ) -> Decision:
-        """The decision about a message with these fields that came through this session.
+        """The decision on a message with these fields that arrived through this session.
 
-        It is expired where `expires_us` is not after `latest_expired_us`, as the broker's `Lifetimes` give it.
+        It has expired if `expires_us` is not after `latest_expired_us`, which the broker's `Lifetimes` compute.
         """
         uri = session.uri
         if message_type == ASSOCIATE_REQUEST and session.version == 1 and BROKER_URIS.issuperset(targets or ("",)):
@@ -92,7 +93,7 @@ class Decider:
         permission = session.permissions.get(message_type)
         receiver = self._by_uri.get(targets[0]) if len(targets) == 1 else None
         if len(targets) > 1:
-            targets = list(dict.fromkeys(targets))  # what stands there a thousand times is judged once
+            targets = list(dict.fromkeys(targets))  # a target repeated a thousand times is judged once
         if permission is None or receiver is None:
             forbidden = find_forbidden(message_type, [target for target in targets if target not in self._by_uri])
             if forbidden is not None:

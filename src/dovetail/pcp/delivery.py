@@ -1,15 +1,15 @@
-"""Getting accepted messages to clients: at once, from the queue of a slow connection, or when the client is back.
+"""Delivers accepted messages to clients: immediately, from the queue of a slow connection, or on reconnection.
 
 Theory of operation. A message for a client that reads goes straight to the turn's outgoing messages. A connection whose
-transport is full is paused by the shell; what comes for it is held in its outbox, in order, bounded in bytes. When
-the transport has room again the outbox is handed over in slices, one per timer call, until the transport is full or the
+transport is full is paused by the caller; messages for it are held in its outbox, in order, bounded in bytes. When the
+transport has room again the outbox is handed over in slices, one per timer call, until the transport is full or the
 outbox empty.
 
-When a wire breaks, what was not handed over waits for the client, in order, until it associates again or the message
-expires; over the bound the oldest give way, as they do where one sender has more waiting than its share. v2 messages
-have no lifetime and do not wait, nor do the broker's own but for `ttl_expired`: the rest is of no use to a later
-session. Each target of each message gets exactly one outcome: delivered, redelivered, undeliverable or expired. What
-the sender must be told is left in `failures` for the broker.
+When a connection breaks, what was not handed over waits for the client, in order, until it associates again or the
+message expires; over the limit the oldest are given up, also if one sender has more waiting than its share. v2 messages
+have no lifetime and do not wait, nor do the broker's own except `ttl_expired`: they are useless to a later session.
+Each target of each message gets exactly one outcome: delivered, redelivered, undeliverable or expired. `failures`
+collects what the broker must tell senders.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dovetail.pcp.translation import Renderer
 
 SLICE_BYTES = 256 * 1024
 GIVEN_UP = frozenset({Reason.LIFETIME_OVER, Reason.REDELIVERY_OVERFLOW, Reason.SENDER_QUOTA, Reason.HELD_TOO_LONG})
-"""Why a message that waited is given up."""
+"""Why a waiting message is given up."""
 _SLACK = 1_000
 _DELIVERED = Stage.DELIVERED
 
 
 class Failure(NamedTuple):
-    """One target will not get a message after it was accepted."""
+    """One target will not get a message that was accepted."""
 
     message: Message
     uri: str
@@ -46,7 +46,7 @@ class Failure(NamedTuple):
 
 
 class RedeliveryQueue:
-    """What waits for one client to come back, in order."""
+    """The messages that wait for one client to reconnect, in order."""
 
     __slots__ = ("queue", "size")
 
@@ -56,7 +56,7 @@ class RedeliveryQueue:
 
 
 class Delivery:
-    """The queues of a broker. `slow` are sessions over their bound, for the broker to end."""
+    """The queues of a broker. `slow` lists sessions over their limit, for the broker to end."""
 
     def __init__(self, settings: PcpSettings, outbound: Outbound, renderer: Renderer, lifetimes: Lifetimes) -> None:
         self._outbound = outbound
@@ -74,11 +74,11 @@ class Delivery:
         self.failures: list[Failure] = []
         self.slow: dict[Session, None] = {}
 
-    # A message for clients that are connected
+    # Messages for connected clients
 
     def deliver(self, message: Message, sessions: list[Session], now: int) -> int:
-        """Give the message to each session; returns how many of them must wait for it."""
-        if len(sessions) == 1 and sessions[0].is_direct:  # the usual message, without any loop
+        """Deliver the message to each session; returns how many of them must wait for it."""
+        if len(sessions) == 1 and sessions[0].is_direct:  # the common case, without a loop
             session = sessions[0]
             if self._renderer.is_plain and message.origin.__class__ is Frame:
                 payload = message.payload
@@ -92,7 +92,9 @@ class Delivery:
             self._outbound.enqueue_all(direct, message, payload)
             if len(direct) == len(sessions):
                 return 0
-        return sum(self._deliver_indirect(message, session, now) for session in sessions if not session.is_direct)
+        # chosen up front: on the way a sender over its share may give up messages, which empties other outboxes
+        indirect = [session for session in sessions if not session.is_direct]
+        return sum(self._deliver_indirect(message, session, now) for session in indirect)
 
     def _deliver_indirect(self, message: Message, session: Session, now: int) -> bool:
         if session.is_paused or session.outbox or session.is_waiting:
@@ -102,7 +104,7 @@ class Delivery:
         return False
 
     def deliver_own(self, message: Message, session: Session, now: int) -> None:
-        """Give a message of the broker to one session, associated or not."""
+        """Deliver one of the broker's messages to one session, associated or not."""
         if session.is_paused or session.outbox:
             self._queue(session, Held(message, session.address_for_replies, is_retry=False), now)
         else:
@@ -121,7 +123,7 @@ class Delivery:
     # Queues of connections
 
     def pause(self, session: Session, unsent_bytes: int) -> None:
-        """The transport is full, and has this much to write: hold what comes for this session."""
+        """The transport is full, with this much left to write: hold messages for this session."""
         self._outbound.withhold(session, unsent_bytes)
         session.is_paused = True
         self._draining.pop(session, None)
@@ -129,14 +131,15 @@ class Delivery:
             self._outbound.cancel(session)
             return
         pending, session.pending = session.pending, []
-        for outgoing in reversed(pending):
-            held = Held(outgoing.message, session.address_for_replies, is_retry=outgoing.stage is Stage.REDELIVERED)
-            self._account(held, session)
-            session.open_outbox().appendleft(held)
+        uri = session.address_for_replies
+        held = [Held(each.message, uri, is_retry=each.stage is Stage.REDELIVERED) for each in pending]
+        for each in held:  # in order: a sender over its share gives up its oldest message
+            self._account(each, session)
+        session.open_outbox().extendleft(reversed(held))
         session.refresh_direct()
 
     def resume(self, session: Session, now: int) -> None:
-        """The transport has written everything: what was held is handed over by the next `drain`."""
+        """The transport has written everything: the next `drain` hands over what was held."""
         self._outbound.settle(session, 0, now)
         session.is_paused = False
         if session.outbox:
@@ -144,7 +147,7 @@ class Delivery:
         session.refresh_direct()
 
     def is_draining(self) -> bool:
-        """Whether a session has more to hand over: `drain` is due at once."""
+        """True if a session has more to hand over: `drain` is due immediately."""
         return bool(self._draining)
 
     def drain(self, now: int) -> None:
@@ -189,16 +192,16 @@ class Delivery:
         self._trim(sender, now)
 
     def _trim(self, sender: str, now: int) -> None:
-        """Give up the oldest of what is held of a sender until that is within its share."""
+        """Give up the oldest held messages of a sender until it is within its share."""
         while (excess := self.held.find_excess(sender)) is not None:
             self._expire(excess, Reason.SENDER_QUOTA, now)
 
-    # Clients that are gone
+    # Disconnected clients
 
     def reclaim(self, session: Session, reason: Reason, now: int, *, keeps_pending: bool = False) -> None:
         """The session has ended: what was not handed over waits for the client, or gets its outcome.
 
-        What is enqueued is still handed over with `keeps_pending`. Until `settle` nothing goes to the client's next
+        With `keeps_pending`, what is enqueued is still handed over. Until `settle`, nothing goes to the client's next
         session, so that order is kept.
         """
         self._draining.pop(session, None)
@@ -211,8 +214,8 @@ class Delivery:
         if session.pending or session.handed or session.unsent:
             session.is_unsettled = True
             self._unsettled[uri] = self._unsettled.get(uri, 0) + 1
-        outbox, session.outbox = session.outbox, deque()
-        for held in outbox:
+        while session.outbox:  # one by one: a sender over its share gives up its oldest, from any queue
+            held = session.outbox.popleft()
             session.outbox_bytes -= held.size
             held.session = None
             held.is_retry = True
@@ -238,7 +241,7 @@ class Delivery:
         return held
 
     def hold(self, message: Message, uri: str, now: int, *, may_have_arrived: bool = False) -> None:
-        """Keep a message for a client that is not connected."""
+        """Hold a message for a client that is not connected."""
         held = Held(message, uri, is_retry=True, may_have_arrived=may_have_arrived)
         self._account(held, None)
         self._await_return(held, Reason.CONNECTION_LOST, now)
@@ -286,13 +289,13 @@ class Delivery:
     # Lifetimes
 
     def next_deadline(self) -> int | None:
-        """When the next message that is held may expire."""
+        """When the next held message may expire."""
         while self._deadlines and self._deadlines[0][2].message is None:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def expire_due(self, now: int) -> None:
-        """Give up what is held beyond its lifetime."""
+        """Give up held messages whose lifetime is over."""
         while self._deadlines and self._deadlines[0][0] <= now:
             held = heapq.heappop(self._deadlines)[2]
             if held.message is not None:

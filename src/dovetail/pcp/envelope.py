@@ -1,4 +1,4 @@
-"""The envelopes of both protocol versions as typed, closed records, and the check of what JSON types cannot say."""
+"""The envelopes of both protocol versions as typed, closed records, and the checks that JSON types cannot express."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UUID_CHARS = len(_UUID_OF_ZEROS)
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """The envelope of v1. Absent keys stay absent when it is written: clients drop a message with a `null`."""
+    """The envelope of v1. Absent keys stay absent in the encoding: clients drop a message with a `null`."""
 
     id: str
     message_type: str
@@ -34,7 +34,7 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False
 
 
 class MessageV2(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A whole message of v2; `data` is kept as the JSON text it came as."""
+    """A whole v2 message; `data` is kept as the JSON text received."""
 
     id: str
     message_type: str
@@ -45,7 +45,7 @@ class MessageV2(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
 
 
 class Salvage(NamedTuple):
-    """What could be read of a message that was refused."""
+    """What could be read of a refused message."""
 
     id: str | None = None
     message_type: str = ""
@@ -53,7 +53,7 @@ class Salvage(NamedTuple):
 
 
 def salvage(document: bytes) -> Salvage:
-    """Id, type and targets from the JSON of an envelope or v2 message, as far as they can be read."""
+    """Those of id, type and targets that can be read from the JSON of an envelope or v2 message."""
     try:
         fields = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -76,14 +76,14 @@ def _read_field(fields: dict[str, msgspec.Raw], name: str, kind: type[T]) -> T |
 
 
 def is_uuid(text: bytes) -> bool:
-    """Whether the text has the form of a UUID; three times as fast as a regular expression."""
+    """True if the text has the form of a UUID; three times as fast as a regular expression."""
     return text.translate(_HEX_TO_ZERO) == _UUID_OF_ZEROS
 
 
 def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
-    """The schema beyond JSON types; returns `expires` in microseconds, raises RemoteProtocolError.
+    """Check the schema beyond JSON types; returns `expires` in microseconds, raises RemoteProtocolError.
 
-    URIs that are in `known` were checked before.
+    URIs in `known` were checked before.
     """
     if not is_uuid(envelope.id.encode()):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"id {envelope.id[:80]!r} is not a UUID")
@@ -104,7 +104,7 @@ def check_envelope(envelope: Envelope, known: Container[str] = ()) -> int:
 
 
 def check_message_v2(message: MessageV2) -> None:
-    """The schema of v2 beyond JSON types; raises RemoteProtocolError."""
+    """Check the schema of v2 beyond JSON types; raises RemoteProtocolError."""
     if not is_uuid(message.id.encode()):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"id {message.id[:80]!r} is not a UUID")
     if message.in_reply_to is not UNSET and not is_uuid(message.in_reply_to.encode()):

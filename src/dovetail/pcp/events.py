@@ -1,4 +1,4 @@
-"""What a broker tells its shell, beside the observations for the journal."""
+"""Events that a broker reports, besides the observations for the journal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowConsumerFound:
-    """A connection was over its queue bound and is being closed."""
+    """A connection exceeded its queue limit and is being closed."""
 
     connection: LinkId
     uri: str
@@ -38,7 +38,7 @@ class SlowConsumerFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageHandled:
-    """What became of a message, for the access log; only where the broker was asked to tell."""
+    """What happened to a message, for the access log; only if the broker has `logs_messages`."""
 
     outcome: str
     address: Address
@@ -54,7 +54,7 @@ class MessageHandled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRefused:
-    """A client may not be what it says it is, or may not send what it sent."""
+    """A client may not be who it claims to be, or may not send what it sent."""
 
     connection: LinkId
     uri: str

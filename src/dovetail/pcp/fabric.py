@@ -12,15 +12,16 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.model.address import address_of
 from dovetail.model.errors import RemoteProtocolError
-from dovetail.model.fabric import Agreement, Conflict, Fabric, Link, MessageInfo, Refused, Role, Thread
+from dovetail.model.fabric import Agreement, Conflict, ExpiryTemplate, Fabric, Link, MessageInfo, Refused, Role, Thread
 from dovetail.model.hop import Relation, Stage
 from dovetail.pcp import vocabulary as v
 from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
 from dovetail.pcp.codec_v2 import decode_message
+from dovetail.pcp.frame_template import make_template
 from dovetail.pcp.strict_json import decode_any
 
 ERROR_TYPES: Final = (v.ERROR_MESSAGE, v.UNAUTHORIZED, v.TTL_EXPIRED, v.VERSION_ERROR)
-"""What a broker answers a message that it did not deliver with."""
+"""The message types with which a broker answers a message that it did not deliver."""
 SHARED_ID: Final = "shared_id"
 
 _JSON_STARTS = frozenset(b"{ \t\r\n")
@@ -43,23 +44,30 @@ class PcpFabric(Fabric):
         {
             SHARED_ID: Conflict(
                 "error",
-                "Two messages, one id",
-                "Two pcp messages with different contents have one id.",
+                "Two messages with the same id",
+                "Two pcp messages with different contents have the same id.",
                 "The sender must give each message a new id.",
             )
         }
     )
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
-        """The version is told by the first byte, which no JSON text begins with."""
+        """The first byte tells the version: it cannot start a JSON text."""
         del agreement
         try:
             return _read_v1(raw) if raw[:1] == bytes([VERSION_1]) else _read_v2(raw)
         except RemoteProtocolError as error:
             return Refused(error.reason, error.detail)
 
+    def expiry_template(self, raw: bytes) -> ExpiryTemplate | None:
+        """The frame template of a version 1 message, the same that the broker uses for its senders."""
+        try:
+            return make_template(raw, decode_frame(raw))
+        except RemoteProtocolError:
+            return None
+
     def explain(self, raw: bytes, layer: str = "auto", now_us: int | None = None) -> dict[str, object]:
-        """`layer` is v1, v2, or auto: told by the first byte. With `now_us` also whether it is expired then."""
+        """`layer` is v1, v2, or auto: decided by the first byte. With `now_us`, also whether it is expired then."""
         try:
             if layer == "v2" or (layer == "auto" and raw[:1] and raw[0] in _JSON_STARTS):
                 fields = _explain_v2(raw)
@@ -70,7 +78,7 @@ class PcpFabric(Fabric):
         return fields | {"address": address_of(raw).hex(), "size": len(raw)}
 
     def not_proven(self, stage: Stage) -> str | None:
-        """The broker speaks of connections, not of what clients do."""
+        """The broker knows about connections, not about what clients do."""
         return _NOT_PROVEN.get(stage)
 
     def show_key(self, key: bytes) -> str:
@@ -82,11 +90,11 @@ class PcpFabric(Fabric):
         return self.show_key(key).encode()
 
     def show_uri(self, uri: str) -> str:
-        """A broker's name alone."""
+        """Only the broker's name."""
         return super().show_uri(uri).removesuffix("/server")
 
     def conflict_keys(self, message: MessageInfo) -> dict[str, bytes]:
-        """An id stands for one message."""
+        """An id identifies one message."""
         return {SHARED_ID: message.key}
 
 

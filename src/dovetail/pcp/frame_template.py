@@ -1,12 +1,12 @@
-"""The bytes of a sender's last message as a template: the next one that fits is neither decoded nor decided again.
+"""The bytes of a sender's last message as a template: the next one that matches is not decoded or decided again.
 
 Theory of operation. What one client sends to another differs from message to message in its id, its expiry and its
-data; all other bytes of the envelope are the same. A template is made of a message that was decoded, checked,
-authorised and routed; it keeps the bytes around the two places that may differ. A later message of the same session
-that has the same bytes around them, a UUID in the one place and a time in the other, would be decoded to the same
-envelope: neither place can then hold a quotation mark or a backslash, so the JSON around it means what it meant before.
-The session keeps the decision about it, and drops both when the rules change; the receiver's state and the lifetime
-are looked at for each message. Anything that does not fit is decoded in full, which also finds its error.
+data; all other bytes of the envelope are the same. A template is built from a message that was decoded, checked,
+authorised and routed; it holds the bytes around the two parts that may differ. A later message of the same session with
+the same bytes around them, a UUID in one place and a time in the other, would decode to the same envelope: neither part
+can then contain a quotation mark or a backslash, so the JSON around it means what it meant before. The session caches
+the decision with it, and drops both when the rules change; the receiver's state and the lifetime are checked for each
+message. Anything that does not match is decoded in full, which also finds its error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Template:
         self._parts = head, id_end, middle, second_end, zone_at, tail, end, fraction_us
 
     def expiry(self, message: bytes) -> int | None:
-        """When a message that fits expires, in microseconds; None where it does not fit."""
+        """The expiry of a message that matches, in microseconds; None if it does not match."""
         head, id_end, middle, second_end, zone_at, tail, end, fraction_us = self._parts
         if not (message.startswith(head) and message.startswith(middle, id_end) and message.startswith(tail, zone_at)):
             return None
@@ -77,12 +77,12 @@ match_template = Template.expiry
 
 
 def make_template(message: bytes, frame: Frame) -> Template | None:
-    """The template of a message that is forwarded as it is; None where none can be made."""
+    """Build the template of a message that is forwarded unchanged; None if that is not possible."""
     envelope = frame.envelope
     end = 6 + int.from_bytes(message[2:6])
     if end > MAX_TEMPLATE_BYTES or envelope.in_reply_to is not UNSET or frame.debug or frame.forward is not message:
         return None
-    # Unescaped quotation marks stand only around strings, and the schema is closed: what reads like the key is the key.
+    # Unescaped quotation marks occur only around strings, and the schema is closed: what reads like the key is the key.
     id_at = message.find(_ID, 6, end) + len(_ID)
     second_at = message.find(_EXPIRES, 6, end) + len(_EXPIRES)
     id_end, zone_at = id_at + UUID_CHARS, second_at + len(envelope.expires) - 1

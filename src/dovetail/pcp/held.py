@@ -1,7 +1,7 @@
-"""What the messages that wait in a broker really take, all of them and those of each sender, and who is over its share.
+"""The actual memory use of messages that wait in a broker, in total and by sender, and who is over its share.
 
-A message that waits for many recipients is one message: its bytes count once, and each recipient a little. Its decoded
-form takes its data once more, and of each target a copy.
+A message that waits for many recipients is one message: its bytes count once, plus a little per recipient. Its decoded
+form holds a second copy of its data, and a copy of each target.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TARGET_BYTES = 64  # beyond its characters
 
 
 def message_bytes(message: Message) -> int:
-    """What a message takes in memory, whoever it waits for."""
+    """The memory use of a message, regardless of recipients."""
     size = HELD_MESSAGE_BYTES + len(message.payload)
     if isinstance(message.origin, Frame):
         size += len(message.origin.data or b"")
@@ -34,7 +34,7 @@ class _Share:
 
 
 class HeldMessages:
-    """Counts what waits. The broker's own messages are in the total and in no sender's share."""
+    """Counts waiting messages. The broker's own messages are in the total and in no sender's share."""
 
     def __init__(self, sender_messages: int, sender_bytes: int) -> None:
         self._sender_messages = sender_messages
@@ -45,11 +45,11 @@ class HeldMessages:
         self.bytes = 0
 
     def cost(self, message: Message) -> int:
-        """How much more is taken if this message waits for one recipient more."""
+        """How much more memory is used if this message waits for one more recipient."""
         return HELD_ENTRY_BYTES + (0 if message in self._holders else message_bytes(message))
 
     def add(self, held: Held) -> None:
-        """A message waits for one recipient more."""
+        """Count a message that waits for one more recipient."""
         message = held.message
         assert message is not None
         cost = self.cost(message)
@@ -64,7 +64,7 @@ class HeldMessages:
             share.bytes += cost
 
     def remove(self, held: Held) -> None:
-        """It waits no longer."""
+        """Stop counting it."""
         message = held.message
         assert message is not None
         self._holders[message] -= 1
@@ -81,7 +81,7 @@ class HeldMessages:
                 del self._senders[message.sender]
 
     def find_excess(self, sender: str) -> Held | None:
-        """What has waited longest of a sender that is over its share, None if it is not; one message may be large."""
+        """The sender's longest waiting message if it is over its share, else None; a single one may be large."""
         share = self._senders.get(sender)
         if share is None or len(share.entries) == 1:
             return None
@@ -90,6 +90,6 @@ class HeldMessages:
         return None
 
     def largest(self, count: int) -> list[tuple[str, int, int]]:
-        """The senders that most is held of: who, how many messages, how many bytes."""
+        """The senders with the most held bytes: sender, number of messages, bytes."""
         shares = sorted(self._senders.items(), key=lambda item: (-item[1].bytes, item[0]))
         return [(sender, len(share.entries), share.bytes) for sender, share in shares[:count]]

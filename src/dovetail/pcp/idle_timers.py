@@ -1,4 +1,4 @@
-"""Who has not associated in time, and who has been silent for too long."""
+"""Finds clients that did not associate in time, and those that were silent for too long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SWEEPS_PER_IDLE_TIMEOUT = 10
 
 
 class Timeouts:
-    """The two time limits of sessions. The idle ones are looked for in sweeps, so that a frame costs no timer."""
+    """The two time limits of sessions. Idle sessions are found by sweeps, so that a frame costs no timer."""
 
     __slots__ = ("_association_us", "_awaiting", "_idle_us", "_sweep_us")
 
@@ -22,14 +22,14 @@ class Timeouts:
         self._sweep_us: int | None = None
 
     def watch(self, session: Session, now: int) -> None:
-        """A session has begun; one of v1 has to associate."""
+        """Watch a new session; one of v1 has to associate."""
         if self._sweep_us is None:
             self._sweep_us = now + self._sweep_interval_us
         if session.version == 1:
             self._awaiting.append((now + self._association_us, session))
 
     def take_unassociated(self, now: int) -> list[Session]:
-        """Those whose time to associate is over."""
+        """The sessions whose time to associate is over."""
         late = []
         waiting = self._awaiting
         while waiting and (waiting[0][0] <= now or waiting[0][1].uri is not None or waiting[0][1].is_closing):
@@ -39,7 +39,7 @@ class Timeouts:
         return late
 
     def take_idle(self, sessions: Collection[Session], now: int) -> list[Session]:
-        """Those of all sessions that were silent for too long; empty where no sweep is due."""
+        """The sessions that were silent for too long; empty if no sweep is due."""
         if self._sweep_us is None or self._sweep_us > now:
             return []
         self._sweep_us = now + self._sweep_interval_us if sessions else None
@@ -47,7 +47,7 @@ class Timeouts:
         return [session for session in sessions if session.last_seen_us <= limit]
 
     def next_us(self) -> int | None:
-        """When the next look is due."""
+        """When the next check is due."""
         association_us = self._awaiting[0][0] if self._awaiting else None
         if association_us is None or (self._sweep_us is not None and self._sweep_us < association_us):
             return self._sweep_us

@@ -1,8 +1,8 @@
-"""Who is connected, by URI, by type and by name, and who wants to know when that changes.
+"""The connected clients by URI, type and name, and the subscribers to changes.
 
-Exact targets, `pcp://*/type` and `pcp://name/*` are look-ups; nothing scans the clients. Changes are collected and told
-to subscribers in batches; a subscription begins at its place in the present batch, so that it hears nothing from before
-its response and misses nothing after it.
+Exact targets, `pcp://*/type` and `pcp://name/*` are lookups; nothing scans the clients. Changes are collected and sent
+to subscribers in batches; a subscription starts at its position in the current batch, so that it gets nothing from
+before its response and misses nothing after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DISCONNECTED = -1
 
 
 class Registry:
-    """The associated sessions. `by_uri`, `by_type` and `by_name` are read by others and written only here."""
+    """The associated sessions. `by_uri`, `by_type` and `by_name` are read elsewhere and written only here."""
 
     __slots__ = ("by_name", "by_type", "by_uri")
 
@@ -50,7 +50,7 @@ class Registry:
         return True
 
     def members(self, pattern: Uri) -> dict[str, Session]:
-        """The clients that a wildcard expands to now; the result is read, never changed."""
+        """The clients that a wildcard expands to now; callers must not change the result."""
         if pattern.name != WILDCARD:
             return self.by_name.get(pattern.name, {})
         if pattern.client_type != WILDCARD:
@@ -58,7 +58,7 @@ class Registry:
         return self.by_uri
 
     def expand(self, patterns: tuple[str, ...]) -> list[str]:
-        """The URIs connected now that match any of the patterns, sorted, each once."""
+        """The URIs connected now that match any of the patterns, sorted and unique."""
         found: set[str] = set()
         for text in patterns:
             pattern = parse_uri(text)
@@ -70,7 +70,7 @@ class Registry:
 
 
 def read_request(message_type: str, content: bytes | None) -> tuple[PatternSet, bool]:
-    """What an inventory request asks for, and whether also for changes; raises RemoteProtocolError."""
+    """What an inventory request asks for, and whether it subscribes to changes; raises RemoteProtocolError."""
     if message_type != INVENTORY_REQUEST:
         raise RemoteProtocolError(Reason.UNKNOWN_REQUEST, "the broker has no task for this")
     try:
@@ -81,7 +81,7 @@ def read_request(message_type: str, content: bytes | None) -> tuple[PatternSet, 
 
 
 class Changes:
-    """The present batch of inventory changes and the sessions that want to hear of them."""
+    """The current batch of inventory changes and its subscribers."""
 
     __slots__ = ("_changes", "_interval_us", "_subscribers", "due_us")
 
@@ -92,12 +92,12 @@ class Changes:
         self.due_us: int | None = None
 
     def subscribe(self, session: Session, patterns: PatternSet) -> None:
-        """Tell this session of changes from now on; replaces an earlier subscription."""
+        """Send this session changes from now on; replaces an earlier subscription."""
         session.subscription = Subscription(patterns, len(self._changes))
         self._subscribers[session] = None
 
     def unsubscribe(self, session: Session) -> None:
-        """Tell this session nothing more."""
+        """Send this session no more changes."""
         session.subscription = None
         self._subscribers.pop(session, None)
         if not self._subscribers:
@@ -105,7 +105,7 @@ class Changes:
             self.due_us = None
 
     def note(self, uri: str, change: int, now: int) -> None:
-        """A client came (1) or went (-1)."""
+        """Record that a client connected (1) or disconnected (-1)."""
         if not self._subscribers:
             return
         self._changes.append((uri, change))
@@ -113,7 +113,7 @@ class Changes:
             self.due_us = now + self._interval_us
 
     def take(self) -> list[tuple[Session, list[tuple[str, int]]]]:
-        """Close the batch: each subscriber with the changes that concern it."""
+        """Close the batch; returns each subscriber with the changes that concern it."""
         changes, self._changes, self.due_us = self._changes, [], None
         batches = []
         for session in tuple(self._subscribers):

@@ -1,4 +1,4 @@
-"""When a message is expired: the one place that judges `expires` against the clock."""
+"""When a message is expired: the one place that compares `expires` with the clock."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dovetail.model.hop import Reason
 from dovetail.pcp.message import Message
 
 NEVER_US = 1 << 62
-"""Stands for `expires` where a message has none."""
+"""Used as `expires` of a message that has none."""
 
 
 class Lifetimes:
-    """Lifetimes as a broker sees them, with a tolerance for the clocks of its clients.
+    """Lifetimes as seen by a broker, with a tolerance for the clocks of its clients.
 
-    `expires` is the sender's to choose, and is forwarded as it came; but nothing waits here for longer than
+    The sender chooses `expires`, and it is forwarded unchanged; but nothing waits here for longer than
     `max_lifetime_ms` after it was accepted.
     """
 
@@ -23,16 +23,16 @@ class Lifetimes:
         self._max_us = max_lifetime_ms * 1000
 
     def end_us(self, message: Message) -> int:
-        """The first moment at which a message that waits is given up."""
+        """The first moment at which a waiting message is given up."""
         own = NEVER_US if message.expires_us is None else message.expires_us + self._skew_us
         return min(own, message.accepted_us + self._max_us)
 
     def latest_expired_us(self, now: int) -> int:
-        """The latest `expires` that is over now: a message is expired if its own is not later."""
+        """The latest `expires` that is over now: a message has expired if its own is not later."""
         return now - self._skew_us
 
     def find_end(self, message: Message, now: int) -> Reason | None:
-        """Why a message that waits is given up now, None while it may wait; one without `expires` is not."""
+        """Why a waiting message is given up now, None while it may wait; one without `expires` is not given up."""
         if message.expires_us is None or now < self.end_us(message):
             return None
         return Reason.LIFETIME_OVER if message.expires_us <= self.latest_expired_us(now) else Reason.HELD_TOO_LONG

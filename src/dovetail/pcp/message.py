@@ -1,7 +1,7 @@
-"""A message on its way through the broker, and the forms it takes there.
+"""A message in transit through the broker, and the forms it takes there.
 
-A `Message` is what was accepted, or created here. An `OutgoingMessage` is one message in the bytes that certain clients
-get in this turn; all recipients of a fan-out share one. What is passed on as it came is decoded to a `Message` again
+A `Message` was accepted, or created here. An `OutgoingMessage` is one message in the bytes that certain clients get in
+this turn; all recipients of a fan-out share one. A message that is passed on unchanged is decoded to a `Message` again
 only if it has to wait after all.
 """
 
@@ -18,9 +18,9 @@ from dovetail.pcp.uri import BROKER_URI
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A message in transit. `expires_us` is None where it cannot wait for its target: v2, and most of the broker's own.
+    """A message in transit. `expires_us` is None if it cannot wait for its target: v2, and most of the broker's own.
 
-    `origin` is what it was decoded from; None of what is in the version of its one recipient already.
+    `origin` is what it was decoded from; None if it is already in the version of its only recipient.
     """
 
     address: Address
@@ -35,12 +35,12 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
     @property
     def is_own(self) -> bool:
-        """Whether the broker created it."""
+        """True if the broker created it."""
         return self.sender == BROKER_URI
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The targets as the sender named them; none of what the broker created."""
+        """The targets as the sender named them; none if the broker created it."""
         if isinstance(self.origin, Frame):
             return tuple(self.origin.envelope.targets)
         if self.origin is None:
@@ -49,7 +49,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def message_of(frame: Frame, address: Address, now: int) -> Message:
-    """The message that a v1 frame is."""
+    """Convert a v1 frame to a message."""
     envelope = frame.envelope
     return Message(
         address,
@@ -64,9 +64,9 @@ def message_of(frame: Frame, address: Address, now: int) -> Message:
 
 
 class OutgoingMessage(msgspec.Struct, gc=False, eq=False):
-    """One message as certain clients get it in this turn; `uris` is filled by the flush at the end of the turn.
+    """One message as certain clients get it in this turn; the flush at the end of the turn fills `uris`.
 
-    One that several sessions share collects their URIs in a list; that of one session takes its tuple.
+    If several sessions share it, it collects their URIs in a list; with one session, it uses that session's tuple.
     """
 
     payload: bytes

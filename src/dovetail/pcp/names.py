@@ -1,11 +1,11 @@
-"""Names of certificates as rules are written with: one name, a pattern with `*` in it, or `@group`, a list of these.
+"""Certificate names as used in rules: one name, a pattern with `*` in it, or `@group`, a list of these.
 
     boss                    this name
-    *.ops.example.com       names that end so; `web-*` begin so, `web-*.example.com` both
+    *.ops.example.com       names with this end; `web-*` this start, `web-*.example.com` both
     *                       every name
     @operators              the names and patterns of a group
 
-A group holds names and patterns, no other groups. Matching takes no longer than the name and the pattern are long.
+A group contains names and patterns, no other groups. Matching is linear in the lengths of name and pattern.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Names:
 
     @property
     def only(self) -> str | None:
-        """The one name that it is, if it is one."""
+        """The single name that it consists of, if it is one."""
         if self.is_all or self._patterns or len(self._exact) != 1:
             return None
         return next(iter(self._exact))
 
     def match(self, name: str) -> bool:
-        """Whether a name is among them."""
+        """True if a name is in the set."""
         return self.is_all or name in self._exact or any(_matches(name, parts) for parts in self._patterns)
 
 
 def check_names(patterns: Iterable[str], groups: Groups, *, where: str, allows_groups: bool = True) -> None:
-    """ValueError says which name or group is none."""
+    """Raise ValueError naming an invalid name or unknown group."""
     for pattern in patterns:
         if _NAME.fullmatch(pattern) is None:
             raise ValueError(f"{where}: {pattern[:80]!r} is neither a name, a pattern with * nor @group")
@@ -71,7 +71,7 @@ def _expand(patterns: Iterable[str], groups: Groups) -> Iterable[str]:
 
 
 def _matches(name: str, parts: list[str]) -> bool:
-    """Whether a name has these parts in order, the first at its beginning and the last at its end."""
+    """True if a name has these parts in order, the first at its start and the last at its end."""
     first, *middle, last = parts
     if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
         return False

@@ -1,8 +1,8 @@
-"""Rules that let anybody command all: what a certificate that no rule names may do, found by asking the rules.
+"""Finds rules that let anyone command everyone: evaluates the rules for a certificate that no rule names.
 
-A stranger is a client with a certificate of the CA whose name stands nowhere in the configuration. It becomes dangerous
-where it may call itself something that the rules let send any message to clients that other strangers are: in a fleet
-of agents, to command the agents.
+A stranger is a client with a certificate of the CA whose name is not in the configuration. It is dangerous if it can
+claim a type that the rules allow to send any message to clients that other strangers can be: in a fleet of agents, to
+command the agents.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dovetail.pcp.authorization import Authorization
 from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import SERVER_TYPE, WILDCARD, client_uri, parse_uri
 
-# names and types that no configuration can have written down: they have characters that no client may have
+# names and types that no configuration can contain: they have characters that no client may have
 _STRANGER, _OTHER = "a-stranger~", "another-stranger~"
 _ANY_TYPE, _ANY_MESSAGE = "any-type~", "any-message~"
 
 
 def find_open_rules(settings: PcpSettings) -> list[str]:
-    """A sentence for each kind of client that any certificate may be, and may then command others as."""
+    """One sentence for each kind of client that any certificate may be, and may then command others as."""
     authorization = Authorization(settings)
     written = {parse_uri(uri).client_type for rule in settings.rules for uri in (rule.sender, rule.target)}
     types = sorted({*written, *settings.types, _ANY_TYPE} - {WILDCARD, SERVER_TYPE})

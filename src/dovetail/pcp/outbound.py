@@ -1,8 +1,8 @@
 """Everything that leaves the core in a turn: events, and messages for connections.
 
-Messages are enqueued to sessions while the turn's input is routed, and handed over by the flush when the shell drains
-what is to be sent. Their delivery is observed when it drains the events after that: what was enqueued for a connection
-that closed before, or what the shell reported in between as not taken by the kernel, is not delivered yet.
+Messages are enqueued to sessions while the turn's input is routed, and handed over by the flush when the caller drains
+what to send. Their delivery is observed when the caller drains the events after that: messages enqueued for a
+connection that closed before, or reported in between as not taken by the kernel, are not delivered yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DELIVERED = Stage.DELIVERED
 
 
 class _Route:
-    """For whom a message of this turn is, whom of them its bytes name, and how many have it."""
+    """The recipients of a message of this turn, which of them its bytes name, and how many have it."""
 
     __slots__ = ("delivered", "named", "recipients")
 
@@ -34,9 +34,9 @@ class _Route:
 
 
 class Outbound:
-    """The turn's events and outgoing messages; also counts what was observed, by stage and reason.
+    """The turn's events and outgoing messages; also counts observations by stage and reason.
 
-    With `logs_messages` a MessageHandled per message is added to the events, for an access log.
+    With `logs_messages`, a MessageHandled per message is added to the events, for an access log.
     """
 
     def __init__(self, *, logs_messages: bool = False) -> None:
@@ -54,7 +54,7 @@ class Outbound:
         self._routes: dict[Address, _Route] = {}
 
     def pass_on(self, raw: bytes, sender: Session, session: Session, expires_us: int, now: int) -> None:
-        """Accept a message and enqueue it for one session as it came: the data path. The journal keeps its bytes."""
+        """Accept a message and enqueue it unchanged for one session: the data path. The journal stores its bytes."""
         address = address_of(raw)
         self.accepted_total += 1
         self.events.append(
@@ -75,7 +75,7 @@ class Outbound:
         pending.append(outgoing)
 
     def enqueue(self, session: Session, message: Message, payload: bytes, stage: Stage) -> None:
-        """Give a message to one session at the end of the turn."""
+        """Enqueue a message for one session, for the end of the turn."""
         outgoing = OutgoingMessage(payload, message.address, stage, message.accepted_us, message)
         self._outgoing.append(outgoing)
         pending = session.pending
@@ -84,7 +84,7 @@ class Outbound:
         pending.append(outgoing)
 
     def enqueue_all(self, sessions: list[Session], message: Message, payload: bytes) -> None:
-        """Give one message to all of these sessions at the end of the turn; the inner loop of a fan-out."""
+        """Enqueue one message for all of these sessions, for the end of the turn; the inner loop of a fan-out."""
         outgoing = OutgoingMessage(payload, message.address, Stage.DELIVERED, message.accepted_us, message, [])
         self._outgoing.append(outgoing)
         mark = self._dirty.append
@@ -95,7 +95,7 @@ class Outbound:
             pending.append(outgoing)
 
     def accept(self, message: Message, raw: bytes, keeps_body: bool, now: int) -> None:
-        """Observe that a message was taken in."""
+        """Observe that a message was accepted."""
         self.accepted_total += 1
         self.events.append(
             Observation(
@@ -110,9 +110,9 @@ class Outbound:
         )
 
     def route(self, address: Address, recipients: Iterable[str], named: Iterable[str]) -> None:
-        """Observe, right after the acceptance, for whom a message is that the journal's bytes do not name.
+        """Observe, directly after acceptance, the recipients of a message that the journal's bytes do not name.
 
-        Recipients whose outcome is among the same events are left out.
+        Recipients whose outcome is among the same events are omitted.
         """
         route = self._routes.setdefault(address, _Route())
         route.recipients += recipients
@@ -121,7 +121,7 @@ class Outbound:
     def log_handled(
         self, outcome: str, message: Message, targets: Iterable[str], recipients: int, reason: Reason | None = None
     ) -> None:
-        """Add what became of a message to the access log, if there is one."""
+        """Add the result of a message to the access log, if there is one."""
         if self.logs_messages:
             self.events.append(
                 MessageHandled(
@@ -168,7 +168,7 @@ class Outbound:
         size: int | None = None,
         expires_us: int | None = None,
     ) -> None:
-        """Observe anything but a delivery of this turn."""
+        """Observe anything except a delivery of this turn."""
         self._count(stage, reason, len(counterparts) or 1)
         self.events.append(
             Observation(
@@ -184,12 +184,12 @@ class Outbound:
         )
 
     def observe_delivered(self, address: Address, counterparts: tuple[str, ...], now: int) -> None:
-        """Observe what was handed to the broker itself."""
+        """Observe delivery to the broker itself."""
         self.delivered_total += len(counterparts)
         self.events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=address, counterparts=counterparts))
 
     def close(self, connection: LinkId, code: int, detail: str) -> None:
-        """Have a connection closed, after all that is enqueued for it."""
+        """Close a connection after everything enqueued for it."""
         self._closes.append(CloseLink(connection, code, detail))
 
     def cancel(self, session: Session) -> None:
@@ -197,7 +197,7 @@ class Outbound:
         self._dirty = [other for other in self._dirty if other is not session]
 
     def flush(self) -> None:
-        """Hand over: from here on the turn's messages are the shell's to write. Confirm what was flushed before."""
+        """Hand over: from here on the caller writes the turn's messages. Call `confirm` for the last flush first."""
         ready = self._ready
         last_outgoing: list[OutgoingMessage] = []
         links: list[LinkId] = []
@@ -217,7 +217,7 @@ class Outbound:
             else:
                 last_outgoing, links = pending, [session.connection]
                 ready.append(SendFrames(links, [outgoing.payload for outgoing in pending]))
-            session.pending, session.handed = session.handed, pending  # no list is made for it
+            session.pending, session.handed = session.handed, pending  # swapped, to allocate no list
         ready += self._closes
         self._closes.clear()
         self._handed_sessions, self._dirty = self._dirty, []
@@ -234,7 +234,7 @@ class Outbound:
         for outgoing in self._handed:
             uris = outgoing.uris
             if not uris:
-                continue  # nobody was there any more
+                continue  # no recipient was left
             if outgoing.stage is _DELIVERED:
                 self.delivered_total += len(uris)
                 append(Observation(at_us=now, stage=_DELIVERED, message=outgoing.address, counterparts=tuple(uris)))
@@ -253,7 +253,7 @@ class Outbound:
         session.handed = session.handed[:taken]
 
     def settle(self, session: Session, unsent_bytes: int, now: int) -> Sequence[OutgoingMessage]:
-        """The kernel has not taken this much of all that was handed to this session: observe the rest, return that."""
+        """Observe what the kernel took of what was handed to this session; returns the rest, `unsent_bytes` long."""
         handed = [*session.unsent, *session.handed]
         _retract(session.handed, session)
         session.unsent, session.handed = (), []
@@ -277,7 +277,7 @@ class Outbound:
         return events
 
     def _with_routes(self, events: list[Event]) -> list[Event]:
-        """The events with, behind each acceptance, the recipients without an outcome that the bytes do not name."""
+        """Insert, after each acceptance, the recipients without an outcome that the bytes do not name."""
         routes, self._routes = self._routes, {}
         settled: dict[Address, set[str]] = {}
         for address in [address for address, route in routes.items() if route.delivered == len(route.recipients)]:
@@ -311,7 +311,7 @@ class Outbound:
         return ready
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """How often each (stage, reason) was observed; the reason is empty where there is none."""
+        """How often each (stage, reason) was observed; the reason is empty if there is none."""
         counts = dict(self._others)
         counts["accepted", ""] = self.accepted_total
         counts["delivered", ""] = self.delivered_total
@@ -324,7 +324,7 @@ def _retract(handed: Sequence[OutgoingMessage], session: Session) -> None:
 
 
 def _count_taken(handed: Sequence[OutgoingMessage], unsent_bytes: int) -> int:
-    """How many of these messages the kernel has taken whole, if this much of their frames is unsent."""
+    """How many of these messages the kernel has taken in full, if this much of their frames is unsent."""
     count = len(handed)
     while count and unsent_bytes > 0:
         count -= 1
@@ -333,5 +333,5 @@ def _count_taken(handed: Sequence[OutgoingMessage], unsent_bytes: int) -> int:
 
 
 def _frame_bytes(size: int) -> int:
-    """What a payload takes as a frame of a server (RFC 6455, 5.2)."""
+    """The size of a payload as a server's frame (RFC 6455, 5.2)."""
     return size + (2 if size < 126 else 4 if size < 65_536 else 10)

@@ -1,4 +1,4 @@
-"""What sessions may send, looked up once per session and message type, and forgotten when the rules change."""
+"""What sessions may send, looked up once per session and message type, and dropped when the rules change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PermissionCache:
         self._bodies = settings.bodies
 
     def look_up(self, session: Session, message_type: str) -> Permission:
-        """The permission of a session for a message type, which the session keeps from now on."""
+        """The permission of a session for a message type; the session caches it."""
         if len(session.permissions) >= MAX_PERMISSIONS:
             session.permissions.clear()
         assert session.uri is not None
@@ -31,24 +31,24 @@ class PermissionCache:
         return permission
 
     def keeps_body(self, message_type: str) -> bool:
-        """Whether the journal keeps the bytes of this message type."""
+        """True if the journal stores the bytes of this message type."""
         for rule in self._bodies:
             if matches_type(rule.message_type, message_type):
                 return rule.bodies == "keep"
         return True
 
     def may_associate(self, session: Session) -> bool:
-        """Whether the rules would let an associated session associate now."""
+        """True if the rules would let an associated session associate now."""
         assert session.uri is not None
         return find_refusal(session, session.uri, self.authorization) is None
 
     def may_subscribe(self, session: Session) -> bool:
-        """Whether the rules would let an associated session request the inventory now."""
+        """True if the rules would let an associated session request the inventory now."""
         assert session.uri is not None
         return self.authorization.policy(session.uri, INVENTORY_REQUEST).judge(BROKER_URI).is_allowed
 
     def change_rules(self, settings: PcpSettings, sessions: Iterable[Session]) -> None:
-        """Replace the rules, and drop what the sessions have cached under the earlier ones."""
+        """Replace the rules, and drop what the sessions cached under the old ones."""
         self.authorization = Authorization(settings)
         for session in sessions:
             session.permissions.clear()

@@ -1,6 +1,6 @@
-"""What a restarted broker still owes, found in its journal: recipients of messages that have no outcome.
+"""What a restarted broker still has to deliver, from its journal: recipients of messages without an outcome.
 
-Whom a message is for is said by its bytes, and by `routed` hops where these are not kept or name a wildcard.
+The recipients are in the bytes of a message, or in `routed` hops if the bytes are not stored or name a wildcard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
 
 
 class Unfinished(NamedTuple):
-    """One recipient of a message without an outcome; `message` is None where it cannot be delivered any more."""
+    """One recipient of a message without an outcome; `message` is None if it can no longer be delivered."""
 
     address: Address
     uri: str
@@ -29,7 +29,7 @@ class Unfinished(NamedTuple):
 
 
 def find_unfinished(hops: Iterable[Hop]) -> Iterator[Unfinished]:
-    """In the order they were taken in; messages expired long ago included."""
+    """In the order they were accepted, including messages that expired long ago."""
     taken: dict[Address, Hop] = {}
     routed: dict[Address, dict[str, None]] = {}
     done: dict[Address, set[str]] = {}
@@ -54,7 +54,7 @@ def find_unfinished(hops: Iterable[Hop]) -> Iterator[Unfinished]:
 
 
 def _decode(hop: Hop) -> tuple[Message | None, list[str]]:
-    """The message if it may still be delivered, and the recipients its bytes name; what has no lifetime may not."""
+    """The message if it may still be delivered, and the recipients its bytes name; one without a lifetime may not."""
     if hop.raw is None:
         return None, []
     try:

@@ -1,8 +1,8 @@
-"""Refused messages: observed, answered and logged one by one up to a rate, and above it counted and noted as such.
+"""Refused messages: observed, answered and logged one by one up to a rate; above it, counted and noted as such.
 
-Whoever sends rubbish as fast as it can would else fill the journal with it. So in each second only so many refusals of
-one client, and of all together, are handled in full. What is beyond is neither answered nor observed by itself: at the
-end of the second the broker notes in the journal how many messages of whom it refused, their bytes and the reasons.
+Otherwise a client could fill the journal with garbage. So in each second only a limited number of refusals per client,
+and of all together, is handled in full. The rest is neither answered nor observed individually: at the end of the
+second the broker notes in the journal how many messages of whom it refused, their bytes and the reasons.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Client:
 
 
 class Refusals:
-    """Handles what a broker refuses; `skipped` counts what was only counted, by reason."""
+    """Handles what a broker refuses; `skipped` counts, by reason, what was not handled in full."""
 
     def __init__(
         self, settings: PcpSettings, outbound: Outbound, replies: Replies, keeps_body: Callable[[str], bool]
@@ -58,11 +58,11 @@ class Refusals:
 
     @property
     def due_us(self) -> int | None:
-        """When what was only counted is to be noted."""
+        """When to note what was only counted."""
         return self._ends_us if self._is_noting else None
 
     def refuse(self, session: Session, raw: bytes, refusal: Refuse, now: int) -> None:
-        """Observe a refusal and tell the sender, as the protocol has it."""
+        """Observe a refusal and answer the sender according to the protocol."""
         reason, detail, answer = refusal
         if answer is not Answer.ASSOCIATION_REFUSED and not self._admit(session, reason, len(raw), now):
             return
@@ -80,12 +80,12 @@ class Refusals:
                 self._replies.associate(session, message_id or "", now, detail)
 
     def tell(self, session: Session, uri: str, reason: Reason, detail: str) -> None:
-        """Have the shell log that a client was refused, and count it."""
+        """Report a refused client, to be logged and counted."""
         event = ClientRefused(connection=session.connection, uri=uri, reason=reason, detail=detail)
         self._outbound.events.append(event)
 
     def refuse_part(self, session: Session, raw: bytes, reason: Reason, size: int, now: int) -> None:
-        """Observe the refusal of a message of which only this came."""
+        """Observe the refusal of a message of which only this part arrived."""
         if self._admit(session, reason, len(raw), now):
             self._observe(session, raw, reason, f"refused after {len(raw)} bytes of {size}", size, now)
 
@@ -111,7 +111,7 @@ class Refusals:
         self._replies.note(REFUSALS_SAMPLED, noted, now)
 
     def _admit(self, session: Session, reason: Reason, size: int, now: int) -> bool:
-        """Whether this refusal is handled in full."""
+        """True if this refusal is handled in full."""
         self.note(now)
         if not self._clients:
             self._ends_us = now + WINDOW_US
@@ -130,7 +130,7 @@ class Refusals:
         return False
 
     def _observe(self, session: Session, raw: bytes, reason: Reason, detail: str, size: int, now: int) -> str | None:
-        """Returns the id of the message where it can be read."""
+        """Returns the id of the message if readable."""
         salvaged = salvage(raw) if session.version == 2 else salvage_frame(raw)
         address = address_of(raw)
         sender = session.address_for_replies

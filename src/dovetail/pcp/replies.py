@@ -1,4 +1,4 @@
-"""The broker's own messages: answers, reports, errors and inventory updates, in the version their client speaks."""
+"""The broker's own messages: answers, reports, errors and inventory updates, in the client's protocol version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Replies:
-    """Makes the broker's own messages and gives them to sessions; `new_id` gives a fresh UUID text each time."""
+    """Creates the broker's own messages and enqueues them; `new_id` returns a new UUID string each time."""
 
     def __init__(
         self,
@@ -60,16 +60,16 @@ class Replies:
         self._keeps_body = keeps_body
 
     def associate(self, session: Session, request: str, now: int, refusal: str | None = None) -> None:
-        """The outcome of an association."""
+        """The result of an association."""
         response = AssociateResponse(request, refusal is None, UNSET if refusal is None else refusal)
         self._send(session, ASSOCIATE_RESPONSE, response, request, now)
 
     def report(self, session: Session, message_id: str, targets: list[str], now: int) -> None:
-        """The destination report: whom the message will be sent to."""
+        """The destination report: the recipients of the message."""
         self._send(session, DESTINATION_REPORT, DestinationReport(message_id, targets), message_id, now)
 
     def refuse(self, session: Session, message_id: str | None, description: str, now: int) -> None:
-        """An error message; v2 clients get the description alone."""
+        """An error message; v2 clients get only the description."""
         if session.version == 2:
             self._send(session, ERROR_MESSAGE, description, message_id, now)
         else:
@@ -81,7 +81,7 @@ class Replies:
         self._send(session, UNAUTHORIZED, None, message_id, now)
 
     def expire(self, session: Session | None, expired: Message, now: int) -> None:
-        """The lifetime of a message is over, which its sender hears once; where it is away, when it is back."""
+        """Tell the sender once that a message expired; if it is disconnected, when it is back."""
         if expired.is_expiry_told:
             return
         expired.is_expiry_told = True
@@ -95,7 +95,7 @@ class Replies:
             in_reply_to=expired.id,
         )
         payload = encode_frame(envelope, _encoder.encode(TtlExpired(expired.id)))
-        frame = decode_frame(payload)  # it waits, and its reader may come back in version 2
+        frame = decode_frame(payload)  # it waits, and its recipient may come back with version 2
         message = self._create(payload, envelope.id, TTL_EXPIRED, frame, expires_us, now, expires_us)
         if session is None:
             self._delivery.hold(message, expired.sender, now)
@@ -103,7 +103,7 @@ class Replies:
             self._delivery.deliver_own(message, session, now)
 
     def notify_failure(self, session: Session | None, failure: Failure, now: int) -> None:
-        """Tell a sender why one target will not get an accepted message; if it is away, only that it expired."""
+        """Tell a sender why a target will not get an accepted message; if it is disconnected, only that it expired."""
         message, uri, reason, detail = failure
         if message.expires_us is not None and reason is not Reason.NOT_TRANSLATABLE:
             self.expire(session, message, now)
@@ -115,16 +115,16 @@ class Replies:
             self.refuse(session, message.id, f"{uri}: {detail}", now)
 
     def inventory(self, session: Session, request: str, uris: list[str], now: int) -> None:
-        """Who is connected now."""
+        """The clients connected now."""
         self._send(session, INVENTORY_RESPONSE, InventoryResponse(uris), request, now)
 
     def update(self, session: Session, changes: list[tuple[str, int]], now: int) -> None:
-        """Who came and went since the last update."""
+        """The clients that connected and disconnected since the last update."""
         listed = [InventoryChange(uri, change) for uri, change in changes]
         self._send(session, INVENTORY_UPDATE, InventoryUpdate(listed), None, now)
 
     def note(self, message_type: str, content: Mapping[str, object], now: int) -> None:
-        """A message of the broker to itself: it is journaled and not sent."""
+        """A message of the broker to itself: journaled, not sent."""
         expires = time_text(now + self._ttl_us)
         envelope = Envelope(self._new_id(), message_type, expires, [BROKER_URI], BROKER_URI)
         raw = encode_frame(envelope, _encoder.encode(content))
@@ -139,7 +139,7 @@ class Replies:
         data = None if content is None else _encoder.encode(content)
         answered = UNSET if in_reply_to is None else in_reply_to
         target = session.address_for_replies
-        purged_us = None  # bytes are purged when they say so themselves; those of version 2 do not
+        purged_us = None  # bytes are purged by the expiry they state; those of version 2 state none
         if session.version == 1:
             purged_us = now + self._ttl_us
             expires = time_text(purged_us)

@@ -1,4 +1,4 @@
-"""To whom a message goes, and whether it may: one answer for delivery and for `trace`."""
+"""Who gets a message, and whether that is allowed: one answer for delivery and for `trace`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.pcp.uri import BROKER_URIS, has_message_type_characters, has_targe
 
 
 class Route(NamedTuple):
-    """Where a message goes. Each client once; `unmatched` are the targets that stand for nobody connected."""
+    """Where a message goes. Each client once; `unmatched` are the targets that match no connected client."""
 
     sessions: dict[str, Session]
     unmatched: list[str]
@@ -20,7 +20,7 @@ class Route(NamedTuple):
 
 
 def find_forbidden(message_type: str, targets: list[str]) -> str | None:
-    """What has characters that rules are not written in; checked before any rule is looked at."""
+    """Find a character that rules cannot contain; checked before any rule is evaluated."""
     if not has_message_type_characters(message_type):
         return f"message type {message_type[:80]!r} has characters that are not allowed"
     for target in targets:
@@ -30,7 +30,7 @@ def find_forbidden(message_type: str, targets: list[str]) -> str | None:
 
 
 def find_route(targets: list[str], registry: Registry) -> Route:
-    """Expand the targets to the clients connected now; overlapping targets give a client one copy."""
+    """Expand the targets to the clients connected now; a client matched by several targets gets one copy."""
     sessions: dict[str, Session] = {}
     unmatched: list[str] = []
     broker: list[str] = []
@@ -46,7 +46,7 @@ def find_route(targets: list[str], registry: Registry) -> Route:
         pattern = parse_uri(target)
         members = registry.members(pattern) if pattern.is_wildcard else {}
         if members and len(targets) == 1:
-            return Route(members, [], [], True)  # as it is: a route is only read
+            return Route(members, [], [], True)  # not copied: a route is only read
         if members:
             sessions.update(members)
             has_wildcard = True
@@ -56,7 +56,7 @@ def find_route(targets: list[str], registry: Registry) -> Route:
 
 
 def find_denied(targets: list[str], policy: Policy, registry: Registry) -> Verdict | None:
-    """The verdict that denies the message, or None: every target, and all that wildcards stand for, is allowed."""
+    """The verdict that denies the message, or None: every target, and all clients matched by wildcards, are allowed."""
     for target in targets:
         if target not in registry.by_uri and (pattern := parse_uri(target)).is_wildcard:
             denied = policy.find_denied(pattern, registry)
@@ -70,7 +70,7 @@ def find_denied(targets: list[str], policy: Policy, registry: Registry) -> Verdi
 
 
 class Trace(NamedTuple):
-    """What would become of a message: a verdict per client and definite target, and what the whole comes to."""
+    """What would happen to a message: a verdict per client and definite target, and the overall result."""
 
     verdicts: list[Verdict]
     unmatched: list[str]
@@ -81,7 +81,7 @@ class Trace(NamedTuple):
 def trace_route(
     sender: str, message_type: str, targets: list[str], authorization: Authorization, registry: Registry
 ) -> Trace:
-    """Each client a message would go to with the rule that decides, without delivering it."""
+    """Each client that would get a message with the rule that decides, without delivering it."""
     forbidden = find_forbidden(message_type, targets)
     if forbidden is not None:
         return Trace([], [], forbidden, False)

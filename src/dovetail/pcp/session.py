@@ -1,4 +1,4 @@
-"""One connection as the broker knows it: who is behind it, whether it may speak, and what waits to be written to it."""
+"""One connection as the broker sees it: who is behind it, whether it may send, and what waits to be written to it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ UNIDENTIFIED = "unidentified"
 
 
 class Mount(NamedTuple):
-    """What the path of an upgrade request says: protocol version, and client type where one is given."""
+    """What the path of an upgrade request says: protocol version, and client type if given."""
 
     version: int
     client_type: str | None
 
 
 class Permission(NamedTuple):
-    """What one session may do with one message type, and whether the journal keeps its bytes."""
+    """What one session may do with one message type, and whether the journal stores its bytes."""
 
     policy: Policy
     keeps_body: bool
 
 
 class DeliverToOne(msgspec.Struct, frozen=True):
-    """The decision about the usual message: accept it for the one client it is addressed to, which is connected."""
+    """The decision on the common message: accept it for the one client it is addressed to, which is connected."""
 
     receiver: Session
     keeps_body: bool
 
 
 class Subscription(NamedTuple):
-    """Interest in inventory changes; `start` is the first change of the present batch that is news to it."""
+    """A subscription to inventory changes; `start` is its first change in the current batch."""
 
     patterns: PatternSet
     start: int
@@ -52,8 +52,8 @@ class Subscription(NamedTuple):
 class Held:
     """One message that waits for one client: in the outbox of `session`, or, if that is None, for the client's return.
 
-    A retry is one whose earlier attempt broke. `message` is None once it has its outcome. What `may_have_arrived` was
-    owed when the broker was stopped, perhaps between handing it over and writing that down.
+    A retry is one whose earlier attempt broke. `message` is None once it has its outcome. `may_have_arrived`: it had no
+    outcome when the broker stopped, perhaps between handing it over and recording that.
     """
 
     __slots__ = ("is_retry", "may_have_arrived", "message", "session", "size", "uri")
@@ -73,7 +73,7 @@ _NOTHING_QUEUED: deque[Held] = deque()
 class Session:
     """State of one connection; `uri` is None until a v1 client has associated.
 
-    `common_name` is the certificate's; None on a plain connection, where a v1 client is believed what it says it is.
+    `common_name` is the certificate's; None on a plain connection, where a v1 client's claim is believed.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class Session:
         self.mount = mount
         self.version = mount.version
         self.uri: str | None = None
-        self.uri_alone: tuple[str, ...] = (self.address_for_replies,)  # made once, for every delivery's observation
+        self.uri_alone: tuple[str, ...] = (self.address_for_replies,)  # created once, for every delivery's observation
         self.opened_us = now
         self.last_seen_us = now
         self.is_closing = False
@@ -117,38 +117,38 @@ class Session:
         self.is_unsettled = False  # ended, and what was handed to it has no outcome yet
         self.is_direct = False  # associated, v1, nothing queued: what is routed to it goes straight into `pending`
         self.pending: list[OutgoingMessage] = []
-        self.handed: list[OutgoingMessage] = []  # given to the transport since the last `events`
-        self.unsent: Sequence[OutgoingMessage] = ()  # given to the transport, which the kernel has not taken
+        self.handed: list[OutgoingMessage] = []  # passed to the transport since the last `events`
+        self.unsent: Sequence[OutgoingMessage] = ()  # passed to the transport, not taken by the kernel
         self.outbox = _NOTHING_QUEUED
         self.outbox_bytes = 0
         self.permissions: dict[str, Permission] = {}
         self.subscription: Subscription | None = None
-        self.template: Template | None = None  # of the last message; `decision` is the one about it
+        self.template: Template | None = None  # of the last message; `decision` is the decision on it
         self.decision: DeliverToOne | None = None
         self.last_target = ""
 
     @property
     def address_for_replies(self) -> str:
-        """Where replies go: the session's URI, or the likeliest one before it has any."""
+        """Where replies go: the session's URI, or the most likely one before it has any."""
         return self.uri or client_uri(self.common_name or UNIDENTIFIED, self.mount.client_type or DEFAULT_CLIENT_TYPE)
 
     def associate(self, uri: str) -> None:
-        """From now on the session is known by this URI."""
+        """Give the session this URI."""
         self.uri = uri
         self.uri_alone = (uri,)
 
     def drop_template(self) -> None:
-        """Decode and decide about the next message again."""
+        """Decode and decide the next message in full."""
         self.template = self.decision = None
 
     def open_outbox(self) -> deque[Held]:
-        """The outbox for adding to it; most connections never need one of their own."""
+        """The outbox for adding to it; most connections never need their own."""
         if self.outbox is _NOTHING_QUEUED:
             self.outbox = deque()
         return self.outbox
 
     def refresh_direct(self) -> None:
-        """To be called after anything that `is_direct` depends on has changed."""
+        """Call this after changing anything that `is_direct` depends on."""
         self.is_direct = (
             self.version == 1
             and self.uri is not None
@@ -157,7 +157,7 @@ class Session:
 
 
 def parse_mount(path: str, settings: PcpSettings) -> Mount | None:
-    """Version and client type from the path of an upgrade request; None where nothing is mounted."""
+    """Version and client type from the path of an upgrade request; None if nothing is mounted there."""
     if len(path) > MAX_PATH_CHARS:
         return None
     path = path.partition("?")[0]

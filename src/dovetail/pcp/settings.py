@@ -1,4 +1,4 @@
-"""What an operator can set about a broker; the authorisation rules are part of it."""
+"""What an operator can configure in a broker, including the authorisation rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from dovetail.model.errors import ConfigError
+from dovetail.model.memory_shares import LinkMemory
 from dovetail.pcp.names import check_names
 from dovetail.pcp.uri import parse_uri
 
@@ -22,7 +23,7 @@ Pattern = Annotated[str, Meta(pattern=r"^pcp://[^/]*/[^/]+$", max_length=1024)]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One rule of the authorisation; the first that matches sender, target and message type decides."""
+    """One authorisation rule; the first that matches sender, target and message type decides."""
 
     allow: Annotated[bool, Meta(description="whether a match allows or denies")]
     sender: Annotated[
@@ -44,13 +45,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class BodyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whether the journal keeps the bytes of a message type, or only their address."""
+    """Whether the journal stores the bytes of a message type, or only their address."""
 
     message_type: Annotated[str, Meta(description="a message type, the beginning of one followed by *, or *")]
     bodies: Literal["keep", "address"]
 
 
-class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `[pcp]` of the configuration."""
 
     name: Annotated[
@@ -164,32 +165,17 @@ class PcpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def queue_share(self) -> int:
-        """Bytes for messages that wait."""
+        """Bytes for waiting messages."""
         return self.memory_bytes // 2
 
     @property
-    def inbox_share(self) -> int:
-        """Bytes for messages that came and are not handled yet."""
-        return self.memory_bytes // 8
-
-    @property
-    def unsent_share(self) -> int:
-        """Bytes for messages that were written and that the kernel has not taken."""
-        return self.memory_bytes // 8
-
-    @property
-    def unfinished_share(self) -> int:
-        """Bytes for messages that are not whole."""
-        return self.memory_bytes // 4
-
-    @property
     def server_uri(self) -> str:
-        """The broker's own URI, as it stands in hops and journals."""
+        """The broker's own URI, as used in hops and journals."""
         return f"pcp://{self.name}/server"
 
 
 def check_settings(settings: PcpSettings) -> None:
-    """Refuse what would be unsafe or cannot work; raises ConfigError."""
+    """Reject what would be unsafe or cannot work; raises ConfigError."""
     if settings.insecure_plain:
         is_loopback = settings.host == "localhost"
         with contextlib.suppress(ValueError):

@@ -1,9 +1,9 @@
-"""What JSON a broker believes: valid UTF-8, bounded nesting, and no key twice in an object it reads.
+"""The JSON that a broker accepts: valid UTF-8, bounded nesting, and no duplicate key in an object it reads.
 
-msgspec decodes quickly and strictly but lets the last of two equal keys win, which is how two readers of one envelope
-come to disagree about its sender. The check for it must be cheap on the hot path, so it counts before it parses: in
-JSON without backslashes every string has exactly two quotation marks, so a document whose fields need n strings and
-that has 2n marks repeats nothing. Only documents with backslashes pay for a second, slow parse.
+msgspec is fast and strict but lets the last of two equal keys win, so two readers of one envelope could disagree about
+its sender. The check must be cheap on the hot path, so it counts before it parses: in JSON without backslashes every
+string has exactly two quotation marks, so a document whose fields need n strings and that has 2n marks has no
+duplicates. Only documents with backslashes need a second, slow parse.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 class DuplicateKeyError(ValueError):
-    """A JSON object names a key twice."""
+    """A JSON object has a duplicate key."""
 
 
 def is_utf8(document: bytes) -> bool:
-    """Whether the bytes are valid UTF-8."""
+    """True if the bytes are valid UTF-8."""
     if document.isascii():
         return True
     try:
@@ -39,7 +39,7 @@ def is_utf8(document: bytes) -> bool:
 
 
 def is_nested_too_deep(document: bytes) -> bool:
-    """Whether arrays and objects are nested more than MAX_NESTING levels, told without recursion."""
+    """True if arrays and objects are nested deeper than MAX_NESTING levels; not recursive."""
     if document.count(b"[") + document.count(b"{") <= MAX_NESTING:
         return False
     brackets = _STRINGS.sub(b"", document).translate(_AS_ARRAYS, _NOT_BRACKETS)
@@ -51,7 +51,7 @@ def is_nested_too_deep(document: bytes) -> bool:
 
 
 def has_duplicate_key(document: bytes, strings: int) -> bool:
-    """Whether the outer object, whose distinct fields need this many strings, repeats a key."""
+    """True if the outer object, whose distinct fields need this many strings, has a duplicate key."""
     if 0x5C not in document:  # a backslash
         return document.count(b'"') != 2 * strings
     return _outer_object_repeats(document)
@@ -66,12 +66,12 @@ def _outer_object_repeats(document: bytes) -> bool:
         repeats = len(read) != len(pairs)
         return read
 
-    json.loads(document, object_pairs_hook=judge)  # the outer object is judged last, so its verdict stays
+    json.loads(document, object_pairs_hook=judge)  # the outer object is checked last, so its verdict stays
     return repeats
 
 
 def decode_any(document: bytes) -> Any:
-    """Any JSON value of bounded nesting; ValueError says what is wrong."""
+    """Decode any JSON value of bounded nesting; ValueError says what is wrong."""
     if is_nested_too_deep(document):
         raise ValueError(f"nested more than {MAX_NESTING} levels deep")
     if not is_utf8(document):
@@ -83,7 +83,7 @@ def decode_any(document: bytes) -> Any:
 
 
 def decode_strict(document: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """A typed document of bounded nesting without repeated keys anywhere; ValueError says what is wrong.
+    """Decode a typed document of bounded nesting without duplicate keys anywhere; ValueError says what is wrong.
 
     For the few documents that the broker acts on; not for the hot path.
     """

@@ -1,4 +1,4 @@
-"""ISO 8601 times as they stand in envelopes, which are stricter than those that people type."""
+"""ISO 8601 times as used in envelopes, which are stricter than those that people type."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _from_iso = datetime.fromisoformat
 
 
 def decode_timestamp(text: str) -> int:
-    """Microseconds since 1970 UTC, finer digits cut off; ValueError says what is wrong."""
+    """Microseconds since 1970 UTC, finer digits truncated; ValueError says what is wrong."""
     try:
-        # The form everybody sends, 2026-11-15T19:55:07.123456Z, needs no regular expression: only a `T` at its place
-        # and a `Z` at the end are not checked by the parser itself.
+        # The common form, 2026-11-15T19:55:07.123456Z, needs no regular expression: the parser checks everything except
+        # the `T` in its place and the `Z` at the end.
         if (text[-1] != "Z" or text[10] != "T" or text[-2] == "." or len(text) > 27) and _FORM.fullmatch(text) is None:
             raise ValueError
         return (_from_iso(text) - EPOCH) // MICROSECOND

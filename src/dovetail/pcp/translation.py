@@ -1,7 +1,7 @@
-"""The bytes a message takes for a client of either version: unchanged, with hops, or translated.
+"""The bytes of a message for a client of either version: unchanged, with hops, or translated.
 
-v1 and v2 clients talk to each other: `targets` of one against `target`, `in-reply-to` against `in_reply_to`, an error's
-{id, description} against a plain string. v1 data that is not JSON cannot be said in v2.
+v1 and v2 clients talk to each other: `targets` of one maps to `target`, `in-reply-to` to `in_reply_to`, an error's
+{id, description} to a plain string. v1 data that is not JSON cannot be expressed in v2.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _debug_decoder = msgspec.json.Decoder(DebugChunk)
 
 
 class Renderer:
-    """Renders messages for clients; `server` is the broker's URI in hops, None where hops are off."""
+    """Renders messages for clients; `server` is the broker's URI in hops, None if hops are off."""
 
     def __init__(self, server: str | None, translated_ttl_us: int) -> None:
         self._server = server
-        self.is_plain = server is None  # v1 messages go to v1 clients as they came
+        self.is_plain = server is None  # v1 messages go to v1 clients unchanged
         self._translated_ttl_us = translated_ttl_us
 
     def render(self, message: Message, version: int, uri: str, stage: Stage, now: int) -> bytes:
-        """The bytes for one client; raises RemoteProtocolError where the message cannot be translated."""
+        """The bytes for one client; raises RemoteProtocolError if the message cannot be translated."""
         origin = message.origin
         if isinstance(origin, Frame):
             if version == 2:
@@ -63,7 +63,7 @@ class Renderer:
         return translate_to_v1(origin, uri, message.sender, now + self._translated_ttl_us)
 
     def _with_hops(self, message: Message, frame: Frame, stage: Stage, now: int) -> bytes:
-        """Append to the hops of our own debug chunk; foreign chunks are kept as they are."""
+        """Append to the hops of our own debug chunk; foreign chunks are left unchanged."""
         assert self._server is not None
         hops = [
             HopEntry(self._server, time_text(message.accepted_us), Stage.ACCEPTED.value),
@@ -88,7 +88,7 @@ def _own_hops(content: bytes, server: str) -> list[HopEntry] | None:
 
 
 def translate_to_v2(frame: Frame, uri: str) -> MessageV2:
-    """A v1 message for one v2 client; raises RemoteProtocolError where its data is not JSON."""
+    """Translate a v1 message for one v2 client; raises RemoteProtocolError if its data is not JSON."""
     envelope = frame.envelope
     data: msgspec.Raw | msgspec.UnsetType = UNSET
     answered = envelope.in_reply_to
@@ -107,7 +107,7 @@ def translate_to_v2(frame: Frame, uri: str) -> MessageV2:
 
 
 def translate_to_v1(message: MessageV2, uri: str, sender: str, expires_us: int) -> bytes:
-    """A v2 message for one v1 client, with the lifetime that v2 does not know."""
+    """Translate a v2 message for one v1 client, with the lifetime that v2 lacks."""
     envelope = Envelope(
         message.id,
         message.message_type,

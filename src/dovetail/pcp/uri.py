@@ -1,7 +1,7 @@
-"""PCP URIs: `pcp://<common name>/<client type>`, their wildcards, and the characters a broker lets through.
+"""PCP URIs: `pcp://<common name>/<client type>`, their wildcards, and the characters a broker accepts.
 
-A wildcard is `*` as the whole name or the whole type; there is no globbing. The broker answers to `pcp:///server` (what
-all code writes) and to `pcp:///broker` (what the delivery text writes) and signs as the first.
+A wildcard is `*` as the whole name or the whole type; there is no globbing. The broker answers to `pcp:///server` (used
+by all implementations) and to `pcp:///broker` (used by the delivery specification) and sends as the first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _TARGET_CHARACTERS = re.compile(r"[\w\-.:/*]*", re.ASCII)
 
 
 class Uri(NamedTuple):
-    """A PCP URI, or pattern, in its two parts."""
+    """A PCP URI or pattern in its two parts."""
 
     name: str
     client_type: str
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it can stand for more than one client."""
+        """True if it can match more than one client."""
         return self.name == WILDCARD or self.client_type == WILDCARD
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Uri(NamedTuple):
 
 
 def parse_uri(text: str) -> Uri:
-    """The parts of a URI or pattern; ValueError says what is wrong."""
+    """Parse a URI or pattern; ValueError says what is wrong."""
     if len(text) > MAX_URI_CHARS:
         raise ValueError(f"URI of {len(text)} characters, expected at most {MAX_URI_CHARS}")
     match = _GRAMMAR.fullmatch(text)
@@ -53,22 +53,22 @@ def client_uri(name: str, client_type: str) -> str:
 
 
 def is_uri(text: str) -> bool:
-    """Whether the text follows the grammar and the length limit."""
+    """True if the text follows the grammar and the length limit."""
     return len(text) <= MAX_URI_CHARS and _GRAMMAR.fullmatch(text) is not None
 
 
 def has_message_type_characters(text: str) -> bool:
-    """Whether a message type has only the characters rules are written in (whole string, ASCII)."""
+    """True if a message type has only the characters that rules can contain (whole string, ASCII)."""
     return _MESSAGE_TYPE_CHARACTERS.fullmatch(text) is not None
 
 
 def has_target_characters(text: str) -> bool:
-    """Whether a target has only the characters rules are written in (whole string, ASCII)."""
+    """True if a target has only the characters that rules can contain (whole string, ASCII)."""
     return _TARGET_CHARACTERS.fullmatch(text) is not None
 
 
 class PatternSet:
-    """A set of URI patterns that tells in four look-ups whether a URI is matched by any."""
+    """A set of URI patterns that checks in four lookups whether any matches a URI."""
 
     __slots__ = ("_all", "_exact", "_names", "_types", "patterns")
 
@@ -90,7 +90,7 @@ class PatternSet:
                 self._all = True
 
     def matches(self, uri: str) -> bool:
-        """Whether the URI of one client is matched by any pattern."""
+        """True if any pattern matches the URI of one client."""
         if self._all or uri in self._exact:
             return True
         if not self._names and not self._types:

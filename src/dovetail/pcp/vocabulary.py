@@ -1,4 +1,4 @@
-"""The message types a broker knows and the closed records that travel as their data."""
+"""The message types a broker knows and the closed records of their data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TTL_EXPIRED = PREFIX + "ttl_expired"
 UNAUTHORIZED = PREFIX + "unauthorized"
 VERSION_ERROR = PREFIX + "version_error"
 REFUSALS_SAMPLED = "dovetail:refusals_sampled"  # to itself: refusals that are not journaled one by one
-RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal tells which rules decided
+RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal shows which rules decided
 
 OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED})
-"""The stages of which every recipient of an accepted message gets exactly one."""
+"""Every recipient of an accepted message gets exactly one of these stages."""
 
 CLOSE_SUPERSEDED = 4000
 CLOSE_ASSOCIATION_UNSUCCESSFUL = 4002
@@ -57,7 +57,7 @@ class InventoryResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class InventoryChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One change: 1 came, -1 went."""
+    """One change: 1 connected, -1 disconnected."""
 
     client: str
     change: int
@@ -77,7 +77,7 @@ class DestinationReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Data of a v1 error message; in v2 it is the description alone."""
+    """Data of a v1 error message; in v2 only the description."""
 
     description: str
     id: str | UnsetType = UNSET
@@ -101,7 +101,7 @@ _inventory_decoder = msgspec.json.Decoder(InventoryRequest)
 
 
 def decode_inventory_request(content: bytes | None) -> InventoryRequest:
-    """The data of an inventory request; ValueError says what is wrong."""
+    """Decode the data of an inventory request; ValueError says what is wrong."""
     if content is None:
         raise ValueError("no data")
     return decode_strict(content, _inventory_decoder)

@@ -1,4 +1,4 @@
-"""Whether a content message joins the flow: the one order of refusals (reading 16), and what is kept of a message.
+"""Whether a content message is accepted: the one order of refusals (reading 16), and what is stored of a message.
 
 Length, indicator, opcode, version, fixed part, reference count and references are refused by `content.decode_fields`;
 work, ttl, future, expired and self-reference follow here. Received messages, own messages and the command line that
@@ -19,7 +19,9 @@ from dovetail.swarm.content import (
     expiration_ms,
     is_expired,
 )
+from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.refusals import Expired, FromFuture, SelfReference, TtlTooLong
+from dovetail.swarm.room import OWN
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):
@@ -37,18 +39,20 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     """How many unexpired messages refer to it."""
     is_live: bool = True
     """False once it has left the graph."""
+    source: Endpoint = OWN
+    """Whose share of the room it takes."""
 
 
 def read_entry(data: bytes, address: Address, epoch_ms: int) -> Entry:
-    """The entry of a message whose work and lifetime were judged before; raises a `Refusal` if it is malformed."""
+    """The entry of a message whose work and lifetime were checked before; raises a `Refusal` if it is malformed."""
     timestamp_ms, ttl_epochs, refers = decode_fields(data)
     expires_ms = expiration_ms(timestamp_ms, ttl_epochs, epoch_ms)
-    msg_hash: MsgHash = address[:HASH_BYTES]  # type: ignore[assignment]  # a NewType is a call, here for every message
+    msg_hash: MsgHash = address[:HASH_BYTES]  # type: ignore[assignment]  # calling the NewType costs time for every message
     return Entry(address, msg_hash, timestamp_ms, expires_ms, ttl_epochs, refers, data)
 
 
 class Acceptance:
-    """Judges messages by the rules of one swarm."""
+    """Checks messages against the rules of one swarm."""
 
     __slots__ = ("_rules",)
 
@@ -56,7 +60,7 @@ class Acceptance:
         self._rules = rules
 
     def admit(self, data: bytes, address: Address, now_ms: int | None) -> Entry:
-        """The entry of an acceptable message; raises a `Refusal`. Without a time its lifetime is not judged."""
+        """Return the entry of an acceptable message or raise a `Refusal`. Without a time, lifetime is not checked."""
         rules = self._rules
         entry = read_entry(data, address, rules.epoch_ms)
         check_work(data, rules.pow_target)

@@ -5,7 +5,7 @@ Until then it is sent at most `AMPLIFICATION` times the bytes that came from it,
 only pinned contacts, whose endpoints are configured, are sent more. The ticket may be that of a hello, or of a
 time-range pull (UEP-12), so peers that do not speak the peer exchange can prove their address too.
 It is proven once it has sent a message with valid work that we lacked, or listed messages that we know to exist.
-Peers that only occupy links do neither, so proven ones are preferred wherever there is a choice.
+Peers that only occupy links do neither, so proven ones are always preferred.
 
 When a validated contact is forgotten, its peer address and watermark are remembered: on its return, from any endpoint,
 it is asked for all the time in between. So two parts of a swarm that were partitioned for long exchange their messages
@@ -29,17 +29,19 @@ MAX_CONTACTS: Final = 192
 MAX_STRANGERS: Final = 512
 """Endpoints that have not echoed a ticket yet; the one heard least recently is replaced."""
 MAX_FORGOTTEN: Final = 1_024
-"""Forgotten contacts whose peer addresses are remembered, with the time up to which we were in step with them."""
+"""Forgotten contacts whose peer addresses are remembered, with the time up to which we were in sync with them."""
 HEARD_MARGIN_MS: Final = 30_000
 """What was published this long before a contact was last heard is assumed to have reached both of us."""
 SERVE_BURST_SECONDS: Final = 0.5
+STRANGERS: Final = Endpoint("strangers")
+"""Stands for all endpoints that have not proved their address."""
 
 
 class RandomSource(Protocol):
     """The injected source of randomness."""
 
     def random(self) -> float:
-        """A number from 0.0 up to, not including, 1.0."""
+        """A number from 0.0 up to but excluding 1.0."""
         ...
 
     def getrandbits(self, k: int, /) -> int:
@@ -107,17 +109,17 @@ class Contact:
         self.endpoint = endpoint
         self.uri = endpoint_uri(endpoint)
         self.uris = (self.uri,)
-        """The same as the tuple that observations carry."""
+        """The same as a tuple, as used in observations."""
         self.address: PeerAddress | None = None
         self.is_ahead: bool | None = None
         self.is_pinned = False
         self.is_validated = False
         self.speaks_exchange = False
-        """Whether it was validated by a hello or an answer."""
+        """True if it was validated by a hello or an answer."""
         self.is_plain = False
-        """Whether it takes part without the peer exchange."""
+        """True if it takes part without the peer exchange."""
         self.is_self = False
-        """Whether the endpoint leads back to this peer."""
+        """True if the endpoint leads back to this peer."""
         self.is_proven = False
         self.is_masked = False
         self.is_forward = False
@@ -148,9 +150,9 @@ class Contact:
         self.delivered = 0
         self.watermark_ms: int | None = None
         self.known_until_ms: int | None = None
-        """Without a watermark: up to when we were in step with it before it went away."""
+        """Without a watermark: up to when we were in sync with it before it went away."""
         self.list_cursor: ListCursor | None = None
-        """Where the next list goes on, if the last one was cut within a millisecond."""
+        """Where the next list continues, if the last one was cut within a millisecond."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.serving = serving
@@ -158,22 +160,27 @@ class Contact:
 
     @property
     def reached_ms(self) -> int | None:
-        """Up to when we are, or were before it went away, in step with it."""
+        """Up to when we are, or were before it went away, in sync with it."""
         return self.known_until_ms if self.watermark_ms is None else self.watermark_ms
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it may be sent more than it sent us: its endpoint is proved, or configured."""
+        """True if it may be sent more than it sent us: its endpoint is proved, or configured."""
         return (self.is_validated or self.is_pinned) and not self.is_self
 
     @property
+    def share(self) -> Endpoint:
+        """The source that its messages and hashes are counted for: strangers share one."""
+        return self.endpoint if self.is_reachable else STRANGERS
+
+    @property
     def will_answer(self) -> bool:
-        """Whether it is expected to answer pulls: it has validated us, or answers everybody."""
+        """True if it is expected to answer pulls: it has validated us, or answers everybody."""
         return self.knows_us or (self.is_plain and self.is_validated)
 
     @property
     def is_linked(self) -> bool:
-        """Whether messages are relayed between us."""
+        """True if messages are relayed between us."""
         return self.is_forward or self.is_backward
 
     def budget_bytes(self, now: int) -> int:
@@ -183,7 +190,7 @@ class Contact:
         return AMPLIFICATION * self.received_bytes - self.sent_bytes
 
     def may_send(self, size: int, now: int) -> bool:
-        """Whether a reply of this size may be sent; if so, it is taken from the budget."""
+        """True if a reply of this size may be sent; it is then taken from the budget."""
         if self.is_reachable:
             return self.serving.take(size, now)
         if size > self.budget_bytes(now):
@@ -200,7 +207,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 def make_route(receivers: Iterable[Contact]) -> Route:
-    """The route to these contacts, with their present URIs."""
+    """The route to these contacts, with their current URIs."""
     receivers = tuple(receivers)
     return Route(receivers, tuple([contact.uri for contact in receivers]))
 
@@ -246,13 +253,13 @@ class Contacts:
 
     @property
     def forward(self) -> list[Contact]:
-        """Contacts that we relay to."""
+        """Contacts we relay to."""
         if self._forward is None:
             self._forward = [contact for contact in self._known.values() if contact.is_forward]
         return self._forward
 
     def route_from(self, source: Contact) -> Route:
-        """The route of a message from this contact: all that we relay to, except itself."""
+        """The route of a message from this contact: all we relay to, except itself."""
         route = self._routes.get(source.endpoint)
         if route is None:
             if len(self._routes) >= MAX_CONTACTS:
@@ -276,7 +283,7 @@ class Contacts:
         return self._known.get(endpoint) or self._strangers.get(endpoint)
 
     def uri_of(self, endpoint: Endpoint) -> str:
-        """How the journal names an endpoint."""
+        """The URI of an endpoint in the journal."""
         contact = self.find(endpoint)
         return contact.uri if contact else endpoint_uri(endpoint)
 
@@ -295,7 +302,7 @@ class Contacts:
         return contact
 
     def pin(self, endpoint: Endpoint, now: int) -> Contact:
-        """Add an endpoint of the bootstrap list, which is never forgotten."""
+        """Add an endpoint from the bootstrap list; it is never forgotten."""
         contact = self.get_or_add(endpoint, now)
         contact.is_pinned = True
         self._strangers.pop(endpoint, None)
@@ -316,7 +323,7 @@ class Contacts:
         self._routes.clear()
 
     def validate(self, contact: Contact) -> None:
-        """The contact echoed a ticket, so its endpoint is not spoofed."""
+        """Mark a contact that echoed a ticket: its endpoint is not spoofed."""
         contact.is_validated = True
         if contact.endpoint in self._strangers:
             if len(self._known) >= MAX_CONTACTS:

@@ -13,7 +13,7 @@
 
 Every integer is little-endian (reading 1). The layout is defined here once; columnar readers use the same constants.
 Decoding refuses in the order of reading 16: length, indicator, opcode, version, fixed part, reference count,
-references. `acceptance` goes on with work and lifetime.
+references. `acceptance` then checks work and lifetime.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final, NewType
 
 import msgspec
 
+from dovetail.fast import twin
 from dovetail.model.address import address_of
 from dovetail.swarm.refusals import (
     BadIndicator,
@@ -36,7 +37,7 @@ from dovetail.swarm.refusals import (
 )
 
 MsgHash = NewType("MsgHash", bytes)
-"""The first 8 bytes of a message's address: what travels on the wire as a hint."""
+"""The first 8 bytes of a message's address: sent on the wire as a hint."""
 
 INDICATOR: Final = 0x79
 OPCODE_CONTENT: Final = 0x10
@@ -73,7 +74,7 @@ _HASHES: Final = tuple([struct.Struct("<" + count * "8s2x") for count in range(M
 NONCES: Final = 1 << 64
 """How many values the nonce can have."""
 WORK_NONCE_OFFSET: Final = 7
-"""Where the nonce lies in the work preimage: after the four high bytes of the time, indicator, opcode, version."""
+"""The offset of the nonce in the work preimage: after the four high bytes of the time, indicator, opcode, version."""
 
 MAX_CONTENT_BYTES: Final = 8 * 1408 - 8
 """Eight fragments less the swarm header (reading 15)."""
@@ -145,7 +146,7 @@ def decode_fields(data: bytes) -> Fields:
 
 
 def decode_content(data: bytes) -> Content:
-    """All fields of a content message; `acceptance` judges work and lifetime."""
+    """All fields of a content message; `acceptance` checks work and lifetime."""
     timestamp_ms, ttl_epochs, refers = decode_fields(data)
     end = FIXED_BYTES + REFERENCE_BYTES * len(refers)
     return Content(
@@ -159,7 +160,7 @@ def decode_content(data: bytes) -> Content:
 
 
 def _refuse_head(data: bytes) -> None:
-    """Raise what is wrong with a message that is too short, too long or has another head."""
+    """Raise the refusal for a message that is too short, too long or has a different head."""
     opcode = decode_header(data)
     if opcode != OPCODE_CONTENT:
         raise UnknownOpcode(f"opcode 0x{opcode:02x}, expected 0x{OPCODE_CONTENT:02x}")
@@ -202,8 +203,9 @@ def work_preimage(data: bytes) -> bytes:
     return data[TIME_HIGH_OFFSET:TTL_OFFSET] + data[:TIME_HIGH_OFFSET] + data[TTL_OFFSET:]
 
 
+@twin
 def work_of(data: bytes) -> bytes:
-    """The 32 bytes that must lie below the target as a big-endian number (reading 5)."""
+    """The 32 bytes that must be below the target as a big-endian number (reading 5)."""
     return hashlib.sha256(work_preimage(data)).digest()
 
 
@@ -213,12 +215,12 @@ def with_nonce(data: bytes, nonce: int) -> bytes:
 
 
 def has_work(data: bytes, target: int) -> bool:
-    """Whether the work is strictly below the target (UEP-12, Anti-Spamming)."""
+    """True if the work is strictly below the target (UEP-12, Anti-Spamming)."""
     return int.from_bytes(work_of(data)) < target
 
 
 def check_work(data: bytes, target: int = POW_TARGET) -> None:
-    """Raise `BadProofOfWork` unless the message has its work."""
+    """Raise `BadProofOfWork` unless the message has enough work."""
     if not has_work(data, target):
         raise BadProofOfWork(f"work {work_of(data).hex()[:16]}..., expected below {target:064x}"[:96])
 
@@ -229,7 +231,7 @@ def expiration_ms(timestamp_ms: int, ttl_epochs: int, epoch_ms: int) -> int:
 
 
 def is_expired(expires_ms: int, now_ms: int) -> bool:
-    """Whether a message with this expiration is expired now (UEP-12, Message Life-Cycle)."""
+    """True if a message with this expiration is expired now (UEP-12, Message Life-Cycle)."""
     return now_ms >= expires_ms
 
 
@@ -239,9 +241,9 @@ def epoch_diff_of(message_expiration_ms: int, referee_expiration_ms: int, epoch_
 
 
 def latest_referee_expiration_ms(message_expiration_ms: int, epoch_diff: int, epoch_ms: int) -> int | None:
-    """The latest possible expiration of a referee with this `epoch_diff`; None where the value is saturated below.
+    """The latest possible expiration of a referee with this `epoch_diff`; None if the value is saturated below.
 
-    floor((m - r) / epoch) = d puts r in (m - (d + 1) * epoch, m - d * epoch]: the upper end skips no live one.
+    floor((m - r) / epoch) = d puts r in (m - (d + 1) * epoch, m - d * epoch]: the upper bound skips no live one.
     """
     if epoch_diff <= -0x8000:
         return None

@@ -25,6 +25,8 @@ import msgspec
 from dovetail.model.address import Address
 from dovetail.swarm.acceptance import Entry
 from dovetail.swarm.content import MAX_REFERENCES, MsgHash, Reference, epoch_diff_of, is_expired
+from dovetail.swarm.peer_exchange import Endpoint
+from dovetail.swarm.room import Room
 from dovetail.swarm.times import TimeIndex
 
 MAX_AWAITED: Final = 16_384
@@ -39,7 +41,7 @@ RECENT: Final = 32
 
 
 class Added(msgspec.Struct, frozen=True, gc=False):
-    """What adding a message revealed."""
+    """The result of adding a message."""
 
     missing: tuple[MsgHash, ...] = ()
     collides_with: tuple[Address, ...] = ()
@@ -52,12 +54,13 @@ NO_FINDINGS: Final = Added()
 class Dag:
     """All unexpired messages of one swarm, as one peer knows them."""
 
-    def __init__(self, epoch_ms: int) -> None:
+    def __init__(self, epoch_ms: int, room: Room | None = None) -> None:
         self._epoch_ms = epoch_ms
+        self.room = room or Room()
         self.entries: dict[Address, Entry] = {}
         """All messages that others may pull; read-only outside this class."""
-        self.push_only: set[Address] = set()
-        """Unexpired messages of ttl 0; read-only outside this class."""
+        self.push_only: dict[Address, Endpoint] = {}
+        """Unexpired messages of ttl 0 and their sources; read-only outside this class."""
         self._by_hash: dict[MsgHash, Entry] = {}
         self._collided: dict[MsgHash, list[Entry]] = {}
         """Further messages with the wire hash of one in `_by_hash`."""
@@ -101,12 +104,14 @@ class Dag:
         return set(self.entries)
 
     def add(self, entry: Entry) -> Added:
-        """Add a message that is not here yet."""
+        """Add a message that is not present yet."""
         address, msg_hash, timestamp_ms = entry.address, entry.msg_hash, entry.timestamp_ms
         heappush(self._expiry, (entry.expires_ms, address))
         if entry.ttl_epochs == 0:
-            self.push_only.add(address)
+            self.push_only[address] = entry.source
+            self.room.take(entry.source, 0)
             return NO_FINDINGS
+        self.room.take(entry.source, len(entry.raw))
         self.entries[address] = entry
         self._times.add(entry)
         by_hash, tips = self._by_hash, self._tips
@@ -123,7 +128,7 @@ class Dag:
                 self._await(edge, address)
                 missing += (edge,)
             elif referee.timestamp_ms < timestamp_ms:
-                # the common case of `_link`, without the call
+                # the common case of `_link`, inlined
                 if not referee.referred:
                     tips.pop(referee.address, None)
                 referee.referred += 1
@@ -135,20 +140,21 @@ class Dag:
         return NO_FINDINGS
 
     def expire(self, now_ms: int) -> list[Entry]:
-        """Remove everything that is expired; the removed messages that could be pulled (UEP-12, Message Life-Cycle)."""
+        """Remove everything expired; returns the removed messages that could be pulled (UEP-12, Message Life-Cycle)."""
         removed = []
         while self._expiry and is_expired(self._expiry[0][0], now_ms):
             address = heappop(self._expiry)[1]
             entry = self.entries.pop(address, None)
             if entry is None:
-                self.push_only.discard(address)
+                self.room.release(self.push_only.pop(address), 0)
             else:
+                self.room.release(entry.source, len(entry.raw))
                 self._remove(entry)
                 removed.append(entry)
         return removed
 
     def choose_references(self, timestamp_ms: int, expires_ms: int) -> tuple[Reference, ...]:
-        """Fewest referred first, then those that expire no later than the new message, then the newest."""
+        """Least referred to first, then those that expire no later than the new message, then the newest."""
         candidates = {entry.address: entry for entry in islice(self._times.before(timestamp_ms), RECENT)}
         candidates |= self._tips
         eligible = [entry for entry in candidates.values() if entry.timestamp_ms < timestamp_ms]
@@ -190,8 +196,8 @@ class Dag:
         return self._find_cycle(entry) if self._uncounted else ()
 
     def _find_cycle(self, start: Entry) -> tuple[Address, ...]:
-        """The shortest path along the references from a message back to itself, if there is one within the bound."""
-        # from messages older than these all paths lead further back
+        """The shortest path along the references from a message back to itself, if there is one within the limit."""
+        # from messages older than these, all paths lead further back
         oldest_ms = min(self._uncounted.values())
         came_from: dict[Address, Address] = {}
         waiting = deque([start])

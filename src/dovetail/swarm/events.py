@@ -1,4 +1,4 @@
-"""Events of a peer for its shell and application, besides the observations for the journal."""
+"""Events of a peer for its runtime and application, besides the observations for the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.swarm.content import Content, MsgHash
 
 
 class MessageAccepted(msgspec.Struct, frozen=True, gc=False):
-    """A message joined the flow; the application gets each message once."""
+    """A message was accepted; the application gets each message once."""
 
     address: Address
     content: Content
@@ -34,14 +34,14 @@ class GapFilled(msgspec.Struct, frozen=True, gc=False):
 
 
 class GapGivenUp(msgspec.Struct, frozen=True, gc=False):
-    """A missing message was pulled as often as allowed and never arrived, or is expired by now."""
+    """A missing message was pulled as often as allowed and never arrived, or has expired."""
 
     msg_hash: MsgHash
     referrer: Address | None
 
 
 class CollisionFound(msgspec.Struct, frozen=True, gc=False):
-    """Two different messages share the 8 bytes that travel as `msg_hash`; both are kept."""
+    """Two different messages share the 8 bytes sent as `msg_hash`; both are kept."""
 
     first: Address
     second: Address

@@ -1,4 +1,4 @@
-"""Captured bytes explained field by field, as JSON-ready objects with the field names of the specification."""
+"""Explains captured bytes field by field, as JSON-ready objects with the field names of the specification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Explained = dict[str, Any]
 
 
 def explain_message(data: bytes, rules: ContentRules, now_ms: int | None = None) -> Explained:
-    """A UEP-12 message; with `now_ms` it must be acceptable at that time, too. Raises a `Refusal`."""
+    """Explain a UEP-12 message; with `now_ms` it must also be acceptable at that time. Raises a `Refusal`."""
     message = decode_message(data)
     fields = _content_fields(message, data, rules, now_ms) if isinstance(message, Content) else _query_fields(message)
     return {"layer": "uep12", "opcode": data[1]} | fields
@@ -59,7 +59,7 @@ def _query_fields(message: PullHashes | PullRange | RangeList) -> Explained:
 
 
 def explain_packet(data: bytes, signer: SwarmSigner, now_ms: int, rules: ContentRules) -> Explained:
-    """A UEP-10 packet and the message in it; a refusal of the message alone is reported under `message`."""
+    """Explain a UEP-10 packet and the message in it; a refusal of only the message is reported under `message`."""
     subband = signer.subband_of(data, now_ms)
     inner = data[HEADER_BYTES:]
     try:
@@ -76,7 +76,7 @@ def explain_packet(data: bytes, signer: SwarmSigner, now_ms: int, rules: Content
 
 
 def explain_fragments(datagrams: Sequence[bytes]) -> Explained:
-    """The fragments of one UEP-7 packet; without the packet while some are missing."""
+    """Explain the fragments of one UEP-7 packet; without the packet while some are missing."""
     assembler: fragments.Assembler[None] = fragments.Assembler()
     packet: bytes | None = None
     signature = b""
@@ -99,7 +99,7 @@ def explain_fragments(datagrams: Sequence[bytes]) -> Explained:
 
 
 def explain_obfuscated(data: bytes) -> Explained:
-    """A UEP-6 datagram and the packet in it."""
+    """Explain a UEP-6 datagram and the packet in it."""
     inner = obfuscation.decode_obfuscated(data)
     mask = obfuscation.mask_of(data[0], data[1], len(inner))
     return {"layer": "uep6", "h": data[0], "seed": data[1], "mask": f"{mask:08x}", "inner": inner.hex()}

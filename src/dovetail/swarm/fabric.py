@@ -40,7 +40,7 @@ _NOT_PROVEN: Mapping[Stage, str] = {
 
 
 class SwarmFabric(Fabric):
-    """Messages are named by the first eight bytes of their address; all peers of a swarm hold the same."""
+    """Messages are named by the first eight bytes of their address; all peers of a swarm hold the same messages."""
 
     name = "swarm"
     hashes_bytes = True
@@ -51,14 +51,14 @@ class SwarmFabric(Fabric):
                 "warning",
                 "Short hashes collide",
                 "Two swarm messages share the 8 bytes by which they are referred to.",
-                "By chance this is almost impossible: somebody may have searched for it.",
+                "This is practically impossible by chance: somebody may have searched for a collision.",
             )
         }
     )
     default_agreement = Agreement(epoch_ms=ContentRules().epoch_ms, work_target=POW_TARGET)
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
-        """The agreement tells how long an epoch lasts and what work a message costs."""
+        """Decode; the agreement gives the length of an epoch and the work a message needs."""
         try:
             content = decode_content(raw)
         except Refusal as refusal:
@@ -81,7 +81,7 @@ class SwarmFabric(Fabric):
         )
 
     def explain(self, raw: bytes) -> dict[str, object]:
-        """Any UEP-12 message. The peer has judged the work by its swarm's target, which is not known here."""
+        """Any UEP-12 message. The peer checked the work against its swarm's target, which is not known here."""
         try:
             fields = explain_message(raw, ContentRules(pow_target=_ANY_WORK))
         except Refusal as refusal:
@@ -99,14 +99,14 @@ class SwarmFabric(Fabric):
         return swarm_name_of(server)
 
     def conflict_keys(self, message: MessageInfo) -> dict[str, bytes]:
-        """Eight bytes of the address stand for one message."""
+        """Two messages with the same first eight address bytes collide."""
         return {COLLISION: message.key}
 
     def parse_agreements(self, document: bytes) -> dict[str, Agreement]:
-        """Peers name their swarm by its name, or by its address in hex."""
+        """Peers refer to their swarm by its name, or by its address in hex."""
         try:
             agreed = msgspec.toml.decode(document, type=SwarmSettings)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(str(error)) from None
         return {agreed.name: agreed.agreement, agreed.swarm_address.hex(): agreed.agreement}
 

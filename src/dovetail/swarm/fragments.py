@@ -3,12 +3,12 @@
     offset  size  field
     0       1     0x66, the protocol indicator
     1       1     bits 0-2 index, bits 3-5 count - 1, bits 6-7 zero
-    2       8     signature: the first 8 bytes of SHA-256 over the whole packet (the text leaves it open)
+    2       8     signature: the first 8 bytes of SHA-256 over the whole packet (not defined by the text)
     10      ...   1408 bytes; the last fragment the rest
 
 `Assembler` keeps the fragments of each (source, signature) for 5 s after the last new one, at most
-`MAX_PENDING_PER_SOURCE` packets of one source and `MAX_PENDING` in total; the oldest is dropped. A packet is returned
-only if its hash matches, so that a wrong one is never relayed.
+`MAX_PENDING_PER_SOURCE` packets per source and `MAX_PENDING` in total; the oldest is dropped. A packet is returned only
+if its hash matches, so that a wrong one is never relayed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Source = TypeVar("Source")
 
 
 def encode_fragments(packet: bytes) -> list[bytes]:
-    """The datagrams of a packet: itself when it fits, else its fragments."""
+    """The datagrams of a packet: itself if it fits, else its fragments."""
     size = len(packet)
     if size <= FRAGMENT_BYTES:
         return [packet]
@@ -92,7 +92,7 @@ class Assembler(Generic[Source]):
         return len(self._pending)
 
     def add(self, datagram: bytes, source: Source, now: int) -> bytes | None:
-        """Add one fragment; the whole packet if it was the last one missing."""
+        """Add one fragment; returns the whole packet if it was the last one missing."""
         index, count, signature, body = decode_fragment(datagram)
         self.forget_stale(now)
         key = source, signature
@@ -117,7 +117,7 @@ class Assembler(Generic[Source]):
         return packet
 
     def forget_stale(self, now: int) -> None:
-        """Drop packets without a new fragment for 5 s; the table is in the order of the last new fragment."""
+        """Drop packets without a new fragment for 5 s; the table is ordered by the last new fragment."""
         while self._pending:
             key, pending = next(iter(self._pending.items()))
             if pending.deadline_us > now:

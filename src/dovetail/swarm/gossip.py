@@ -1,14 +1,14 @@
-"""Anti-entropy: time-range pulls from partners in turn.
+"""Anti-entropy: time-range pulls, from one partner after the other.
 
 References reveal only messages that another one refers to, and the newest have no referrer yet. So a peer asks its
 partners in turn, every 5 s, and every 1 s while something is found, for what they have since the last question. Each
 contact has a watermark, the time of the last complete answer, so that after a partition the first question covers all
-of it. The window begins before the watermark by an overlap: messages arrive late when they were repaired, and carry
+of it. The window starts before the watermark by an overlap: messages arrive late when they were repaired, and carry
 older timestamps when their composer's clock is slow, so the overlap follows the age of recently accepted messages.
-What the partner itself received later than that it lists anyway (`late_messages`), so that no message falls between
-two questions. From time to time a question reaches back `DEEP_MS`, twice that, and so on up to the longest lifetime;
-each depth is asked so rarely that all depths together cost little. After 1 s without an answer the next partner is
-asked; a list that arrives later is still used (`tickets`).
+Messages that the partner itself received later than that are listed anyway (`late_messages`), so that none falls
+between two questions. From time to time a question reaches back `DEEP_MS`, twice that, and so on up to the longest
+lifetime; each depth is asked so rarely that all depths together cost little. After 1 s without an answer the next
+partner is asked; a list that arrives later is still used (`tickets`).
 
 A contact that sends UEP-12 messages and is not validated is challenged: it is asked for everything, once in 5 s, and
 the ticket in its list proves its address. The tickets of challenges are kept with the contacts, so that strangers
@@ -17,6 +17,7 @@ cannot displace those of questions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dovetail.swarm.contacts import Contact, Contacts, RandomSource
@@ -39,7 +40,7 @@ NEW_PARTNER_MS: Final = 600_000
 that are silent for longer are forgotten."""
 DEEP_MS: Final = 64_000
 DEEP_PAUSE: Final = 8
-"""A question of a given depth is asked at most once in so many times its depth."""
+"""A question of a given depth is asked at most once in this many times its depth."""
 FULL_SYNCS: Final = 2
 MAX_PREFERRED: Final = 8
 RETURN_ATTEMPTS: Final = 8
@@ -47,13 +48,13 @@ RETURN_ATTEMPTS: Final = 8
 contact that was away for less is asked once; others have the same messages."""
 
 MAX_REPEATS: Final = 256
-"""Lists of one millisecond: those of some 40,000 messages."""
+"""Lists of one millisecond: enough for some 40,000 messages."""
 CHALLENGE_US: Final = 5 * SECOND_US
 """The least time between two challenges of one contact."""
 
 
 class Gossip:
-    """Asks partners in turn; the peer sends the contents of `outbox`."""
+    """Asks one partner after the other; the peer sends the contents of `outbox`."""
 
     def __init__(
         self, contacts: Contacts, random_source: RandomSource, lifetime_ms: int, max_future_ms: int, now: int
@@ -71,9 +72,9 @@ class Gossip:
         self._tie_breaks: dict[Endpoint, float] = {}
         self._asked: dict[Endpoint, int] = {}
         self._preferred: dict[Endpoint, tuple[Contact, int]] = {}
-        """Contacts to be asked first, until they answer, and the attempts left."""
+        """Contacts to ask first, until they answer, and the attempts left."""
         self._is_preferred = False
-        """Whether the last contact asked was one of them."""
+        """True if the last contact asked was one of them."""
         self.due_us = now
         self.outbox: list[tuple[Contact, bytes]] = []
 
@@ -94,25 +95,25 @@ class Gossip:
             self.due_us = min(self.due_us, now)
 
     def challenge(self, contact: Contact, now: int) -> None:
-        """Let a contact prove its address, unless it was challenged just before."""
+        """Let a contact prove its address, unless it was challenged recently."""
         if contact.challenge is None or now - contact.challenged_us >= CHALLENGE_US:
             contact.challenge = self._draw_ticket()
             contact.challenged_us = now
-            # the more messages match, the likelier is the answer a list and not the messages alone
+            # the more messages match, the more likely the answer is a list and not only messages
             start_ms, end_ms = max(0, now // 1000 - self._lifetime_ms), now // 1000 + self._max_future_ms
             self.outbox.append((contact, encode_pull_range(contact.challenge, start_ms, end_ms)))
 
-    def handle_timer(self, now: int, has_room: bool) -> None:
-        """Close unanswered questions and ask the next partner."""
+    def handle_timer(self, now: int, has_room: Callable[[Endpoint], bool]) -> None:
+        """Drop unanswered requests, then resume the paused one, or ask the next partner if there is no room for it."""
         if now < self.due_us:
             return
         self._tickets.expire(now)
-        if self._paused is not None and has_room:
+        if self._paused is not None and has_room(self._paused.contact.endpoint):
             question, self._paused = self._paused, None
             self._ask(question, now)
-        elif self._paused is None:
+        else:
             partner = self._next_partner()
-            if partner is not None:
+            if partner is not None and (self._paused is None or partner[0] is not self._paused.contact):
                 self._ask(self._question(*partner, now), now)
         waiting = self._tickets or self._paused is not None
         self.due_us = now + (ANSWER_WITHIN_US if waiting else ALONE_US)
@@ -132,7 +133,7 @@ class Gossip:
         return Question(contact, answer.start_ms, answer.end_ms, now // 1000, is_full=False, is_exploration=True)
 
     def receive_list(self, answer: RangeList, question: Question, now: int, found: int, has_room: bool) -> None:
-        """Continue after the list that answers a claimed question; `found` hashes of it are missing here."""
+        """Continue after the list that answers a claimed question; `found` of its hashes are missing here."""
         if answer.end_ms < question.end_ms:
             question.start_ms = _next_start(answer, question)
             if has_room:
@@ -196,9 +197,9 @@ class Gossip:
         return due
 
     def _next_partner(self) -> tuple[Contact, bool] | None:
-        """Partners in turn, least recently asked first; every `EXPLORE_EVERY` turns another contact, to explore."""
+        """The partner least recently asked; every `EXPLORE_EVERY` turns another contact, to explore."""
         busy = self._tickets.asked
-        # every other time, so that contacts that stay silent do not block the others
+        # every other time, so that silent contacts do not block the others
         self._is_preferred = not self._is_preferred and any(endpoint not in busy for endpoint in self._preferred)
         if self._is_preferred:
             endpoint = next(endpoint for endpoint in self._preferred if endpoint not in busy)
@@ -238,10 +239,10 @@ class Gossip:
 
 
 def _next_start(answer: RangeList, question: Question) -> int:
-    """Where to go on after a list that covers part of a range.
+    """Where to continue after a list that covers part of a range.
 
-    Its end is asked for again, since one millisecond may have more messages than fit a list, until a list ends with the
-    same message as the one before: then the other peer lists no more of that millisecond.
+    Its end is asked for again, since one millisecond may have more messages than fit into a list, until a list ends
+    with the same message as the one before: then the other peer lists no more of that millisecond.
     """
     last_hash = answer.hashes[-1] if answer.hashes else None
     if last_hash is None or last_hash == question.last_hash or question.repeats >= MAX_REPEATS:

@@ -41,9 +41,9 @@ MAX_SENT: Final = 1_024
 REFUSED_US: Final = 10 * SECOND_US
 LOST_US: Final = 20 * SECOND_US
 SETTLED_US: Final = 5 * SECOND_US
-"""A hello may have been in flight while a link was made: only later ones can end it."""
+"""A hello may have been in flight while a link was established: only later ones can end it."""
 CONFLICT_US: Final = 600 * SECOND_US
-"""The least time between two reports of one endpoint that uses our identity."""
+"""The minimum time between two reports of one endpoint that uses our identity."""
 ENOUGH_CONTACTS: Final = 20
 
 
@@ -59,7 +59,7 @@ class Handshake:
         self.outbox: list[tuple[Contact, bytes]] = []
         self.events: list[PeerLinked | PeerUnlinked | IdentityConflict] = []
         self.late_answers = 0
-        """Answers to hellos that arrived late or repeatedly."""
+        """Answers to hellos that arrived late or more than once."""
         self.to_ask: list[Contact] = []
         """Contacts to ask for messages next: back after a silence, or after they were forgotten, or plain."""
 
@@ -70,7 +70,7 @@ class Handshake:
 
     @property
     def is_lacking(self) -> bool:
-        """Whether there are fewer links than configured, in either direction."""
+        """True if there are fewer links than configured, in either direction."""
         return (
             self.forward_count < self._settings.forward_links
             or len(self._contacts.backward) < self._settings.backward_links
@@ -100,7 +100,7 @@ class Handshake:
         """Handle the answer to our hello; raises UnknownTicket if there was none.
 
         The answer to the last hello is used however late it is. One to an earlier hello, or a repeated one, is only
-        counted: the hello after it carries the present state.
+        counted: the hello after it carries the current state.
         """
         if answer.ticket not in contact.past_tickets:
             raise UnknownTicket("answer to a hello that was not sent")
@@ -170,7 +170,7 @@ class Handshake:
             self.link(contact, now, forward=False)
 
     def _introduce(self, asker: Contact, is_asked: bool) -> tuple[Introduction, ...]:
-        """Other peers, if the asker wants to know some; and always those that use its address."""
+        """Other peers, if the asker wants some; and always those that use its address."""
 
         def is_suitable(contact: Contact) -> bool:
             return contact is not asker and contact.is_validated and not contact.unanswered
@@ -207,7 +207,7 @@ class Handshake:
         self.outbox.append((contact, encode_hello(hello)))
 
     def link(self, contact: Contact, now: int, *, forward: bool | None = None, backward: bool | None = None) -> None:
-        """Make or end links, and report what changed."""
+        """Establish or end links, and report what changed."""
         if forward is not None and forward != contact.is_forward:
             contact.linked_us = now
             self._contacts.set_link(contact, forward=forward)

@@ -1,7 +1,7 @@
-"""Intake of content messages: judge, add to the graph, observe, pass to the application, relay.
+"""Intake of content messages: check, add to the graph, observe, pass to the application, relay.
 
-Every message takes this path at every peer, so it handles many at a time: what is the same for all messages that
-arrived together from one contact is looked up once. A known message costs one hash, a new one two.
+Every message takes this path at every peer, so messages are handled in batches: whatever all messages that arrived
+together from one contact share is looked up once. A known message costs one hash, a new one two.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dovetail.swarm.events import CollisionFound, CycleFound, Event, MessageAcce
 from dovetail.swarm.neighbours import Neighbours
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.peer_exchange import Endpoint
-from dovetail.swarm.refusals import Refusal
+from dovetail.swarm.refusals import NoRoom, Refusal
 from dovetail.swarm.repair import Repair
 
 FIRST_PUSHES: Final = 12
-"""Copies sent of a new message: at 30 % loss all of them are lost once in two million times."""
+"""Copies sent of a new message: at 30 % loss, all of them are lost once in two million times."""
 RELAY_EPOCHS: Final = 2
-"""A pulled message is relayed only up to this age, and never if it was found by the full synchronisation of a peer that
-joins."""
+"""A pulled message is relayed only up to this age, and never if it was found by the full synchronisation of a joining
+peer."""
 
-# an enum member is looked up by a call, here for every message
+# looking up an enum member is a call, too slow for every message
 _ACCEPTED: Final = Stage.ACCEPTED
 _FORWARDED: Final = Stage.FORWARDED
 
@@ -65,9 +65,10 @@ class Intake:
         self.duplicates = 0
 
     def receive(self, messages: Sequence[bytes], contact: Contact, now: int) -> None:
-        """Content messages from a contact, in the order of arrival."""
+        """Handle content messages from a contact, in order of arrival."""
         dag, admit, address_of = self._dag, self._acceptance.admit, self._address_of
         entries, push_only, now_ms = dag.entries, dag.push_only, now // 1000
+        admits, share = dag.room.admits, contact.share
         contact.delivered += len(messages)
         relayed: list[Entry] = []
         for message in messages:
@@ -78,16 +79,19 @@ class Intake:
                 continue
             try:
                 entry = admit(message, address, now_ms)
+                if not admits(share, len(message)):
+                    raise NoRoom("the peer holds as many messages as it may, or as many from this source")
             except Refusal as refusal:
                 self._refuse(refusal, message, contact.endpoint, now)
                 continue
+            entry.source = share
             if self._accept(entry, contact, now, now_ms):
                 relayed.append(entry)
         if relayed:
             self._relay(relayed, self._contacts.route_from(contact), now)
 
     def publish(self, message: bytes, now: int) -> Address:
-        """Accept a message composed here and push it, unless it is here already; raises a `Refusal`."""
+        """Accept a message composed here and push it, unless it is already known; raises a `Refusal`."""
         entry = self._acceptance.admit(message, self._address_of(message), now // 1000)
         if entry.address in self._dag:
             return entry.address
@@ -112,7 +116,7 @@ class Intake:
         return entry.address
 
     def _accept(self, entry: Entry, contact: Contact, now: int, now_ms: int) -> bool:
-        """Accept a new message from a contact; whether it is to be relayed."""
+        """Accept a new message from a contact; True if it should be relayed."""
         added = self._dag.add(entry)
         self.accepted += 1
         self._events.append(

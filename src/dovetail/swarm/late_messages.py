@@ -1,16 +1,16 @@
-"""Messages that arrived late, so that a peer that pulls only recent times does not miss them.
+"""Remembers messages that arrived late, so that a peer that pulls only recent times does not miss them.
 
 Theory of operation. A peer pulls from each partner what is newer than its last question to that partner, with an
-overlap (`gossip`). The window is one of timestamps, and what the partner received late lies before it: a message whose
-first pushes were all lost, that was held up by a partition, or whose composer's clock is slow. So the peer that
-answers remembers, for `KEPT_US`, every message that was older than the overlap on arrival, and adds it to each list
-whose range begins after it. In that time a partner asks several times, and other peers answer it too: what one peer
-has, all that ask it learn of, however late it arrived, and then all that ask those. A list entry costs 8 bytes.
+overlap (`gossip`). The window is one of timestamps, and what the partner received late is before it: a message whose
+first pushes were all lost, that was delayed by a partition, or whose composer's clock is slow. So the answering peer
+remembers, for `KEPT_US`, every message that was older than the overlap on arrival, and adds it to each list whose range
+starts after it. In that time a partner asks several times, and other peers answer it too: every peer that asks learns
+of the message, however late it arrived, and so do those that ask it in turn. A list entry costs 8 bytes.
 
 Lateness depends on the asker's clock: if that is ahead of ours, messages that are late by its clock are remembered
 too. At most `MAX_KEPT` messages are remembered; the oldest are dropped. A list includes at most `MAX_LISTED` of them,
-from a random position on: where there are more, as after a long partition, the newest refer to the others, and those
-are pulled by reference.
+from a random position on: if there are more, as after a long partition, the newest refer to the others, and those are
+pulled by reference.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LateMessages:
         self._kept = deque([(now, entry) for _, entry in self._kept], maxlen=MAX_KEPT)
 
     def before(self, start_ms: int, room: int, now: int) -> list[Entry]:
-        """Unexpired late messages from before a range, at most `room`, in the order of time."""
+        """Unexpired late messages from before a range, at most `room`, in order of time."""
         kept = self._kept
         while kept and now - kept[0][0] >= KEPT_US:
             kept.popleft()

@@ -1,8 +1,8 @@
 """Links to other peers: as many that relay to us as we relay to, negotiated by hellos and answers.
 
 A peer relays to its forward links. The direction between two peers follows from their addresses
-(`peer_exchange.is_forward_peer`), so that every peer has as many relays coming in as going out; unbalanced lists leave
-some peers without any. Where there are too few peers on one side, as in small swarms, the other side is used.
+(`peer_exchange.is_forward_peer`), so that every peer has as many incoming relays as outgoing ones; unbalanced lists
+leave some peers without any. If there are too few peers on one side, as in small swarms, the other side is used.
 
 Each peer seeks its configured number of links in each direction and grants `spare_links` more on request. A hello
 carries the complete requested state, the answer the complete granted state; both are repeated every 30 s and end a link
@@ -49,7 +49,7 @@ MAX_SEEKING: Final = 4
 
 
 class Neighbours:
-    """Keeps the links."""
+    """Maintains the links."""
 
     def __init__(self, contacts: Contacts, settings: PeerSettings, random_source: RandomSource, now: int) -> None:
         self._contacts = contacts
@@ -61,7 +61,7 @@ class Neighbours:
         self.handshake = Handshake(contacts, settings, random_source)
 
     def bootstrap(self, endpoint: Endpoint, now: int) -> None:
-        """Add an endpoint of the bootstrap list and ask it."""
+        """Add an endpoint from the bootstrap list and ask it."""
         self._contacts.pin(endpoint, now)
         self.due_us = now
 
@@ -71,7 +71,7 @@ class Neighbours:
         contact.is_proven = contact.is_proven or contact.is_validated
 
     def receive(self, message: Hello | Answer, contact: Contact, now: int) -> None:
-        """A message of the peer exchange; raises a `Refusal`."""
+        """Handle a message of the peer exchange; raises a `Refusal`."""
         if isinstance(message, Hello):
             self.handshake.receive_hello(message, contact, now)
             return
@@ -187,7 +187,7 @@ class Neighbours:
             self._request(backward, YOU_RELAY_TO_ME, False, now)
 
     def _request(self, count: int, link: int, is_ahead: bool, now: int) -> None:
-        """Request a link from contacts on the proper side, or on any side where the proper one has too few."""
+        """Request a link from contacts on the right side, or on any side if the right one has too few."""
         target = self._settings.forward_links if is_ahead else self._settings.backward_links
         on_side = sum(1 for contact in self._contacts.known if contact.is_ahead is is_ahead)
 

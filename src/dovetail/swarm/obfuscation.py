@@ -27,7 +27,7 @@ _DWORD: Final = 0xFFFFFFFF
 
 
 def is_obfuscated(datagram: bytes) -> bool:
-    """Whether the first byte lies outside the range of protocol indicators."""
+    """True if the first byte is outside the range of protocol indicators."""
     return bool(datagram) and not LOW_LIMIT <= datagram[0] <= HIGH_LIMIT
 
 
@@ -43,7 +43,7 @@ def encode_obfuscated(packet: bytes, choice: int, seed: int) -> bytes:
 
 
 def encode_obfuscated_each(packet: bytes, draws: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The packet masked for each pair of `choice` and `seed`; what they share is computed once."""
+    """The packet masked for each pair of `choice` and `seed`; shared work is done once."""
     size = len(packet)
     number, ones = int.from_bytes(packet, "little"), _ones(size)
     masked = []
@@ -54,7 +54,7 @@ def encode_obfuscated_each(packet: bytes, draws: Iterable[tuple[int, int]]) -> l
 
 
 def decode_obfuscated(datagram: bytes) -> bytes:
-    """The packet inside; raises Truncated or BadIndicator."""
+    """Return the packet inside; raises Truncated or BadIndicator."""
     if len(datagram) < HEADER_BYTES:
         raise Truncated(f"{len(datagram)} bytes, expected at least {HEADER_BYTES}")
     if not is_obfuscated(datagram):
@@ -66,7 +66,7 @@ def decode_obfuscated(datagram: bytes) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _ones(size: int) -> int:
-    """1 in every dword that begins within `size` bytes: times a mask, this is the mask repeated."""
+    """1 in every dword that starts within `size` bytes: multiplied by a mask, this repeats the mask."""
     return int.from_bytes(b"\1\0\0\0" * -(-size // 4), "little")
 
 

@@ -1,4 +1,4 @@
-"""From messages to datagrams: swarm header, fragments, obfuscation, and byte counts by purpose."""
+"""Turns messages into datagrams: swarm header, fragments, obfuscation, and byte counts by purpose."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outbox:
         self.datagrams_sent = 0
         self._subbands = self._draw_subbands()
         self._drawn = 0
-        """Unused random bits, below a 1 that marks the end."""
+        """Unused random bits, below a 1 bit that marks the end."""
 
     def send(self, message: bytes, receivers: Sequence[Contact], purpose: Purpose, now: int) -> None:
         """Send one message to each receiver."""
@@ -66,7 +66,7 @@ class Outbox:
                 self._datagrams[endpoint].append(data)
 
     def drain(self) -> list[Datagrams]:
-        """All datagrams since the last call, by receiver; each receiver's are in order."""
+        """Return all datagrams since the last call, by receiver; those of each receiver are in order."""
         drained = [Datagrams(endpoint, datagrams) for endpoint, datagrams in self._datagrams.items()]
         self._datagrams.clear()
         self.datagrams_sent += sum([len(each.datagrams) for each in drained])

@@ -1,4 +1,4 @@
-"""Own messages, pushed again until another peer is known to have them: they came back, were referred to or listed."""
+"""Own messages, pushed again until another peer is known to have them: it sent, referred to or listed them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OwnMessages:
 
     def __init__(self) -> None:
         self.unconfirmed: dict[Address, int] = {}
-        """The pause before each is pushed again; read-only outside this class."""
+        """The delay before each is pushed again; read-only outside this class."""
         self._queue: list[tuple[int, Address]] = []
 
     def __len__(self) -> int:
@@ -27,7 +27,7 @@ class OwnMessages:
 
     @property
     def next_due_us(self) -> int | None:
-        """When the next message is to be pushed again."""
+        """When the next message must be pushed again."""
         while self._queue and self._queue[0][1] not in self.unconfirmed:
             heappop(self._queue)
         return self._queue[0][0] if self._queue else None
@@ -38,7 +38,7 @@ class OwnMessages:
         heappush(self._queue, (now + PUSH_AGAIN_US, address))
 
     def confirm(self, address: Address) -> bool:
-        """Another peer has it, or it is expired; True the first time."""
+        """Record that another peer has it, or that it expired; True the first time."""
         return self.unconfirmed.pop(address, None) is not None
 
     def handle_clock_step(self, now: int) -> None:

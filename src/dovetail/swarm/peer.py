@@ -1,9 +1,9 @@
 """One peer of a swarm, as a pure state machine: datagrams and time in, datagrams and events out.
 
-A datagram is unmasked (UEP-6), reassembled (UEP-7), matched to the swarm (UEP-10) and then is a content message, a
-pull, a list (UEP-12) or part of the peer exchange. A new content message goes to the journal and the application and
-is relayed to the forward links (`intake`); its missing references are wanted (`repair`). Every refusal is counted by
-reason; the journal gets a bounded share of them.
+A datagram is unmasked (UEP-6), reassembled (UEP-7) and matched to the swarm (UEP-10); it then holds a content message,
+a pull, a list (UEP-12) or part of the peer exchange. A new content message goes to the journal and the application and
+is relayed to the forward links (`intake`); its missing references are pulled (`repair`). Every refusal is counted by
+reason; a limited number of them is journaled.
 
 The caller feeds `receive_datagrams` and `handle_timer`, then journals the observations among `events()`, then sends
 `to_send()`, then arms `next_timer()`. To publish: `compose`, solve the work outside, `publish_solved`.
@@ -45,6 +45,7 @@ from dovetail.swarm.queries import PullHashes, PullRange, RangeList, decode_mess
 from dovetail.swarm.recovery import restore
 from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import Repair
+from dovetail.swarm.room import Room
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
 from dovetail.swarm.uri import peer_uri
@@ -82,7 +83,7 @@ class Peer:
         )
         self._neighbours = Neighbours(self._contacts, settings, random_source, now)
         self._handshake = self._neighbours.handshake
-        self._dag = Dag(swarm.epoch_ms)
+        self._dag = Dag(swarm.epoch_ms, Room(settings.max_held_messages, settings.max_held_bytes))
         self._refusals = RefusalLog(settings.rejections_per_second)
         self._events: list[Event] = []
         self._repair = Repair(
@@ -108,7 +109,7 @@ class Peer:
 
     @property
     def has_application(self) -> bool:
-        """Whether an application takes messages: only then are they passed on and observed as delivered."""
+        """True if an application takes messages: only then are they passed on and observed as delivered."""
         return self._intake.has_application
 
     @has_application.setter
@@ -118,7 +119,7 @@ class Peer:
     # -- input and output
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Datagrams came, in this order, each with the endpoint it came from."""
+        """Receive datagrams in this order, each with the endpoint it came from."""
         run: list[bytes] = []
         sender = ""
         for data, endpoint, _ in frames:
@@ -131,11 +132,11 @@ class Peer:
             self.receive_datagrams(run, sender, now)
 
     def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
-        """One datagram from an endpoint."""
+        """Receive one datagram from an endpoint."""
         self.receive_datagrams((data,), sender, now)
 
     def receive_datagrams(self, datagrams: Sequence[bytes], sender: str, now: int) -> None:
-        """Datagrams from one endpoint, in the order of arrival."""
+        """Receive datagrams from one endpoint, in order of arrival."""
         self._advance(now)
         self._received_datagrams += len(datagrams)
         self._received_bytes += sum(map(len, datagrams))
@@ -154,7 +155,7 @@ class Peer:
             self._receive_contents(contents, endpoint, now)
 
     def handle_timer(self, now: int) -> None:
-        """Do what has become due."""
+        """Do what is due."""
         self._advance(now)
         self._neighbours.handle_timer(now)
         for contact in self._handshake.to_ask:
@@ -164,7 +165,7 @@ class Peer:
         self._flush(now)
 
     def next_timer(self) -> int | None:
-        """When `handle_timer` wants to be called."""
+        """When to call `handle_timer` next."""
         due = min(self._neighbours.due_us, self._repair.next_due_us)
         expiry_ms = self._dag.next_expiry_ms
         return due if expiry_ms is None else min(due, expiry_ms * 1000)
@@ -182,7 +183,7 @@ class Peer:
     # -- for the application
 
     def compose(self, payload: bytes, ttl_epochs: int, now: int) -> bytes:
-        """A message without its work: the caller solves it and calls `publish_solved` within its lifetime."""
+        """Return a message without its work: the caller solves it and calls `publish_solved` within its lifetime."""
         if not 0 <= ttl_epochs <= self.rules.max_ttl_epochs:
             raise LocalProtocolError(f"ttl of {ttl_epochs} epochs, expected 0 to {self.rules.max_ttl_epochs}")
         self._advance(now)
@@ -205,12 +206,12 @@ class Peer:
             raise LocalProtocolError(f"cannot publish: {refusal.detail}") from None
 
     def restore(self, hops: Iterable[Hop], now: int) -> int:
-        """Add the unexpired messages of the journal; how many there are."""
+        """Add the unexpired messages of the journal; returns how many messages there are."""
         restore(hops, self._dag, self._repair, self.rules.epoch_ms, now)
         return len(self._dag)
 
     def messages_between(self, start_ms: int, end_ms: int) -> list[Entry]:
-        """Unexpired messages of this time, both ends included, in order."""
+        """Unexpired messages of this time range, both ends inclusive, in order."""
         return list(self._dag.between(start_ms, end_ms))
 
     def addresses(self) -> set[Address]:
@@ -229,8 +230,10 @@ class Peer:
             contacts=len(contacts.known),
             strangers=contacts.stranger_count,
             messages=len(self._dag),
+            held_bytes=self._dag.room.bytes,
             tips=len(self._dag.tips),
             missing=len(self._repair.wants),
+            crowded_out=self._repair.wants.crowded_out,
             unconfirmed=len(self._repair.own),
             accepted=self._intake.accepted,
             duplicates=self._intake.duplicates,
@@ -244,9 +247,9 @@ class Peer:
         )
 
     def _advance(self, now: int) -> None:
-        """Time has passed: expired messages go at once. After a clock step all planned times are discarded.
+        """Advance the time: expired messages are removed at once. After a clock step all planned times are discarded.
 
-        Messages may have expired by the wrong clock; asking for everything again brings them back.
+        Messages may have expired by the wrong clock; asking for everything again restores them.
         """
         if self._latest_us - now >= CLOCK_STEP_US:
             self._neighbours.handle_clock_step(now)
@@ -259,14 +262,14 @@ class Peer:
     # -- receiving
 
     def _receive_contents(self, messages: Sequence[bytes], endpoint: Endpoint, now: int) -> None:
-        """Content messages that arrived one to a datagram, neither masked nor fragmented."""
+        """Content messages that arrived one per datagram, neither masked nor fragmented."""
         size = sum(map(len, messages)) + HEADER_BYTES * len(messages)
         contact = self._hear(endpoint, size, False, now)
         self._challenge(contact, now)
         self._intake.receive(messages, contact, now)
 
     def _receive_other(self, data: bytes, endpoint: Endpoint, now: int) -> None:
-        """A datagram of any other kind."""
+        """Handle a datagram of any other kind."""
         is_masked = is_obfuscated(data)
         try:
             packet = self._open(data, endpoint, now)
@@ -348,7 +351,7 @@ class Peer:
         )
 
     def _flush(self, now: int) -> None:
-        """Send the messages of the neighbours and the gossip."""
+        """Send the messages of `neighbours` and `gossip`."""
         for outbox, purpose in (
             (self._handshake.outbox, Purpose.UPKEEP),
             (self._repair.gossip.outbox, Purpose.REPAIR),
@@ -362,9 +365,9 @@ class Peer:
 
 
 def _may_go(message: bytes, contact: Contact, now: int) -> bool:
-    """Whether a contact may be sent this: no amplification towards one that is not validated.
+    """True if a contact may be sent this: no amplification towards one that is not validated.
 
-    Pinned contacts were configured: they are asked as often as it takes. Otherwise a peer whose first hellos were all
+    Pinned contacts are configured: they are asked as often as needed. Otherwise a peer whose first hellos were all
     lost, and that received few bytes from its bootstrap peer, would never ask it again.
     """
     if contact.is_reachable or not contact.received_bytes:

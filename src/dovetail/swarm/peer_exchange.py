@@ -1,13 +1,13 @@
-"""Peer exchange: how peers of one swarm find and link each other. This project's own, under indicator 0x70.
+"""Peer exchange: how peers of one swarm find and link each other. Specific to this project, under indicator 0x70.
 
     hello 0x01   indicator, opcode, ticket:4, proof:4, peer address:20, requested:1
     answer 0x02  indicator, opcode, ticket:4, token:4, peer address:20, granted:1, count:1,
                  count * (address:20, size:1, endpoint)
 
 A hello asks for the peer address and for links. The answer echoes its ticket, which proves that the answering peer
-receives at its endpoint. It also carries a token, which the next hello returns as proof, so that the asking peer proves
-the same (zero: no token yet). Requested and granted links are complete states, so repeating them is harmless.
-An endpoint is text that the shell can parse, `192.0.2.7:4711` or `[2001:db8::7]:4711`.
+receives at its endpoint. It also contains a token, which the next hello returns as proof, so that the asking peer
+proves the same (zero: no token yet). Requested and granted links are complete states, so repeating them is harmless.
+An endpoint is text that the runtime can parse, `192.0.2.7:4711` or `[2001:db8::7]:4711`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def decode_exchange(data: bytes) -> Hello | Answer:
-    """A hello or an answer; raises a `Refusal`."""
+    """Decode a hello or an answer; raises a `Refusal`."""
     if len(data) < 2:
         raise Truncated(f"{len(data)} bytes, expected at least 2")
     if data[0] != INDICATOR:
@@ -130,9 +130,9 @@ def _decode_answer(data: bytes) -> Answer:
 
 
 def is_forward_peer(local: PeerAddress, peer: PeerAddress) -> bool:
-    """Whether messages flow from `local` to `peer`: it is in the half of the ring ahead of us.
+    """True if messages flow from `local` to `peer`: it is in the half of the ring ahead of us.
 
-    Addresses are 160-bit little-endian numbers on a ring; exactly opposite, the smaller one is behind.
+    Addresses are 160-bit little-endian numbers on a ring; if exactly opposite, the smaller one is behind.
     """
     ahead = (int.from_bytes(peer, "little") - int.from_bytes(local, "little")) % (1 << 160)
     if ahead == 1 << 159:

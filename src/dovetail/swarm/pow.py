@@ -1,6 +1,6 @@
 """The small proof of work of UEP-12, Anti-Spamming: search and check.
 
-The search begins at a nonce that the caller chose at random and increases, wrapping at 2^64. A `WorkSearch` examines
+The search starts at a nonce that the caller chose at random and counts up, wrapping at 2^64. A `WorkSearch` examines
 one run of nonces and returns the first whose work is below the target; the caller decides how long a run is, in how
 many threads, and when to stop. `HashlibSearch` needs only the standard library; `dovetail.swarm.pow_llvm` uses the
 machine's vector instructions and releases the interpreter lock. Checking is one hash (`content.check_work`).
@@ -71,7 +71,7 @@ def solve(
     is_cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> bytes | None:
-    """The message with a nonce that meets the target, or None once `is_cancelled` returns True.
+    """Return the message with a nonce that meets the target, or None once `is_cancelled` returns True.
 
     `progress` is called with the number of nonces examined. The search can be cancelled between two runs.
     """

@@ -1,18 +1,18 @@
 """The proof-of-work search over 16, 8 or 4 nonces at once, compiled by LLVM for the machine it runs on.
 
 Theory of operation. SHA-256 works on 32-bit words, and nonces are independent of each other, so each vector lane
-carries one nonce. This module writes the search as LLVM text: straight-line code for the 64 rounds, on `<lanes x i32>`
-values, 16 lanes where the processor has AVX-512, 8 with AVX2, 4 elsewhere (SSE2, NEON). The nonce lies in the first
-block of the preimage, bytes 7 to 14:
+carries one nonce. This module generates the search as LLVM text: straight-line code for the 64 rounds, on
+`<lanes x i32>` values, 16 lanes if the processor has AVX-512, 8 with AVX2, 4 otherwise (SSE2, NEON). The nonce is in
+the first block of the preimage, bytes 7 to 14:
 
     word 1 = 79 10 05 n0    word 2 = n1 n2 n3 n4    word 3 = n5 n6 n7 t0      (n0 is the nonce's lowest byte)
 
 so no midstate can be shared, but blocks 2 to n are the same for every nonce: `expand` prepares their message schedule
 (with the round constants added) once per message, and the rounds take each word by a broadcast from memory.
 
-Only the first word of the digest is compared here, against the first word of the target; a candidate is judged fully
-by hashlib, and the search goes on after it if it was not good enough. Compiled functions are called through ctypes,
-which releases the interpreter lock, so threads search in parallel. Compiling takes about 0.3 s, once per process.
+Only the first word of the digest is compared here, against the first word of the target; hashlib then checks a
+candidate fully, and the search continues after it if it fails. Compiled functions are called through ctypes, which
+releases the interpreter lock, so threads search in parallel. Compiling takes about 0.3 s, once per process.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ nothing:
 
 
 MAX_LANES: Final = 16
-"""Those of AVX-512."""
+"""The number of lanes with AVX-512."""
 
 
 def host_lanes() -> int:
@@ -288,7 +288,7 @@ attributes #0 = {{ nounwind "min-legal-vector-width"="{width}" "prefer-vector-wi
     target = llvm.Target.from_default_triple()
     features = llvm.get_host_cpu_features()
     if lanes < MAX_LANES:
-        # what a machine without the widest vectors would run: narrow ones gain by the instructions that came with them
+        # build what a machine without AVX-512 would run: AVX-512 instructions also speed up narrow vectors
         features.update({name: False for name in features if name.startswith("avx512")})
     machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3, jit=True)
     engine = llvm.create_mcjit_compiler(module, machine)

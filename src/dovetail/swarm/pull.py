@@ -1,11 +1,13 @@
 """Which messages are missing, which peers to ask for them, and when to stop asking.
 
-Each missing hash is wanted once, however many messages refer to it, so following references back ends whatever the
+Each missing hash is wanted once, however many messages refer to it, so following references back terminates for any
 shape of the graph (reading 8). A want is delayed a little, since a message that is only late needs no pull; then the
 peer that named the hash is asked, then others, one at a time, at growing intervals, `MAX_ATTEMPTS` times. After that it
 is given up and remembered for a while, so that references that can never be resolved cost a bounded number of
-datagrams. Wants are bounded in total and per source that named them, so a peer that invents hashes displaces only its
-own. What is not wanted for lack of room is found again by time-range pulls.
+datagrams. Wants are bounded in total, and to a quarter of that for one source. When all room is taken, the source with
+the most gives way to those with fewer, its newest want first, so peers that invent hashes displace only their own. All
+endpoints that have not proved their address count as one source. What is not wanted for lack of room is found again by
+time-range pulls.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ QUICK_ATTEMPTS: Final = 12
 GROWTH: Final = 1.5
 MAX_RETRY_US: Final = 4_000_000
 MAX_ATTEMPTS: Final = 24
-MAX_WANTED: Final = 4_096
-MAX_WANTED_PER_SOURCE: Final = 1_024
+SOURCES: Final = 4
+"""One source may name this part of all wants."""
 MAX_GIVEN_UP: Final = 4_096
 GIVEN_UP_US: Final = 60_000_000
-"""How long a hash that was given up is not wanted again if the same peer names it."""
+"""How long a given-up hash is not wanted again if the same peer names it."""
 CROWDED_US: Final = 100_000
 """Delay of a hash that did not fit into the datagram for its peer."""
 
@@ -48,13 +50,22 @@ class Want:
         "msg_hash",
         "named_by",
         "referrer",
+        "share",
         "tried",
         "untried",
     )
 
-    def __init__(self, msg_hash: MsgHash, source: Endpoint, referrer: Address | None, deadline_ms: int | None) -> None:
+    def __init__(
+        self,
+        msg_hash: MsgHash,
+        source: Endpoint,
+        share: Endpoint,
+        referrer: Address | None,
+        deadline_ms: int | None,
+    ) -> None:
         self.msg_hash = msg_hash
         self.named_by = source
+        self.share = share
         self.untried = [source]
         self.tried: set[Endpoint] = set()
         self.referrer = referrer
@@ -69,13 +80,15 @@ class Want:
 class Wants:
     """All missing messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_wanted: int) -> None:
+        self._max_wanted = max_wanted
+        self._max_per_source = max_wanted // SOURCES
         self._wants: dict[MsgHash, Want] = {}
-        self._per_source: dict[Endpoint, int] = {}
+        self._per_source: dict[Endpoint, dict[MsgHash, None]] = {}
         self._queue: list[tuple[int, MsgHash]] = []
         self._given_up: dict[MsgHash, tuple[Endpoint, int]] = {}
         self.crowded_out = 0
-        """Hashes that were not wanted for lack of room."""
+        """Hashes not wanted, or no longer wanted, because the table was full."""
 
     def __len__(self) -> int:
         return len(self._wants)
@@ -100,12 +113,13 @@ class Wants:
         source: Endpoint,
         now: int,
         *,
+        share: Endpoint | None = None,
         referrer: Address | None = None,
         deadline_ms: int | None = None,
         delay_us: int = FIRST_DELAY_US,
         is_history: bool = False,
     ) -> bool:
-        """Want a message that `source` named; True if it was not wanted before."""
+        """Want a message that `source` named; True if it was not wanted before. It counts for `share`, if given."""
         want = self._wants.get(msg_hash)
         if want is not None:
             if source not in want.tried and source not in want.untried and len(want.untried) < MAX_ATTEMPTS:
@@ -116,13 +130,35 @@ class Wants:
         given_up = self._given_up.get(msg_hash)
         if given_up is not None and given_up[0] == source and now < given_up[1]:
             return False
-        if len(self._wants) >= MAX_WANTED or self._per_source.get(source, 0) >= MAX_WANTED_PER_SOURCE:
+        share = source if share is None else share
+        if not self._make_room(share):
             self.crowded_out += 1
             return False
-        want = self._wants[msg_hash] = Want(msg_hash, source, referrer, deadline_ms)
+        want = self._wants[msg_hash] = Want(msg_hash, source, share, referrer, deadline_ms)
         want.is_history = is_history
-        self._per_source[source] = self._per_source.get(source, 0) + 1
+        self._per_source.setdefault(share, {})[msg_hash] = None
         self._schedule(want, now + delay_us)
+        return True
+
+    def has_room(self, source: Endpoint) -> bool:
+        """Whether there is room for a full list of hashes from this source."""
+        most = self._max_per_source
+        return len(self._per_source.get(source, ())) + min(most, MAX_HASHES_SENT) <= most
+
+    def _make_room(self, source: Endpoint) -> bool:
+        """Make room for one more hash from this source, dropping the newest of the largest source if need be.
+
+        False if there is no room.
+        """
+        held = len(self._per_source.get(source, ()))
+        if held >= self._max_per_source:
+            return False
+        if len(self._wants) >= self._max_wanted:
+            most = max(self._per_source.values(), key=len)
+            if len(most) <= held + 1:
+                return False
+            self.crowded_out += 1
+            self._release_slot(self._wants.pop(next(reversed(most))))
         return True
 
     def handle_clock_step(self, now: int) -> None:
@@ -133,7 +169,7 @@ class Wants:
             self._schedule(want, now)
 
     def resolve(self, msg_hash: MsgHash) -> Want | None:
-        """The message arrived; the want that it resolves, if any."""
+        """Remove and return the want for a message that arrived, if any."""
         want = self._wants.pop(msg_hash, None)
         if want is not None:
             self._release_slot(want)
@@ -143,7 +179,7 @@ class Wants:
     def collect(
         self, now: int, other_peer: Callable[[Want], Endpoint | None], jitter: Callable[[], float]
     ) -> tuple[dict[Endpoint, list[Want]], list[Want]]:
-        """The pulls that are due, at most one datagram for each peer, and the wants that are given up."""
+        """The pulls that are due, at most one datagram per peer, and the wants that are given up."""
         asks: dict[Endpoint, list[Want]] = {}
         given_up: list[Want] = []
         while (due := self.next_due_us) is not None and due <= now:
@@ -180,12 +216,10 @@ class Wants:
         self._given_up[want.msg_hash] = (want.named_by, now + GIVEN_UP_US)
 
     def _release_slot(self, want: Want) -> None:
-        source = want.named_by
-        left = self._per_source[source] - 1
-        if left:
-            self._per_source[source] = left
-        else:
-            del self._per_source[source]
+        named = self._per_source[want.share]
+        del named[want.msg_hash]
+        if not named:
+            del self._per_source[want.share]
 
 
 def _is_over(want: Want, now: int) -> bool:

@@ -31,7 +31,7 @@ from dovetail.swarm.refusals import BadTimeRange, TrailingBytes, Truncated
 
 TICKET_BYTES: Final = 4
 MAX_HASHES_SENT: Final = 170
-"""As many as fit one datagram; up to 255 are accepted (reading 14)."""
+"""As many as fit into one datagram; up to 255 are accepted (reading 14)."""
 MAX_HASHES: Final = 255
 
 _PULL_HEAD: Final = struct.Struct("<BBB")
@@ -47,7 +47,7 @@ class PullHashes(msgspec.Struct, frozen=True, gc=False):
 
 
 class PullRange(msgspec.Struct, frozen=True, gc=False):
-    """Opcode 0x21: a request for the messages of this time, both ends included."""
+    """Opcode 0x21: a request for the messages of this time range, both ends inclusive."""
 
     ticket: bytes
     start_ms: int
@@ -67,7 +67,7 @@ Message = Content | PullHashes | PullRange | RangeList
 
 
 def decode_message(data: bytes) -> Message:
-    """Any UEP-12 message; raises a `Refusal`."""
+    """Decode any UEP-12 message; raises a `Refusal`."""
     opcode = decode_header(data)
     if opcode == OPCODE_CONTENT:
         return decode_content(data)
@@ -100,7 +100,7 @@ def _decode_pull_range(data: bytes) -> PullRange:
 
 
 def encode_pull_range(ticket: bytes, start_ms: int, end_ms: int) -> bytes:
-    """A pull of everything from `start_ms` to `end_ms`, both included."""
+    """A pull of everything from `start_ms` to `end_ms`, inclusive."""
     low = 0xFFFFFFFF
     return _RANGE.pack(INDICATOR, OPCODE_PULL_RANGE, ticket, start_ms & low, start_ms >> 32, end_ms & low, end_ms >> 32)
 

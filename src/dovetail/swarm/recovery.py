@@ -1,6 +1,6 @@
-"""Restoring a peer's messages from its journal.
+"""Restores a peer's messages from its journal.
 
-Own messages that are young and that no other peer is known to have are pushed again: they may never have been sent.
+Recent own messages that no other peer is known to have are pushed again: they may never have been sent.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Why a datagram is refused: one class per rule, each with the reason that is journaled.
+"""Why a datagram is refused: one class per rule, each with the reason for the journal.
 
 Refusal
   Truncated  TooLarge  BadIndicator  UnknownOpcode  UnsupportedVersion  BadReferenceCount  TrailingBytes
   BadTimeRange  BadProofOfWork                      the bytes cannot be a message of this swarm
   TtlTooLong  FromFuture  Expired  SelfReference    a message, but not acceptable now
-  UnknownSwarm  BadSignature  BadFragment           refused by the layers beneath
-  UnknownTicket  RateLimited  DuplicateIdentity     refused by the peer's own bookkeeping
+  UnknownSwarm  BadSignature  BadFragment           refused by the lower layers
+  UnknownTicket  RateLimited  DuplicateIdentity  NoRoom  refused by the peer's own bookkeeping
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Refusal(RemoteProtocolError):
 
 
 class Truncated(Refusal):
-    """It ends before its fixed part or its announced parts do."""
+    """It ends before its fixed part or its announced parts are complete."""
 
     code = Reason.TRUNCATED
 
@@ -104,7 +104,7 @@ class UnknownSwarm(Refusal):
 
 
 class BadSignature(Refusal):
-    """The assembled packet does not hash to the signature its fragments carry."""
+    """The hash of the reassembled packet is not the signature in its fragments."""
 
     code = Reason.BAD_SIGNATURE
 
@@ -127,8 +127,14 @@ class RateLimited(Refusal):
     code = Reason.RATE_LIMITED
 
 
+class NoRoom(Refusal):
+    """Its source has no share left of the messages that the peer holds."""
+
+    code = Reason.QUEUE_FULL
+
+
 class DuplicateIdentity(Refusal):
-    """It comes from another peer that uses the address of this one."""
+    """It is from another peer that uses the address of this one."""
 
     code = Reason.DUPLICATE_IDENTITY
 

@@ -1,6 +1,6 @@
-"""Completing the flow: pulls of missing messages, replies to pulls, time-range questions, repeated pushes.
+"""Repair: pulls of missing messages, replies to pulls, time-range questions, repeated pushes.
 
-`pull.Wants`, `gossip.Gossip`, `own_messages.OwnMessages` and `serving.Serving` decide; this module carries out their
+`pull.Wants`, `gossip.Gossip`, `own_messages.OwnMessages` and `serving.Serving` decide; this module executes their
 decisions: it sends, observes, and reports gaps to the application.
 """
 
@@ -13,7 +13,7 @@ from dovetail.model.address import Address
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.swarm.acceptance import Entry
 from dovetail.swarm.contacts import Contact, Contacts, RandomSource
-from dovetail.swarm.content import MsgHash, decode_content, is_expired, latest_referee_expiration_ms
+from dovetail.swarm.content import MAX_CONTENT_BYTES, MsgHash, decode_content, is_expired, latest_referee_expiration_ms
 from dovetail.swarm.dag import Dag
 from dovetail.swarm.events import Event, GapFilled, GapFound, GapGivenUp
 from dovetail.swarm.gossip import Gossip
@@ -21,7 +21,7 @@ from dovetail.swarm.late_messages import LateMessages
 from dovetail.swarm.outbox import Outbox, Purpose
 from dovetail.swarm.own_messages import OwnMessages
 from dovetail.swarm.peer_exchange import Endpoint
-from dovetail.swarm.pull import MAX_WANTED, Want, Wants
+from dovetail.swarm.pull import Want, Wants
 from dovetail.swarm.queries import PullHashes, PullRange, RangeList, encode_pull_hashes
 from dovetail.swarm.serving import Serving
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
@@ -30,10 +30,10 @@ REPEAT_PEERS: Final = 4
 """Receivers of a repeated push."""
 LATE_REPEAT_PEERS: Final = 12
 LONG_PAUSE_US: Final = 16_000_000
-"""From this pause on a repeated push goes to more peers, since the next one is far away."""
+"""From this delay on, a repeated push goes to more peers, since the next one is far off."""
 GIVEN_UP_AGE_MS: Final = 60_000
 OTHER_PEERS: Final = 8
-"""Contacts drawn at each turn to pull from what its namer did not send."""
+"""Random contacts per turn to pull from if the peer that named a message did not send it."""
 
 
 class Repair:
@@ -59,13 +59,13 @@ class Repair:
         self._max_future_ms = swarm.max_future_ms
         self.late_messages = LateMessages(random_source, swarm.max_future_ms)
         self._serving = Serving(dag, settings.push_limit, self.late_messages)
-        self.wants = Wants()
+        self.wants = Wants(settings.max_wanted)
         self.own = OwnMessages()
         self.gossip = Gossip(contacts, random_source, swarm.epoch_ms * swarm.max_ttl_epochs, swarm.max_future_ms, now)
 
     @property
     def next_due_us(self) -> int:
-        """When `handle_timer` has something to do."""
+        """When `handle_timer` has work to do."""
         due = self.gossip.due_us
         for other in (self.wants.next_due_us, self.own.next_due_us):
             if other is not None and other < due:
@@ -74,7 +74,7 @@ class Repair:
 
     def handle_timer(self, now: int) -> None:
         """Send the questions, pulls and repeated pushes that are due."""
-        self.gossip.handle_timer(now, self._has_room)
+        self.gossip.handle_timer(now, self.wants.has_room)
         self._pull(now)
         self._repeat_pushes(now)
 
@@ -110,13 +110,20 @@ class Repair:
     # -- what is missing here
 
     def want_references(self, entry: Entry, missing: Sequence[MsgHash], contact: Contact, now: int) -> None:
-        """Want the missing references of a new message, except those that are expired for certain."""
+        """Want the missing references of a new message, except those that have certainly expired."""
         for edge in decode_content(entry.raw).references:
             if edge.msg_hash not in missing:
                 continue
             deadline_ms = latest_referee_expiration_ms(entry.expires_ms, edge.epoch_diff, self._epoch_ms)
             if deadline_ms is None or not is_expired(deadline_ms, now // 1000):
-                self.wants.add(edge.msg_hash, contact.endpoint, now, referrer=entry.address, deadline_ms=deadline_ms)
+                self.wants.add(
+                    edge.msg_hash,
+                    contact.endpoint,
+                    now,
+                    share=contact.share,
+                    referrer=entry.address,
+                    deadline_ms=deadline_ms,
+                )
 
     def receive_list(self, answer: RangeList, contact: Contact, now: int) -> None:
         """Want what a partner has and we lack; raises UnknownTicket for a list that we did not ask for."""
@@ -124,20 +131,22 @@ class Repair:
         if question is None:
             return
         found = 0
+        share = contact.share
+        can_hold = self._dag.room.admits(share, MAX_CONTENT_BYTES)
         for msg_hash in answer.hashes:
             entries = self._dag.by_hash(msg_hash)
             if entries:
                 contact.is_proven = True
                 for entry in entries:
                     self.own.confirm(entry.address)
-            else:
-                self.wants.add(msg_hash, contact.endpoint, now, delay_us=0, is_history=question.is_full)
+            elif can_hold:
+                self.wants.add(msg_hash, contact.endpoint, now, share=share, delay_us=0, is_history=question.is_full)
                 found += 1
         self._contacts.validate(contact)
-        self.gossip.receive_list(answer, question, now, found, self._has_room)
+        self.gossip.receive_list(answer, question, now, found, self.wants.has_room(share))
 
     def note_arrival(self, entry: Entry, age_ms: int, now: int) -> Want | None:
-        """A message of this age was accepted; the want that it resolves, if it was wanted."""
+        """Record that a message of this age was accepted; returns the want it resolves, if any."""
         if age_ms > self.late_messages.from_age_ms:
             self.late_messages.note(entry, now)
         want = self.wants.resolve(entry.msg_hash)
@@ -149,10 +158,6 @@ class Repair:
         if want.is_announced:
             self._events.append(GapFilled(want.msg_hash, entry.address))
         return want
-
-    @property
-    def _has_room(self) -> bool:
-        return len(self.wants) < MAX_WANTED // 2
 
     def _pull(self, now: int) -> None:
         due = self.wants.next_due_us
@@ -179,7 +184,7 @@ class Repair:
 
     def _note_given_up(self, want: Want, now: int) -> None:
         namer = self._contacts.find(want.named_by)
-        # the next questions reach back as far: another peer may list it
+        # the next questions reach back this far: another peer may list it
         referrer = self._dag.get(want.referrer) if want.referrer is not None else None
         self.gossip.note_accepted(now // 1000 - referrer.timestamp_ms if referrer else GIVEN_UP_AGE_MS, now)
         if want.referrer is None:
@@ -206,7 +211,7 @@ class Repair:
                 self.own.confirm(referee.address)
 
     def note_expired(self, address: Address, now: int) -> None:
-        """A message expired; observed if it is an own one that no other peer is known to have."""
+        """A message expired; observed if it is our own and no other peer is known to have it."""
         if self.own.confirm(address):
             self._events.append(
                 Observation(at_us=now, stage=Stage.EXPIRED, message=address, reason=Reason.LIFETIME_OVER)

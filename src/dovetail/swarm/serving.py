@@ -1,12 +1,12 @@
 """Replies to pulls: what is served and how much of it.
 
-A pull by time is always answered with a list, the only acknowledgement there is, and with the messages themselves
-if at most `push_limit` match (reading 13). A list has as many hashes as fit one datagram and the budget of the asker
-(`Contact.budget_bytes`). It is cut between two milliseconds and states the end that it covers; only where a single
-millisecond has more messages than fit it is cut within it, and the next list to an asker that goes on at this
-millisecond begins after the last one. A list also includes messages that arrived here late and are older than the range
-(`late_messages`); its start is then earlier: "the actual time range of messages be included". The graph holds only
-what may be served: neither expired messages nor those of ttl 0.
+A pull by time is always answered with a list, the only acknowledgement there is, and with the messages themselves if at
+most `push_limit` match (reading 13). A list has as many hashes as fit into one datagram and the budget of the asker
+(`Contact.budget_bytes`). It is cut between two milliseconds and states the end that it covers; only if a single
+millisecond has more messages than fit is it cut within it, and the next list to an asker that continues at this
+millisecond starts after the last one. A list also includes messages that arrived here late and are older than the range
+(`late_messages`); its start is then earlier: "the actual time range of messages be included". The graph contains only
+what may be served: no expired messages and none with ttl 0.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ disagree about an epoch or a target are in different swarms instead of silently 
 
     address = SHA-256(name)[:12] + SHA-256(canonical JSON of the agreement)[:8]
 
-A swarm of other software has its own address: give it as `address`; the agreement is then not verified by anything.
-The secret of a private swarm is not hashed into the address; it is part of every packet's signature.
+A swarm of other software has its own address: set it as `address`; nothing verifies the agreement then. The secret of
+a private swarm is not hashed into the address; it is part of every packet's signature.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dovetail.model.errors import ConfigError
 from dovetail.model.fabric import Agreement
 from dovetail.swarm.content import MAX_TTL_EPOCHS, ContentRules
 from dovetail.swarm.packet import swarm_key
+from dovetail.swarm.room import DEFAULT_BYTES, DEFAULT_MESSAGES
 
 MAX_SETTINGS_BYTES: Final = 8_192
 """TOML of this size is parsed within about a second, whatever it contains."""
@@ -56,14 +57,14 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def warnings(self) -> list[str]:
-        """What is allowed but unwise about the agreement, one line each."""
+        """What is allowed but unwise in the agreement, one line each."""
         if self.epoch_ms >= SAFE_EPOCH_MS:
             return []
         return [f"an epoch of {self.epoch_ms} ms, expected at least {SAFE_EPOCH_MS}: messages may expire on their way"]
 
     @property
     def agreement(self) -> Agreement:
-        """What decides what the bytes of its messages mean."""
+        """The part that affects the meaning of its messages' bytes."""
         return Agreement(epoch_ms=self.epoch_ms, work_target=self.rules.pow_target)
 
     @property
@@ -117,11 +118,22 @@ class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rejections_per_second: Annotated[
         int, Meta(ge=0, le=10_000, description="refusals written to the journal, on average; all are counted")
     ] = 5
+    max_wanted: Annotated[
+        int,
+        Meta(ge=64, le=65_536, description="missing messages pulled at a time, a quarter of them for one source"),
+    ] = 4_096
+    max_held_messages: Annotated[
+        int,
+        Meta(ge=64, le=1 << 32, description="messages held; one source may hold as many as are still free"),
+    ] = DEFAULT_MESSAGES
+    max_held_bytes: Annotated[
+        int, Meta(ge=1 << 20, le=1 << 40, description="memory for them, 1,024 bytes for each besides its own")
+    ] = DEFAULT_BYTES
     obfuscate: Annotated[bool, Meta(description="mask all datagrams (UEP-6); else only to peers that do")] = False
 
 
 def parse_swarm_settings(data: bytes, source: str) -> SwarmSettings:
-    """The agreement from TOML; ConfigError names the source and what is wrong."""
+    """Parse the agreement from TOML; ConfigError names the source and what is wrong."""
     if len(data) > MAX_SETTINGS_BYTES:
         raise ConfigError(f"{source}: {len(data)} bytes, expected at most {MAX_SETTINGS_BYTES}")
     try:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Present state and counters since the start."""
+    """Current state and counters since the start."""
 
     uri: str
     swarm: str
@@ -16,8 +16,10 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     contacts: int
     strangers: int
     messages: int
+    held_bytes: int
     tips: int
     missing: int
+    crowded_out: int
     unconfirmed: int
     accepted: int
     duplicates: int

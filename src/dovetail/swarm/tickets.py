@@ -1,4 +1,4 @@
-"""Tickets of time-range pulls: which lists answer our questions, in time, late or repeatedly, and which do not.
+"""Tickets of time-range pulls: decides which lists answer our questions, in time, late or repeatedly, and which do not.
 
 UEP-12: the list echoes the ticket "to ensure the reply is sent from the peer being requested". So a ticket is valid for
 the peer that was asked with it. After a timeout another peer is asked, but the ticket stays valid for `RECENT_US`: on a
@@ -72,7 +72,7 @@ class Tickets:
         self._open: dict[bytes, Question] = {}
         self._recent: dict[bytes, _Recent] = {}
         self.late = 0
-        """Lists that arrived late or repeatedly."""
+        """Lists that arrived late or more than once."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -83,7 +83,7 @@ class Tickets:
         return {question.contact.endpoint for question in self._open.values()}
 
     def open(self, ticket: bytes, question: Question, now: int) -> None:
-        """A question is sent with this ticket."""
+        """Register a question sent with this ticket."""
         if len(self._open) >= MAX_OPEN:
             self._close(next(iter(self._open)), now)
         question.sent_us = now
@@ -97,7 +97,7 @@ class Tickets:
                 self._close(ticket, now)
 
     def claim(self, answer: RangeList, contact: Contact, now: int) -> Question | None:
-        """The question that a list answers; its ticket is used up. None if it was answered before.
+        """Return the question that a list answers and use up its ticket. None if it was answered before.
 
         Raises UnknownTicket for a list that this contact was not asked for, and leaves the ticket valid.
         """

@@ -1,4 +1,4 @@
-"""Messages in the order of time: ties within a millisecond are ordered by hash (reading 13).
+"""An index of messages by time; ties within a millisecond are ordered by hash (reading 13).
 
 Buckets of about a second hold sorted lists and, separately, what was added since they were last read: messages arrive
 far more often than ranges are read. Removal is lazy: a bucket counts its removed items, is dropped when all are
@@ -57,7 +57,7 @@ class _Bucket(Generic[Item]):
 
 
 class TimeIndex(Generic[Item]):
-    """Items by time, both ends of a range included."""
+    """Items by time; ranges include both ends."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, _Bucket[Item]] = {}

@@ -1,4 +1,4 @@
-"""The URIs that name peers in journals: `swarm://name/peer` where the peer is known, `udp://endpoint` where not."""
+"""The URIs that name peers in journals: `swarm://name/peer` if the peer is known, else `udp://endpoint`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 SCHEME: Final = "swarm"
 SWARM_NAME_PATTERN: Final = rf"^{SCHEME}://([^/]+)/"
-"""The first group is the swarm's name; understood by Python and Spark alike."""
+"""The first group is the swarm's name; works in Python and in Spark."""
 _SWARM_NAME: Final = re.compile(SWARM_NAME_PATTERN)
 
 

@@ -1,1 +1,1 @@
-"""won: federated nodes and owners; content-addressed, signed messages, delivery chains, logs that show any change."""
+"""won: federated nodes and owners; content-addressed, signed messages, delivery chains, tamper-evident logs."""

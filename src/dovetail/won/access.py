@@ -1,7 +1,7 @@
-"""Who may read conversations over HTTP: whoever signs the request with the key of an atom that takes part in them.
+"""Read access to conversations over HTTP: requests are signed with the key of an atom that takes part.
 
-HTTP Message Signatures (RFC 9421) over the method and the target URI, with the atom's Ed25519 key, so that nothing but
-the key of the atom is needed, and nothing in one request can be used for another one or much later:
+Uses HTTP Message Signatures (RFC 9421) over the method and the target URI, with the atom's Ed25519 key. Only the atom's
+key is needed, and a signature cannot be reused for another request or much later:
 
     Signature-Input: sig=("@method" "@target-uri");created=1789000000;keyid="https://.../atom/ID";alg="ed25519"
     Signature: sig=:BASE64:
@@ -23,7 +23,7 @@ _PARAMETERS = re.compile(
 
 
 class Claim(NamedTuple):
-    """Who says that it signed a request, when, and the signature."""
+    """The claimed signer of a request, the time, and the signature."""
 
     signer: str
     created_s: int
@@ -39,7 +39,7 @@ def sign_request(uri: str, signer: str, key: SigningKey, now: int) -> tuple[tupl
 
 
 def read_claim(headers: Mapping[str, str]) -> Claim | None:
-    """The claim in the headers of a request; None if there is none that can be read."""
+    """The claim in the headers of a request; None if absent or unreadable."""
     parameters = str(headers.get("signature-input", ""))[:MAX_HEADER_CHARS].removeprefix("sig=")
     text = str(headers.get("signature", ""))[:MAX_HEADER_CHARS]
     match = _PARAMETERS.fullmatch(parameters)
@@ -50,7 +50,7 @@ def read_claim(headers: Mapping[str, str]) -> Claim | None:
 
 
 def is_proven(claim: Claim, uri: str, key: PublicKey, now: int, max_skew_ms: int) -> bool:
-    """Whether the signer asked for this document with its key, at about this time."""
+    """True if the signer requested this document with its key, at about this time."""
     if abs(now // 1000 - claim.created_s * 1000) > max_skew_ms:
         return False
     return key.verifies(claim.signature, _signature_base(uri, claim.parameters))

@@ -1,4 +1,4 @@
-"""Where a core finds the bytes of messages it stored earlier."""
+"""Where a core reads the bytes of messages it stored earlier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Archive(Protocol):
         """Keep the bytes at least until the journal has them."""
 
     def raw(self, address: Address) -> bytes | None:
-        """The bytes, or None if they are not, or no longer, kept."""
+        """The bytes, or None if they were never stored or have been deleted."""
 
 
 class MemoryArchive:
@@ -35,19 +35,22 @@ class MemoryArchive:
 
 
 class RecentArchive:
-    """Keeps the newest messages and reads the others where `read` finds them, which is the journal."""
+    """Keeps the newest messages in memory; reads older ones through `read`, which is the journal."""
 
-    def __init__(self, read: Callable[[Address], bytes | None], capacity: int) -> None:
+    def __init__(self, read: Callable[[Address], bytes | None], capacity: int, capacity_bytes: int) -> None:
         self._read = read
         self._capacity = capacity
-        # A plain dict would have to step over all that was deleted at its front.
+        self._capacity_bytes = capacity_bytes
+        self._bytes = 0
+        # A plain dict would have to skip the entries deleted at its front.
         self._recent: OrderedDict[Address, bytes] = OrderedDict()
 
     def put(self, address: Address, raw: bytes) -> None:
-        """Keep the bytes until `capacity` newer ones came."""
+        """Keep the bytes until newer ones exceed the limit on messages or bytes."""
+        self._bytes += len(raw) - len(self._recent.get(address, b""))
         self._recent[address] = raw
-        if len(self._recent) > self._capacity:
-            self._recent.popitem(last=False)
+        while len(self._recent) > self._capacity or (self._bytes > self._capacity_bytes and len(self._recent) > 1):
+            self._bytes -= len(self._recent.popitem(last=False)[1])
 
     def raw(self, address: Address) -> bytes | None:
         """The bytes, from memory or the journal."""

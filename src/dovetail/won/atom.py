@@ -1,4 +1,4 @@
-"""An atom: its state table, sockets, key, connections, and the log that its owners get."""
+"""An atom: its state table, sockets, key, connections, and the log sent to its owners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.won.signing import PublicKey
 from dovetail.won.vocabulary import MessageType
 
 LogEntry = tuple[Address, ...]
-"""The messages that go to the owners in one dataset."""
+"""The messages sent to the owners in one dataset."""
 
 
 class AtomState(enum.StrEnum):
@@ -25,7 +25,7 @@ class AtomState(enum.StrEnum):
 
 
 _ANY = (AtomState.ACTIVE, AtomState.INACTIVE)
-# An absent pair is a refusal.
+# A missing pair is a refusal.
 TRANSITIONS: dict[tuple[AtomState, MessageType], AtomState] = {
     **{(state, MessageType.REPLACE): state for state in _ANY},
     **{(state, MessageType.ACTIVATE): AtomState.ACTIVE for state in _ANY},
@@ -35,7 +35,7 @@ TRANSITIONS: dict[tuple[AtomState, MessageType], AtomState] = {
 
 
 class Delivered:
-    """Which entries of a log were handed to a client: all below a mark, and a few beyond it."""
+    """Which entries of a log were handed to a client: all below a watermark, and a few above it."""
 
     __slots__ = ("_beyond", "mark")
 
@@ -44,7 +44,7 @@ class Delivered:
         self._beyond: set[int] = set()
 
     def add(self, position: int) -> bool:
-        """An entry was handed over; False if it was before."""
+        """Mark an entry as handed over; False if it already was."""
         if position < self.mark or position in self._beyond:
             return False
         self._beyond.add(position)
@@ -57,8 +57,8 @@ class Delivered:
 class Atom:
     """One atom of this node.
 
-    `document` is the message that describes it now: its Create, the last Replace, or its Delete. `links` are the
-    clients that registered, with how many entries each has; `followers` those that only sent something.
+    `document` is the message that currently describes it: its Create, the last Replace, or its Delete. `links` maps the
+    registered clients to the entries each has; `followers` are those that only sent something.
     """
 
     __slots__ = (
@@ -82,11 +82,11 @@ class Atom:
 
     @property
     def is_deleted(self) -> bool:
-        """True once its owner ended it; its log stays."""
+        """True after its owner deleted it; its log stays."""
         return self.state is AtomState.DELETED
 
     def has_client(self, link: str) -> bool:
-        """True if new entries of the log go to this link."""
+        """True if new log entries go to this link."""
         return link in self.links or link in self.followers
 
     def next_state(self, kind: MessageType) -> AtomState:

@@ -1,13 +1,13 @@
-"""Canonical N-Quads of a message, guarded against graphs that would make canonicalisation explode.
+"""Canonical N-Quads of a message, guarded against graphs that make canonicalisation explode.
 
-The canonical form is W3C RDFC-1.0 with SHA-256. Without blank nodes that form is nothing but the sorted,
-deduplicated N-Quads lines, so such messages (nearly all) never reach the canonicalisation algorithm. With
-blank nodes its worst case is exponential: a clique of 8 blank nodes (56 quads) takes 12 s with the interpreter
-lock held. Therefore blank nodes that share a first-degree hash are counted first, and `check_poison` refuses
-a graph whose estimated work is too large, before any canonicalisation.
+The canonical form is W3C RDFC-1.0 with SHA-256. Without blank nodes it is just the sorted, deduplicated N-Quads
+lines, so such messages (nearly all) never reach the canonicalisation algorithm. With blank nodes the worst case is
+exponential: a clique of 8 blank nodes (56 quads) takes 12 s with the interpreter lock held. `check_poison` therefore
+first counts the blank nodes that share a first-degree hash, and refuses a graph whose estimated work is too large,
+before any canonicalisation.
 
-A quad is four N-Quads terms as text: renaming is done on terms, never on bytes, since a literal may contain
-the text of a URI.
+A quad is four N-Quads terms as text: renaming works on terms, never on bytes, because a literal may contain the text
+of a URI.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import hashlib
 import io
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyoxigraph as ox
 
+from dovetail.fast import twin
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
@@ -41,7 +42,7 @@ MAX_DATASET_QUADS = 6_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a dataset, and a message in it, may be; bytes of a message are those of its canonical N-Quads."""
+    """Maximum size of a dataset and of a message in it; a message's bytes are those of its canonical N-Quads."""
 
     dataset_bytes: int = 1 << 20
     dataset_quads: int = MAX_DATASET_QUADS
@@ -50,12 +51,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WIRE = Limits()
-"""What is read from others, and written. A message leaves room for its responses in the same dataset."""
+"""Limits for what is read from others, and written. A message leaves room for its responses in the same dataset."""
 STORED = Limits(dataset_bytes=64 << 20, dataset_quads=1_000_000, message_bytes=64 << 20, message_quads=1_000_000)
-"""What is read from one's own journal, which has only what was once accepted or made."""
+"""Limits for reading one's own journal, which holds only what was once accepted or made."""
 
 _EXPANSION = 8
-"""N-Quads may be this many times as large as the TriG they were read from: prefixes can make them much larger."""
+"""N-Quads may be at most this many times larger than the TriG they were read from: prefixes expand."""
 MAX_CANONICAL_WORK = 20_000
 """Upper bound of `sum(size! * quads)` over groups of indistinguishable, linked blank nodes: about 40 ms."""
 _MAX_GROUP = 8
@@ -87,7 +88,7 @@ def read_lines(data: bytes, limits: Limits = WIRE) -> list[str]:
 
 
 class _BoundedOutput(io.BytesIO):
-    """Refuses the dataset whose N-Quads are larger than a bound."""
+    """Refuses a dataset whose N-Quads exceed a limit."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
@@ -116,9 +117,9 @@ def is_nquads(data: bytes) -> bool:
 
 
 def split_lines(lines: list[str]) -> list[Quad]:
-    """N-Quads lines as pyoxigraph writes them -> their four terms; the graph is '' for the default graph."""
+    """Split N-Quads lines as written by pyoxigraph into four terms; the graph is '' for the default graph."""
     return [
-        # Four words and a full stop; the fourth is no end of a literal with a space in it.
+        # Four words and a full stop; the fourth is not the end of a literal that contains a space.
         (words[0], words[1], words[2], words[3])
         if len(words := line.split(" ")) == 5 and '"' not in words[3]
         else _split_line(line)
@@ -132,7 +133,7 @@ def _split_line(line: str) -> Quad:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, "quoted triples are not part of the protocol")
     if rest.startswith('"'):
         target, _, graph = rest[:-2].rpartition(" ")
-        # Without a graph the last word is the end of the literal itself, which holds or follows a quotation mark.
+        # Without a graph the last word is the end of the literal, which contains or follows a quotation mark.
         if not target or '"' in graph:
             return subject, predicate, rest[:-2], ""
         return subject, predicate, target, graph
@@ -141,11 +142,11 @@ def _split_line(line: str) -> Quad:
 
 
 def sort_lines(lines: Iterable[str]) -> Graphs:
-    """The lines of a dataset by their last term, which is the graph; of the default graph, it is an object."""
+    """Group the lines of a dataset by their last term: the graph, or an object in the default graph."""
     graphs: Graphs = {}
     end = "\n"
     for line in lines:
-        # Serialisers write a graph's quads one after the other.
+        # Serialisers write the quads of a graph consecutively.
         if not line.endswith(end):
             end = line[line.rfind(" ", 0, -2) :]
             group = graphs.setdefault(end[1:-2], [])
@@ -154,10 +155,10 @@ def sort_lines(lines: Iterable[str]) -> Graphs:
 
 
 def split_statements(graph: str, lines: list[str]) -> tuple[Statement, ...]:
-    """The statements of one graph, from its lines as `sort_lines` gives them; raises RemoteProtocolError."""
+    """The statements of one graph, from its lines as grouped by `sort_lines`; raises RemoteProtocolError."""
     cut = -len(graph) - 3
     words = [line[:cut].split(" ", 2) for line in lines]
-    # Without a graph the last term is an object: a literal, or an IRI that is missing from the rest.
+    # Without a graph the last term is an object: a literal, or an IRI missing from the rest.
     if '"' in graph or any(len(three) != 3 for three in words):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, "the default graph is not empty")
     return tuple([(s, p, o) for s, p, o in words])
@@ -169,14 +170,14 @@ def encode_lines(quads: Iterable[Quad]) -> list[str]:
 
 
 def join_lines(lines: list[str]) -> bytes:
-    """The bytes that are hashed: every line ends with a line feed."""
+    """The bytes to hash: every line ends with a line feed."""
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
 class Renaming(dict[str, str]):
-    """Term -> the term after `old` and `old#x` became `new` and `new#x`; each is worked out once.
+    """Term -> the term with `old` and `old#x` replaced by `new` and `new#x`; each is computed once.
 
-    It is for graph names, subjects and objects. Predicates are left alone, and literals stay as they are.
+    For graph names, subjects and objects only. Predicates are not renamed; literals stay unchanged.
     """
 
     __slots__ = ("_fresh", "_prefix")
@@ -192,14 +193,37 @@ class Renaming(dict[str, str]):
         return renamed
 
 
+@twin
+def encode_graphs(graphs: Iterable[tuple[str, Sequence[Statement]]]) -> bytes:
+    """The canonical N-Quads of graphs that have no blank nodes, or only canonically labelled ones."""
+    return join_lines(sorted({f"{s} {p} {o} {graph} ." for graph, group in graphs for s, p, o in group}))
+
+
+@twin
+def digest_graphs(
+    graphs: Iterable[tuple[str, Sequence[Statement]]], old: str, new: str, apart: str
+) -> tuple[Address, Address]:
+    """The digests of such graphs with `old` renamed to `new`: of all, and of all but the graph then named `apart`."""
+    names = Renaming(old, new)
+    rest: set[str] = set()
+    lines: set[str] = set()
+    for graph, statements in graphs:
+        name = names[graph]
+        renamed = [f"{names[s]} {p} {names[o]} {name} ." for s, p, o in statements]
+        lines.update(renamed)
+        if name != apart:
+            rest.update(renamed)
+    return digest_of(sorted(lines)), digest_of(sorted(rest))
+
+
 def rename(quads: Iterable[Quad], old: str, new: str) -> list[Quad]:
-    """`old` and `old#x` become `new` and `new#x` in graph names, subjects and objects."""
+    """Replace `old` and `old#x` with `new` and `new#x` in graph names, subjects and objects."""
     names = Renaming(old, new)
     return [(names[s], p, names[o], names[g]) for s, p, o, g in quads]
 
 
 def canonical_lines(quads: list[Quad]) -> list[str]:
-    """The canonical N-Quads lines (RDFC-1.0, SHA-256) of a dataset that `check_poison` let pass."""
+    """The canonical N-Quads lines (RDFC-1.0, SHA-256) of a dataset that passed `check_poison`."""
     lines = encode_lines(quads)
     if not has_blank_nodes(quads):
         return lines
@@ -251,7 +275,7 @@ def _first_degree_hash(node: str, near: list[Quad]) -> bytes:
 
 
 def _components(alike: set[str], touching: dict[str, list[Quad]]) -> Iterator[set[str]]:
-    """Groups of look-alike blank nodes that share a quad; only inside a group are permutations tried."""
+    """Groups of indistinguishable blank nodes that share a quad; permutations are tried only within a group."""
     unseen = set(alike)
     while unseen:
         component: set[str] = set()

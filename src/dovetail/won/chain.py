@@ -1,8 +1,8 @@
-"""Delivery chains: what a response is to its message, how far a message got, and which answers contradict each other.
+"""Delivery chains: the role of a response, how far a message got, and which responses contradict each other.
 
-These rules are decided here and nowhere else. A connection-specific message m goes from its sender's socket S to the
-socket R. The response of the sender's node (s1) has S as both of its sockets; that of the recipient's node (s2) goes
-from R to S. The response to an atom-specific message has no sockets, nor has the notice that m is undeliverable.
+These rules are decided only here. A connection-specific message m goes from its sender's socket S to the socket R. The
+response of the sender's node (s1) has S as both of its sockets; that of the recipient's node (s2) goes from R to S. The
+response to an atom-specific message has no sockets, and neither has the notice that m is undeliverable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ChainState(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a response is to its message."""
+    """The role of a response to its message."""
 
     FIRST = "s1"
     SECOND = "s2"
@@ -36,7 +36,7 @@ class Role(enum.StrEnum):
 
 
 class Sockets(Protocol):
-    """Between which sockets a message goes."""
+    """The sockets a message goes between."""
 
     @property
     def sender_socket(self) -> str | None: ...
@@ -45,14 +45,14 @@ class Sockets(Protocol):
 
 
 class Response(Sockets, Protocol):
-    """What tells the role of a response."""
+    """The fields that determine the role of a response."""
 
     @property
     def type(self) -> str: ...
 
 
 class Envelope(Response, Protocol):
-    """What tells whether a message is an answer to another."""
+    """The fields that determine whether a message answers another."""
 
     @property
     def atom(self) -> str | None: ...
@@ -75,9 +75,9 @@ def role_of(response: Response) -> Role:
 
 
 def is_undeliverable_notice(response: Envelope) -> bool:
-    """True if the sender's node, having made s1, tells its owner that the recipient's node did not answer in time.
+    """True if the sender's node, after making s1, tells its owner that the recipient's node did not answer in time.
 
-    It has no sockets, so that it is not taken for another answer in the place of s1.
+    It has no sockets, so it is not taken for a second s1.
     """
     return (
         response.type == MessageType.FAILURE
@@ -98,7 +98,7 @@ def is_answer(response: Envelope, message: Envelope) -> bool:
 
 
 def answer_key(responding_to: Hashable, response: Sockets) -> Hashable:
-    """Two different responses of one signer with the same key contradict each other."""
+    """Key of a response: two different responses of one signer with the same key contradict each other."""
     return responding_to, response.sender_socket, response.recipient_socket
 
 
@@ -112,7 +112,7 @@ class Chain(msgspec.Struct, kw_only=True):
     is_undeliverable: bool = False
 
     def add(self, role: Role, uri: str) -> str | None:
-        """Add a response; returns the one that had this role before."""
+        """Add a response; returns the previous one with this role."""
         match role:
             case Role.FIRST | Role.ATOM:
                 before, self.first = self.first, uri
@@ -123,10 +123,10 @@ class Chain(msgspec.Struct, kw_only=True):
         return before
 
     def contradicts(self, response: Envelope) -> bool:
-        """True if a further response cannot be right beside those that are there.
+        """True if another response is inconsistent with the existing ones.
 
-        A node answers once. A failure of the recipient's node may follow s1, and so may the notice that a message is
-        undeliverable; its s2 may come after that.
+        A node answers once. A failure of the recipient's node may follow s1, and so may the undeliverable notice;
+        s2 may still come after that.
         """
         role = role_of(response)
         if role is Role.SECOND:
@@ -139,7 +139,7 @@ class Chain(msgspec.Struct, kw_only=True):
 
     @property
     def state(self) -> ChainState:
-        """How far it got; an incomplete chain is a normal state."""
+        """How far the message got; an incomplete chain is a normal state."""
         if self.first is not None and self.second is not None:
             return ChainState.COMPLETE
         if self.failure is not None:
@@ -150,7 +150,7 @@ class Chain(msgspec.Struct, kw_only=True):
 
     @property
     def is_stored(self) -> bool:
-        """True if every node that has to store the message has done so."""
+        """True if every node that has to store the message did."""
         return self.state is ChainState.COMPLETE or (self.state is ChainState.ATOM and self.first is not None)
 
     @property

@@ -1,4 +1,4 @@
-"""Building messages: under the placeholder, signed, addressed, renamed."""
+"""Builds messages: under the placeholder, signed, addressed, renamed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyoxigraph as ox
 
-from dovetail.model.address import won_uri
+from dovetail.model.address import address_of, won_uri
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
@@ -15,7 +15,7 @@ from dovetail.won.canonical import (
     Renaming,
     Statement,
     canonical_lines,
-    digest_of,
+    encode_graphs,
     has_blank_nodes,
     split_lines,
 )
@@ -41,17 +41,16 @@ def compose(
     envelope: Iterable[tuple[str, str]] = (),
     content: Iterable[Quad] = (),
 ) -> Message:
-    """A signed, addressed message. `envelope` are (property, term) pairs, `content` quads in graphs `wm:/SELF#x`."""
+    """A signed, addressed message. `envelope` is (property, term) pairs, `content` quads in graphs `wm:/SELF#x`."""
     contents = list(content)
     if has_blank_nodes(contents):
-        # Labels of blank nodes depend on what is said of them, which is all in the contents.
+        # Blank node labels depend on the statements about them, which are all in the contents.
         contents = split_lines(canonical_lines(contents))
     named = sorted({quad[3] for quad in contents})
     signed = {_ENVELOPE: _build_envelope(type, direction, timestamp_ms, envelope, named)}
     for s, p, o, graph in contents:
         signed.setdefault(graph, []).append((s, p, o))
-    lines = _write_lines(signed.items())
-    digest = digest_of(lines)
+    digest = address_of(encode_graphs(signed.items()))
     proof = [
         (_SELF, v.P_SIGNATURE, _SIGNATURE),
         (_SIGNATURE, v.P_SIGNER, f"<{signer}>"),
@@ -60,7 +59,7 @@ def compose(
         (_SIGNATURE, v.P_SIGNATURE_VALUE, f'"{sign_digest(key, digest)}"'),
         (_SIGNATURE, v.P_FINGERPRINT, f'"{key.public.fingerprint}"'),
     ]
-    address = digest_of(sorted(lines + _write_lines([(_SIGNATURE, proof)])))
+    address = address_of(encode_graphs([*signed.items(), (_SIGNATURE, proof)]))
     uri = won_uri(address)
     names = Renaming(v.SELF, uri)
     graphs = {
@@ -68,15 +67,11 @@ def compose(
         for graph, statements in (*signed.items(), (_SIGNATURE, proof))
     }
     try:
-        message = assemble(uri, graphs, (address, digest))
+        message = assemble(uri, graphs, (address, digest), None)
         check_size(message)
         return message
     except RemoteProtocolError as error:
         raise LocalProtocolError(f"cannot build this message: {error.detail}") from None
-
-
-def _write_lines(graphs: Iterable[tuple[str, list[Statement]]]) -> list[str]:
-    return sorted({f"{s} {p} {o} {graph} ." for graph, statements in graphs for s, p, o in statements})
 
 
 def _build_envelope(
@@ -105,7 +100,7 @@ def literal(text: str) -> str:
 
 
 def text_content(text: str) -> list[Quad]:
-    """A content graph that says one `con:text`."""
+    """A content graph with one `con:text`."""
     return [(_SELF, v.P_TEXT, literal(text), f"<{CONTENT_GRAPH}>")]
 
 
@@ -135,7 +130,7 @@ def sockets_of(message: Message) -> frozenset[str]:
 
 
 class Answerable(Protocol):
-    """What a response needs to know of the message it answers."""
+    """What a response needs from the message it answers."""
 
     @property
     def uri(self) -> str: ...

@@ -21,7 +21,7 @@ class ConnectionState(enum.StrEnum):
 
 
 class Input(enum.Enum):
-    """What moves a connection."""
+    """Inputs of the connection state machine."""
 
     OWNER_CONNECT = enum.auto()
     PARTNER_CONNECT = enum.auto()
@@ -30,7 +30,7 @@ class Input(enum.Enum):
 
 
 _S = ConnectionState
-# An absent pair is a refusal.
+# A missing pair is a refusal.
 TRANSITIONS: dict[tuple[ConnectionState | None, Input], ConnectionState] = {
     (None, Input.OWNER_CONNECT): _S.REQUEST_SENT,
     (None, Input.PARTNER_CONNECT): _S.REQUEST_RECEIVED,
@@ -51,7 +51,7 @@ TRANSITIONS: dict[tuple[ConnectionState | None, Input], ConnectionState] = {
 
 
 def input_of(kind: MessageType, *, from_partner: bool) -> Input:
-    """The input that a connection-specific message is to one side."""
+    """The input of a connection-specific message for one side."""
     if kind is MessageType.CONNECT:
         return Input.PARTNER_CONNECT if from_partner else Input.OWNER_CONNECT
     return Input.CLOSE if kind is MessageType.CLOSE else Input.TALK

@@ -1,7 +1,7 @@
-"""An owner's copy of its conversations: chains, references and states, checked as they come.
+"""An owner's copy of its conversations: chains, references and states, checked on arrival.
 
-A response is taken only if everything it names is known and right: the message it responds to, the sockets, the
-earlier SuccessResponses of the same container. s2 may come before m and s1: it is kept aside until they are there.
+A response is accepted only if everything it names is known and correct: the message it responds to, the sockets, the
+earlier SuccessResponses of the same container. s2 may arrive before m and s1: it is held until they arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Conversation:
 
 
 class Delivery:
-    """One message of ours or for us, and what is known of its delivery."""
+    """One message sent or received, and what is known about its delivery."""
 
     __slots__ = ("atom", "chain", "conversation", "detail", "is_own", "recipient_socket", "sender_socket", "type")
     responding_to_type = None
@@ -46,7 +46,7 @@ class Delivery:
 
 
 class Conversations:
-    """Everything an owner knows about its atom's messages; `entries` counts what it took of its node's log."""
+    """Everything an owner knows about its atom's messages; `entries` counts the entries taken from its node's log."""
 
     def __init__(self, atom: str) -> None:
         self.atom = atom
@@ -58,7 +58,7 @@ class Conversations:
         self._early: dict[str, Message] = {}
 
     def knows(self, uri: str) -> bool:
-        """True if the message was taken before."""
+        """True if the message was already taken."""
         return uri in self._known
 
     def state_of(self, uri: str) -> ChainState | None:
@@ -67,7 +67,7 @@ class Conversations:
         return delivery.chain.state if delivery else None
 
     def take(self, message: Message) -> list[Message]:
-        """Take a genuine message; gives those taken by it, early responses included; raises RemoteProtocolError."""
+        """Take a genuine message; returns all taken with it, early responses included; raises RemoteProtocolError."""
         if self.knows(message.uri):
             return []
         subject = message.responding_to or message.uri
@@ -118,17 +118,17 @@ class Conversations:
         delivery.detail = response.text if role is Role.FAILURE else None
         if role is not Role.FAILURE:
             successes.add(response.uri)
-        # The state of the connection follows our messages when our node has stored them, the partner's with s2.
+        # The connection state follows our messages when our node has stored them, the partner's with s2.
         if conversation is not None and role is (Role.FIRST if delivery.is_own else Role.SECOND):
             conversation.state = next_state(conversation.state, delivery.type, from_partner=not delivery.is_own)
         self._known.add(response.uri)
-        # The s1 of a partner's message does not end an entry of the node's log: s2 follows in the same one.
+        # The s1 of a partner's message does not complete an entry of the node's log: s2 follows in the same entry.
         if (delivery.is_own or role is not Role.FIRST) and not is_unlogged_failure(response):
             self.entries += 1
 
 
 def is_unlogged_failure(response: Message) -> bool:
-    """True for failures that a node tells only to the client that sent the message, not proven to be its sender's."""
+    """True for failures that a node reports only to the client that sent the message, not proven to be its sender's."""
     if response.type is not MessageType.FAILURE or not is_by_senders_node(response):
         return False
     reason = _REASONS.get((response.text or "").partition(":")[0])

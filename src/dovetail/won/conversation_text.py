@@ -1,4 +1,4 @@
-"""A conversation for people: who said what, when, how far each message got, and whether the log is intact."""
+"""A conversation as readable text: who said what, when, how far each message got, and whether the log is intact."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.times import time_text
 from dovetail.won import vocabulary as v
 from dovetail.won.chain import Chain, ChainState, role_of
-from dovetail.won.integrity import Finding, check_conversation
+from dovetail.won.integrity import LogFinding, check_conversation
 from dovetail.won.message import Message, decode_message
 from dovetail.won.signing import PublicKey
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import MessageType
 
+_SHOWN_CHARS = 20
+"""Characters of an address to show: enough to look it up."""
 _MARKS = {"complete": "✓✓", "awaiting_recipient": "✓ ", "awaiting_sender": "… ", "failed": "✗ ", "atom": "  "}
 
 
@@ -40,7 +42,12 @@ class ConversationText:
         if response.type is MessageType.FAILURE:
             self._details[response.responding_to or ""] = response.text
 
-    def check(self, keys: Mapping[str, PublicKey]) -> list[Finding]:
+    @property
+    def size(self) -> int:
+        """Number of messages and responses, unreadable ones included."""
+        return len(self._raws)
+
+    def check(self, keys: Mapping[str, PublicKey]) -> list[LogFinding]:
         """What is wrong with the log."""
         return check_conversation(self._raws, keys)
 
@@ -69,23 +76,27 @@ class ConversationText:
             yield {name: value for name, value in record.items() if value is not None}
 
     def dataset(self) -> bytes:
-        """All messages and responses whole, in one TriG dataset."""
+        """All messages and responses in full, in one TriG dataset."""
         return encode_bundle(self._all)
 
+    @property
+    def uris(self) -> list[str]:
+        """The messages, by name."""
+        return [message.uri for message in self._messages]
+
     def lines(self) -> Iterator[str]:
-        """The same for people: `✓` stored by the sender's node, `✓✓` by both, `✗` failed, `…` not stored yet."""
+        """The same as text: `✓` stored by the sender's node, `✓✓` by both, `✗` failed, `…` not stored yet."""
         for message in self._messages:
             state = self._chains[message.uri].state.value
             who = "me" if message.sender == self._atom else v.atom_of_socket(message.sender_socket or "?")
             text = message.text or ""
             failed = self._details.get(message.uri)
-            yield f"{time_text(message.timestamp_ms * 1000)}  {_MARKS[state]} {who}  {message.type.value}  {text}" + (
-                f"  ({failed})" if failed else ""
-            )
+            begin = f"{time_text(message.timestamp_ms * 1000)}  {message.uri[:_SHOWN_CHARS]}  {_MARKS[state]} {who}"
+            yield f"{begin}  {message.type.value}  {text}" + (f"  ({failed})" if failed else "")
 
 
 def read_conversation(atom: str, raws: Iterable[bytes], target: str | None = None) -> ConversationText:
-    """The messages of a log, or those of the conversation with one socket."""
+    """Read the messages of a log, or only the conversation with one socket."""
     kept: list[tuple[bytes, Message | None]] = []
     for raw in raws:
         try:

@@ -1,6 +1,6 @@
-"""Existing logs: rebuild delivery chains from any dataset dump, also damaged ones and those of other implementations.
+"""Existing logs: rebuilds delivery chains from any dataset dump, even damaged or from another implementation.
 
-Nothing is refused here. What can be read is shown, what is wrong becomes a finding. Message URIs that are not SHA-256
+Nothing is refused. Readable messages are shown, and faults become findings. Message URIs that are not SHA-256
 addresses (the reference implementation's begin with `wm:/W1`) are `foreign`: neither verified nor broken.
 """
 
@@ -29,7 +29,7 @@ _RESPONDING = (v.P_RESPONDING_TO, v.msg("isResponseTo"), v.msg("isRemoteResponse
 
 
 class DumpedMessage(msgspec.Struct, kw_only=True):
-    """One message of a dump, as far as it can be told."""
+    """The readable parts of one message of a dump."""
 
     uri: str
     type: str
@@ -55,14 +55,14 @@ class DumpedMessage(msgspec.Struct, kw_only=True):
 
 
 class Dump(msgspec.Struct, kw_only=True):
-    """All messages of some dumps, and what is wrong with the files themselves."""
+    """All messages of some dumps, and faults in the files themselves."""
 
     messages: dict[str, DumpedMessage]
     damages: list[str]
 
     @property
     def findings(self) -> list[str]:
-        """Everything that is wrong, with the message it is about."""
+        """All faults, each with the message it is about."""
         return self.damages + [f"{m.uri}: {text}" for m in self.messages.values() for text in m.findings]
 
 
@@ -80,7 +80,7 @@ def read_dumps(files: Iterable[tuple[str, bytes]]) -> Dump:
 
 
 def _read_leniently(name: str, data: bytes, damages: list[str]) -> Iterator[Quad]:
-    """All quads that can be read; each place that cannot be is noted and passed over."""
+    """All readable quads; each unreadable place is recorded and skipped."""
     if is_nquads(data):
         yield from _read_lines(name, data, damages)
         return
@@ -154,7 +154,7 @@ def _collect_messages(quads: Iterable[Quad]) -> dict[str, DumpedMessage]:
         own = graphs.get(uri, [])
         facts = [quad for quad in own if quad[0] == f"<{uri}>"]
         if not any(quad[1] == v.P_MESSAGE_TYPE for quad in facts):
-            # Not in its own graphs: some dumps have all statements in one graph, or in none.
+            # Not in its own graphs: some dumps put all statements in one graph, or in none.
             facts = [quad for quad in elsewhere.get(uri, ()) if not quad[3].startswith("<" + v.MESSAGE_SCHEME)]
         if any(quad[1] == v.P_MESSAGE_TYPE for quad in facts):
             messages[uri] = _describe(uri, facts, own)
@@ -229,7 +229,7 @@ def _join_responses(messages: dict[str, DumpedMessage]) -> None:
 
 
 def _role(response: DumpedMessage, message: DumpedMessage) -> Role:
-    """By the sockets; where they are missing, by the connection, then by the signer's node."""
+    """The role by the sockets; if they are missing, by the connection, then by the signer's node."""
     if message.type in v.ATOM_TYPES and response.type == MessageType.SUCCESS:
         return Role.ATOM
     if response.type == MessageType.FAILURE or (response.sender_socket and response.recipient_socket):

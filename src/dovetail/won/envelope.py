@@ -1,7 +1,7 @@
-"""The two closed graphs of a message: its envelope and its signature, from statements to checked fields.
+"""The two closed graphs of a message, envelope and signature: from statements to checked fields.
 
-A statement is (subject, predicate, object) as N-Quads terms. Everything that a graph states must be on its type's list
-and have the right kind of value; whatever is not listed makes the message refused.
+A statement is (subject, predicate, object) as N-Quads terms. Every statement of a graph must be on its type's list and
+have the right kind of value; a message with anything else is refused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,44 @@ _SET_REFERENCES = (("previous", v.P_PREVIOUS), ("forwarded", v.P_FORWARDED))
 _SIGNATURE_PROPERTIES = frozenset({v.P_SIGNER, v.P_SIGNED_GRAPH, v.P_HASH, v.P_SIGNATURE_VALUE, v.P_FINGERPRINT})
 _VERSION = f'"{v.PROTOCOL_VERSION}"'
 
+ENVELOPE_FORMS = {
+    v.RDF_TYPE: ("direction", "direction"),
+    v.P_MESSAGE_TYPE: ("type", "type"),
+    v.P_RESPONDING_TO_TYPE: ("responding_to_type", "type"),
+    v.P_TIMESTAMP: ("timestamp_ms", "long"),
+    v.P_AFTER: ("after", "long"),
+    v.P_ATOM: ("atom", "atom"),
+    v.P_ENVELOPE: ("", "envelope"),
+    v.P_VERSION: ("", "version"),
+    v.P_CONTENT: ("", "graphs"),
+    **{term: (name, "iri") for name, term in _SINGLE_REFERENCES},
+    **{term: (name, "socket") for name, term in _SOCKET_REFERENCES},
+    **{term: (name, "iris") for name, term in _SET_REFERENCES},
+}
+"""Property -> the field it becomes, and the form of its objects: this module's rules, for native code."""
+SIGNATURE_FORMS = {
+    v.P_SIGNER: ("signer", "iri"),
+    v.P_HASH: ("hash", "plain"),
+    v.P_SIGNATURE_VALUE: ("signature", "plain"),
+    v.P_FINGERPRINT: ("fingerprint", "plain"),
+    v.P_SIGNED_GRAPH: ("", "graphs"),
+}
+TERMS = {
+    "message": "<" + v.MESSAGE_SCHEME,
+    "placeholder": v.SELF,
+    "envelope": v.ENVELOPE,
+    "signature": v.SIGNATURE,
+    "reserved": "<" + v.MSG,
+    "version": _VERSION,
+    "rdf_type": v.RDF_TYPE,
+    "envelope_graph": v.T_ENVELOPE_GRAPH,
+    "attached": v.P_SIGNATURE,
+    "long": v.XSD_LONG,
+}
+
 
 def decode_envelope(uri: str, envelope: Iterable[Statement], contents: set[str]) -> dict[str, object]:
-    """The fields that an envelope states; `contents` are the content graphs there are; raises RemoteProtocolError."""
+    """The fields of an envelope; `contents` are the existing content graphs; raises RemoteProtocolError."""
     values, sets = _collect(uri, envelope)
     kind = v.TYPES_BY_TERM.get(values.get(v.P_MESSAGE_TYPE, ""))
     if kind is None:
@@ -52,9 +87,9 @@ def decode_envelope(uri: str, envelope: Iterable[Statement], contents: set[str])
 
 
 def _collect(uri: str, envelope: Iterable[Statement]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Property -> object of the message node, and property -> objects for those that may be repeated.
+    """Property -> object of the message node, and property -> objects for repeatable properties.
 
-    The only other statement allowed is the envelope graph's own type.
+    The only other statement allowed is the type of the envelope graph itself.
     """
     values: dict[str, str] = {}
     sets: dict[str, list[str]] = {}
@@ -76,7 +111,7 @@ def _collect(uri: str, envelope: Iterable[Statement]) -> tuple[dict[str, str], d
 
 
 def _check_properties(kind: MessageType, values: dict[str, str]) -> None:
-    """The envelope has what its type requires and nothing that it does not list."""
+    """Check that the envelope has what its type requires and nothing unlisted."""
     if v.REQUIRED[kind] <= values.keys() <= v.ALLOWED[kind]:
         return
     for term in sorted(v.REQUIRED[kind] - values.keys()):
@@ -100,7 +135,7 @@ def _decode_references(values: dict[str, str], sets: dict[str, list[str]], field
 
 
 def decode_signature(uri: str, signature: Iterable[Statement], contents: set[str]) -> dict[str, str]:
-    """The signature graph, closed as well: with anything free in it, others could make a second URI for the message."""
+    """The fields of the signature graph. It is closed too: free parts would allow a second URI for the same message."""
     subject, node = f"<{uri}>", f"<{uri}{v.SIGNATURE}>"
     values: dict[str, str] = {}
     signed: set[str] = set()
@@ -131,7 +166,7 @@ def decode_signature(uri: str, signature: Iterable[Statement], contents: set[str
 
 
 def _decode_plain(term: str, name: str) -> str:
-    """The text of a literal without escapes, datatype and language: a second way to write it were a second URI."""
+    """The text of a literal without escapes, datatype and language: a second spelling would give a second URI."""
     if term[0] != '"' or term[-1] != '"' or "\\" in term:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{name} is not a plain literal: {term[:80]}")
     return term[1:-1]
@@ -156,7 +191,7 @@ _UNESCAPE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\
 
 
 def literal_value(term: str) -> str:
-    """The lexical form of a literal term, unescaped; an IRI's text for an IRI."""
+    """The lexical form of a literal term, unescaped; the text of an IRI."""
     if term[:1] != '"':
         return term.strip("<>")
     body = term[1 : term.rfind('"')]

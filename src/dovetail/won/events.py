@@ -1,4 +1,4 @@
-"""What happened in a won core, besides the observations for the journal."""
+"""What happened in a won core, apart from the observations for the journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KeyWanted(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageRejected(msgspec.Struct, frozen=True, gc=False):
-    """Something was refused; it stands in the journal with the same reason."""
+    """Something was refused; the journal has it with the same reason."""
 
     uri: str | None
     reason: Reason
@@ -25,28 +25,28 @@ class MessageRejected(msgspec.Struct, frozen=True, gc=False):
 
 
 class HopUnreadable(msgspec.Struct, frozen=True, gc=False):
-    """A hop of the journal could not be used when the core was rebuilt; what it told is missing."""
+    """A hop of the journal could not be used when the core was rebuilt; its content is missing."""
 
     seq: int
     detail: str
 
 
 class AtomChanged(msgspec.Struct, frozen=True, gc=False):
-    """An atom was created or changed its state."""
+    """An atom was created or changed state."""
 
     atom: str
     state: AtomState
 
 
 class ConnectionChanged(msgspec.Struct, frozen=True, gc=False):
-    """One side of a connection changed its state."""
+    """One side of a connection changed state."""
 
     connection: str
     state: ConnectionState
 
 
 class ChainAdvanced(msgspec.Struct, frozen=True, gc=False):
-    """A message of a conversation got further: stored by one's node (s1), by theirs (s2), or failed and why."""
+    """A message of a conversation got further: stored by the own node (s1), by the other (s2), or failed and why."""
 
     uri: str
     state: ChainState
@@ -54,7 +54,7 @@ class ChainAdvanced(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageReceived(msgspec.Struct, frozen=True, gc=False):
-    """An owner was told a message of the other side, verified."""
+    """An owner received a verified message from the other side."""
 
     uri: str
     sender: str
@@ -62,14 +62,14 @@ class MessageReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class DestinationChanged(msgspec.Struct, frozen=True, gc=False):
-    """A node can, or can no longer, be reached."""
+    """A node became reachable or unreachable."""
 
     node: str
     is_reachable: bool
 
 
 class RegistrationConfirmed(msgspec.Struct, frozen=True, gc=False):
-    """An owner's client has everything that its node has for the atom."""
+    """An owner's client has every log entry that its node has for the atom."""
 
     atom: str
     position: int

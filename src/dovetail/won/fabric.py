@@ -1,4 +1,4 @@
-"""won for the packages above the core: a message's own graphs as canonical N-Quads, as journals keep them."""
+"""won for the packages above the core: a message's own graphs as canonical N-Quads, as stored in journals."""
 
 from __future__ import annotations
 
@@ -68,23 +68,23 @@ class WonFabric(Fabric):
             CONFLICTING_RESPONSE: Conflict(
                 "error",
                 "Conflicting responses",
-                "A node gave two different responses of one kind to one message.",
+                "A node sent two different responses of the same kind to one message.",
                 "The node contradicts itself. Both messages are signed: keep them as evidence.",
             ),
             FORKED_LOG: Conflict(
                 "error",
                 "Forked log",
-                "A node continued the log of an atom twice from the same place.",
-                "Its author tells different people different stories. Both messages are signed: keep them as evidence.",
+                "A node continued the log of an atom twice from the same position.",
+                "The author presents two different histories. Both messages are signed: keep them as evidence.",
             ),
             TWO_CREATES: Conflict(
-                "error", "Created twice", "An atom was created twice.", "Only one of the two can be believed."
+                "error", "Created twice", "An atom was created twice.", "At most one of the two is genuine."
             ),
         }
     )
 
     def read(self, raw: bytes, agreement: Agreement | None = None) -> MessageInfo | Refused:
-        """The address is computed from the content. The signature needs the signer's key: see `verify`."""
+        """Compute the address from the content. Checking the signature needs the signer's key: see `verify`."""
         del agreement
         try:
             message = decode_message(raw)
@@ -120,11 +120,11 @@ class WonFabric(Fabric):
             return {"error": error.reason.value, "detail": error.detail}
 
     def not_proven(self, stage: Stage) -> str | None:
-        """A node speaks of connections, and does not vouch for authors."""
+        """A node reports connections and does not vouch for authors."""
         return _NOT_PROVEN.get(stage)
 
     def identify(self, raw: bytes) -> Identified:
-        """The commonest messages need no parsing of RDF; bytes that are no message have the hash of the bytes."""
+        """The most common messages need no RDF parsing; bytes that are not a message are named by their hash."""
         head = read_head(raw)
         if head is not None:
             return _identify(head.uri, head.address, head.previous, head.responding_to)
@@ -139,7 +139,7 @@ class WonFabric(Fabric):
         return won_uri(address)
 
     def show_key(self, key: bytes) -> str:
-        """The message URI, also one with another kind of hash."""
+        """The message URI, even one with another kind of hash."""
         return won_uri(Address(key)) if len(key) == ADDRESS_BYTES else key.decode(errors="replace")
 
     def needle(self, key: bytes) -> bytes:
@@ -147,7 +147,7 @@ class WonFabric(Fabric):
         return self.show_key(key).lower().encode()
 
     def show_uri(self, uri: str) -> str:
-        """Without the path that all nodes have."""
+        """Without the path that all nodes share."""
         return super().show_uri(uri).replace(NODE_PATH, "", 1)
 
     def conflict_keys(self, message: MessageInfo) -> dict[str, Hashable]:
@@ -165,7 +165,7 @@ class WonFabric(Fabric):
         return keys
 
     def verify(self, signed: Signed, public_key: bytes) -> bool:
-        """Ed25519 over the domain mark and the digest of the signed graphs, with the key that the message names."""
+        """Check Ed25519 over the domain mark and the digest of the signed graphs, with the key named by the message."""
         key = _public_key(public_key)
         return (
             key is not None
@@ -179,7 +179,7 @@ FABRIC: Final = WonFabric()
 
 
 def explain_message(message: Message) -> dict[str, object]:
-    """The fields of a message as plain data, without those that it does not have."""
+    """The fields of a message as plain data; absent fields are omitted."""
     fields: dict[str, object] = {
         "uri": message.uri,
         "address": "ok" if verify_address(message) else "broken",
@@ -213,7 +213,7 @@ def _links(message: Message) -> tuple[Link, ...]:
 
 
 def _parent(uri: str) -> bytes:
-    """The address in a message URI, or the URI itself where it is of another kind of hash."""
+    """The address in a message URI, or the URI itself if it has another kind of hash."""
     return uri_address(uri) or uri.encode()
 
 

@@ -1,16 +1,16 @@
-"""Is a conversation what it was? A pure check from raw bytes, and the comparison of two parties' copies.
+"""Checks whether a conversation is intact, from raw bytes alone, and compares two parties' copies.
 
 Every message is content-addressed and signed, and nodes link each new SuccessResponse to earlier ones. So any change
-shows: a changed message no longer has its address; with a new address it is missing where others reference it; without
-its author's key it cannot be signed again. What references cannot show is the newest message, which nothing references
-yet: a participant could change it and count its address anew. The journal's checkpoints, and another party's copy
-(`compare_copies`), find that too.
+shows: a changed message no longer matches its address; with a new address it is missing where others reference it;
+without its author's key it cannot be signed again. References cannot protect the newest message, which nothing
+references yet: a participant could change it and recompute its address. The journal's checkpoints, and another party's
+copy (`compare_copies`), detect that too.
 
-What is checked, per message: it can be read, its URI is its address, its signer may speak for its sender and signed
-it. Per response: the message it responds to is there, its type is the one it names, its sockets are that message's.
-Per reference: previousMessage goes to a SuccessResponse of the same container that is there; no message reaches
-itself. And no response is skipped: the other node commits to the responses of a node in order, so where it has
-committed to a later one of the same role, the skipped one was not there when it should have been.
+Checks per message: it is readable, its URI is its address, its signer may speak for its sender and signed it. Per
+response: the message it responds to is present, its type is the one it names, its sockets are that message's. Per
+reference: previousMessage points to a SuccessResponse of the same container that is present; no message reaches
+itself. And no response is skipped: a node commits to the responses of the other node in order, so if it has committed
+to a later one of the same role, the skipped one was absent when it should have been present.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class FindingKind(enum.StrEnum):
 _UNTRUSTED = frozenset({FindingKind.ALTERED, FindingKind.FORGED})
 
 
-class Finding(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong: `uri` names the message that is altered, missing or forged; `seen_in` who shows it."""
+class LogFinding(msgspec.Struct, frozen=True, order=True):
+    """One fault: `uri` names the message that is altered, missing or forged; `seen_in` what shows it."""
 
     kind: FindingKind
     uri: str
@@ -58,21 +58,21 @@ class Finding(msgspec.Struct, frozen=True, order=True):
     seen_in: str | None = None
 
 
-def check_conversation(raws: Iterable[bytes], keys: Mapping[str, PublicKey]) -> list[Finding]:
+def check_conversation(raws: Iterable[bytes], keys: Mapping[str, PublicKey]) -> list[LogFinding]:
     """All findings about the messages of one log (atom's or connection's, one party's copy), sorted; none if intact."""
-    findings: set[Finding] = set()
+    findings: set[LogFinding] = set()
     messages: dict[str, Message] = {}
     for raw in raws:
         try:
             message = decode_message(raw)
         except RemoteProtocolError as error:
-            findings.add(Finding(FindingKind.UNREADABLE, _name_unreadable(raw), error.detail))
+            findings.add(LogFinding(FindingKind.UNREADABLE, _name_unreadable(raw), error.detail))
             continue
         wrong = set(check_message(message, keys))
         findings |= wrong
         if not any(finding.kind in _UNTRUSTED for finding in wrong):
             messages[message.uri] = message
-    # What is altered or forged says nothing about others: neither its absence nor its claims accuse them.
+    # Altered or forged messages are no evidence about others: neither their absence nor their claims accuse anyone.
     doubted = {finding.uri for finding in findings}
     firsts = {m.responding_to: m.uri for m in messages.values() if role_of(m) is Role.FIRST and m.is_response}
     for message in messages.values():
@@ -86,67 +86,71 @@ def check_conversation(raws: Iterable[bytes], keys: Mapping[str, PublicKey]) -> 
     return sorted(findings)
 
 
-def check_message(message: Message, keys: Mapping[str, PublicKey]) -> Iterator[Finding]:
-    """What is wrong with a message by itself: its address, its signer, its signature."""
+def check_message(message: Message, keys: Mapping[str, PublicKey]) -> Iterator[LogFinding]:
+    """Faults of a message by itself: its address, its signer, its signature."""
     try:
         check_claims(message)
         signer = expected_signer(message)
     except RemoteProtocolError as error:
         kind = FindingKind.ALTERED if error.reason is Reason.WRONG_ADDRESS else FindingKind.FORGED
-        yield Finding(kind, message.uri, error.detail)
+        yield LogFinding(kind, message.uri, error.detail)
         return
     key = keys.get(signer)
     if key is None:
-        yield Finding(FindingKind.UNKNOWN_KEY, message.uri, f"no key of {signer} was given")
+        yield LogFinding(FindingKind.UNKNOWN_KEY, message.uri, f"no key of {signer} was given")
     elif not verify_signature(message, key):
-        yield Finding(FindingKind.FORGED, message.uri, f"not signed with the key of {signer}")
+        yield LogFinding(FindingKind.FORGED, message.uri, f"not signed with the key of {signer}")
 
 
-def compare_copies(one: Iterable[bytes], other: Iterable[bytes]) -> list[Finding]:
+def compare_copies(one: Iterable[bytes], other: Iterable[bytes]) -> list[LogFinding]:
     """Messages that only one of two copies has; `seen_in` is `one` or `other`."""
     mine, theirs = ({_name(raw): raw for raw in raws} for raws in (one, other))
     findings = []
     for uris, name in ((mine.keys() - theirs.keys(), "one"), (theirs.keys() - mine.keys(), "other")):
-        findings += [Finding(FindingKind.DIFFERENT, uri, f"only the copy `{name}` has it", name) for uri in uris]
+        findings += [LogFinding(FindingKind.DIFFERENT, uri, f"only the copy `{name}` has it", name) for uri in uris]
     for uri in mine.keys() & theirs.keys():
         if mine[uri] != theirs[uri]:
-            findings.append(Finding(FindingKind.DIFFERENT, uri, "the two copies have different bytes under this URI"))
+            findings.append(
+                LogFinding(FindingKind.DIFFERENT, uri, "the two copies have different bytes under this URI")
+            )
     return sorted(findings)
 
 
-def _check_response(response: Message, messages: Mapping[str, Message]) -> Iterator[Finding]:
+def _check_response(response: Message, messages: Mapping[str, Message]) -> Iterator[LogFinding]:
     message = messages.get(response.responding_to or "")
     if message is None:
-        yield Finding(FindingKind.MISSING, response.responding_to or "", f"{response.uri} responds to it", response.uri)
+        yield LogFinding(
+            FindingKind.MISSING, response.responding_to or "", f"{response.uri} responds to it", response.uri
+        )
         return
     if not is_answer(response, message):
-        yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"its type or sockets are not those of {message.uri}")
+        yield LogFinding(FindingKind.BAD_REFERENCE, response.uri, f"its type or sockets are not those of {message.uri}")
 
 
-def _check_references(response: Message, messages: Mapping[str, Message], first: str | None) -> Iterator[Finding]:
+def _check_references(response: Message, messages: Mapping[str, Message], first: str | None) -> Iterator[LogFinding]:
     container = _container(response, messages)
     for uri in response.previous:
         target = messages.get(uri)
         if target is None:
-            yield Finding(FindingKind.MISSING, uri, f"{response.uri} references it", response.uri)
+            yield LogFinding(FindingKind.MISSING, uri, f"{response.uri} references it", response.uri)
         elif target.type is not MessageType.SUCCESS:
-            yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"references {uri}, which is no SuccessResponse")
+            yield LogFinding(FindingKind.BAD_REFERENCE, response.uri, f"references {uri}, which is no SuccessResponse")
         elif container and (other := _container(target, messages)) and other != container:
-            yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"references {uri} of another container")
+            yield LogFinding(FindingKind.BAD_REFERENCE, response.uri, f"references {uri} of another container")
     if role_of(response) is Role.SECOND and first is not None and first not in response.previous:
-        yield Finding(FindingKind.BAD_REFERENCE, response.uri, f"does not reference {first}")
+        yield LogFinding(FindingKind.BAD_REFERENCE, response.uri, f"does not reference {first}")
 
 
 def _container(response: Message, messages: Mapping[str, Message]) -> frozenset[str | None]:
-    """What the responses of one container have in common: the two sockets, or the atom; empty if it cannot be told."""
+    """What the responses of one container share: the two sockets, or the atom; empty if unknown."""
     if response.sender_socket is None:
         return frozenset({response.atom})
     message = messages.get(response.responding_to or "")
     return frozenset({message.sender_socket, message.recipient_socket}) if message else frozenset()
 
 
-def _check_conflicts(messages: Iterable[Message]) -> Iterator[Finding]:
-    """One node answers a message once."""
+def _check_conflicts(messages: Iterable[Message]) -> Iterator[LogFinding]:
+    """Check that each node answers a message once."""
     answers: dict[Hashable, Message] = {}
     for message in messages:
         if not message.is_response:
@@ -154,21 +158,23 @@ def _check_conflicts(messages: Iterable[Message]) -> Iterator[Finding]:
         before = answers.setdefault((message.signer, answer_key(message.responding_to, message)), message)
         if before is not message:
             for pair in ((before, message), (message, before)):
-                yield Finding(FindingKind.CONFLICT, pair[0].uri, f"{pair[1].uri} answers the same message differently")
+                yield LogFinding(
+                    FindingKind.CONFLICT, pair[0].uri, f"{pair[1].uri} answers the same message differently"
+                )
 
 
-def _find_cycles(messages: Mapping[str, Message]) -> Iterator[Finding]:
-    """Every message that reaches itself by its references; possible only where addresses are broken."""
+def _find_cycles(messages: Mapping[str, Message]) -> Iterator[LogFinding]:
+    """Every message that reaches itself through its references; possible only if addresses are broken."""
     edges = {
         uri: [r for r in (*message.previous, message.responding_to) if r is not None and r in messages]
         for uri, message in messages.items()
     }
     for uri in cyclic_members(edges):
-        yield Finding(FindingKind.CYCLE, uri, "references itself, directly or by others")
+        yield LogFinding(FindingKind.CYCLE, uri, "references itself, directly or by others")
 
 
 def cyclic_members(edges: Mapping[str, list[str]]) -> set[str]:
-    """All nodes of a graph that lie on a cycle (Tarjan's strongly connected components, without recursion)."""
+    """All nodes on a cycle of a graph (Tarjan's strongly connected components, without recursion)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -209,10 +215,10 @@ def _pop_component(stack: list[str], on_stack: set[str], root: str) -> set[str]:
     return component
 
 
-def _find_skipped(messages: Mapping[str, Message]) -> Iterator[Finding]:
-    """Responses of one node that the other never committed to, although it did to a later one of the same role.
+def _find_skipped(messages: Mapping[str, Message]) -> Iterator[LogFinding]:
+    """Responses of one node that the other never committed to, although it committed to a later one of the same role.
 
-    A message that the other node refused or never got was no part of the conversation there, and so its s1 is not.
+    A message that the other node refused or never got is not part of the conversation there, and neither is its s1.
     """
     failed = {m.responding_to for m in messages.values() if m.type is MessageType.FAILURE}
     successes = [m for m in messages.values() if m.type is MessageType.SUCCESS and m.sender_socket is not None]
@@ -232,13 +238,13 @@ def _find_skipped(messages: Mapping[str, Message]) -> Iterator[Finding]:
             left_out.append((message, stream))
     for message, stream in left_out:
         if message.timestamp_ms < newest.get(stream, 0):
-            yield Finding(
+            yield LogFinding(
                 FindingKind.SKIPPED, message.uri, "the other node references a later response of this node, not this"
             )
 
 
 def _find_ancestors(uris: Iterable[str], messages: Mapping[str, Message]) -> set[str]:
-    """All responses that some responses reference, directly or by way of others."""
+    """All responses that the given responses reference, directly or indirectly."""
     found: set[str] = set()
     open_ends = list(uris)
     while open_ends:
@@ -257,7 +263,7 @@ def _name(raw: bytes) -> str:
 
 
 def _name_unreadable(raw: bytes) -> str:
-    """The URI that an unreadable message calls itself, as far as it can be told; else the address of its bytes."""
+    """The URI that an unreadable message claims, if it can be found; else the address of its bytes."""
     _, mark, rest = raw.partition(f"<{v.MESSAGE_SCHEME}".encode())
     name = rest.partition(b">")[0].partition(b"#")[0] if mark else b""
     if 0 < len(name) <= 64 and name.isalnum():

@@ -1,4 +1,4 @@
-"""Public keys of others: cached, bounded, fetched when needed; and each message verified once."""
+"""Other parties' public keys: cached, bounded, fetched when needed; each message is verified once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.won.vocabulary import MessageType
 
 
 class KeyRing:
-    """Keys by URI: pinned ones for ever, fetched ones for a lifetime, at most `capacity` of these."""
+    """Keys by URI: pinned ones for ever, fetched ones until they expire, at most `capacity` of the latter."""
 
     def __init__(self, *, capacity: int, lifetime_us: int) -> None:
         self._pinned: dict[str, PublicKey] = {}
@@ -26,31 +26,31 @@ class KeyRing:
 
     @property
     def pinned(self) -> int:
-        """How many keys are kept for ever."""
+        """Number of pinned keys."""
         return len(self._pinned)
 
     @property
     def fetched(self) -> int:
-        """How many fetched keys are kept."""
+        """Number of fetched keys."""
         return len(self._fetched)
 
     def pin(self, uri: str, key: PublicKey) -> None:
-        """Keep a key that this party vouches for itself."""
+        """Keep a key that this party itself vouches for."""
         self._pinned[uri] = key
 
     def add(self, uri: str, key: PublicKey, now: int) -> None:
-        """Keep a fetched key; the oldest gives way."""
+        """Keep a fetched key, evicting the oldest."""
         self._fetched.pop(uri, None)
         self._fetched[uri] = (key, now)
         if len(self._fetched) > self._capacity:
             self._fetched.popitem(last=False)
 
     def is_pinned(self, uri: str) -> bool:
-        """True if this party vouches for the key itself."""
+        """True if this party itself vouches for the key."""
         return uri in self._pinned
 
     def find(self, uri: str, now: int) -> PublicKey | None:
-        """The key of `uri`, unless it must be fetched."""
+        """The key of `uri`; None if it must be fetched."""
         pinned = self._pinned.get(uri)
         if pinned is not None:
             return pinned
@@ -61,14 +61,14 @@ class KeyRing:
 
 
 class Verifier:
-    """Decides whether a message is genuine; an address that passed with a key is not computed again."""
+    """Decides whether a message is genuine; an address that passed with a key is not checked again."""
 
     def __init__(self, capacity: int) -> None:
         self._passed: OrderedDict[Address, str] = OrderedDict()
         self._capacity = capacity
 
     def trust(self, message: Message) -> None:
-        """Remember a message that this party signed itself."""
+        """Remember a message signed by this party."""
         self._passed[message.address] = message.fingerprint
         if len(self._passed) > self._capacity:
             self._passed.popitem(last=False)
@@ -92,7 +92,7 @@ def check_address(message: Message) -> None:
 
 
 def check_claims(message: Message) -> None:
-    """Raise RemoteProtocolError unless the URI is the content's address and the signer may speak for the sender."""
+    """Raise RemoteProtocolError unless the URI is the content's address and the signer may sign for the sender."""
     check_address(message)
     expected = expected_signer(message)
     if message.signer != expected:
@@ -105,7 +105,7 @@ _DECLARING_TYPES = (MessageType.CREATE, MessageType.REPLACE, MessageType.DELETE)
 
 
 def read_key_document(uri: str, data: bytes) -> PublicKey | None:
-    """The key in the document of a node or atom; an atom's only from a message that certifies itself."""
+    """The key in the document of a node or atom; an atom's only from a self-certifying message."""
     try:
         quads = read_quads(data)
     except RemoteProtocolError:

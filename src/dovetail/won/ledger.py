@@ -1,8 +1,8 @@
 """What a node has stored: atoms, connections, containers, and which response answers which message.
 
-Every change is one `store_*` call with genuine messages. The running node and the recovery from the journal use the
-same calls, so that a node rebuilt from its journal is the node that wrote it. Nothing here is scanned: a step costs
-the same in a conversation of a hundred thousand messages as in one of a hundred.
+Every change is one `store_*` call with genuine messages. The running node and recovery from the journal use the same
+calls, so a node rebuilt from its journal equals the node that wrote it. Nothing here is scanned: a step takes the same
+time in a conversation of a hundred thousand messages as in one of a hundred.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_UNDELIVERABLE = 10_000
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A connection-specific message of an atom of this node whose second response is still awaited."""
+    """A connection-specific message of an atom of this node that still awaits its second response."""
 
     uri: str
     type: MessageType
@@ -50,21 +50,21 @@ class Ledger:
         self.atoms: dict[str, Atom] = {}
         self.connections: dict[str, Connection] = {}
         self.sent: dict[str, Sent] = {}
-        # given up; a response may still come if the message was under way
+        # given up; a response may still come if the message was in flight
         self.undeliverable: OrderedDict[str, Sent] = OrderedDict()
         self.last_response_ms = 0
         self.refused: set[Address] = set()
-        # messages whose bytes were lost: others may reference them for as long as they like
+        # messages whose bytes were lost: others may keep referencing them
         self.unreadable: set[str] = set()
         # message -> response: of its own node (s, s1, failure), of ours as the recipient's node, of the other node
         self.first: dict[Address, Address] = {}
         self.second: dict[Address, Address] = {}
         self.acknowledged: dict[Address, Address] = {}
-        # how far the messages of our atoms got; those that still await the recipient's node are in `sent`
+        # how far the messages of our atoms got; those still awaiting the recipient's node are in `sent`
         self.chains: Counter[ChainState] = Counter()
 
     def store_atom_specific(self, message: Message, response: Message) -> Atom:
-        """An atom-specific message was answered with a SuccessResponse."""
+        """Store an atom-specific message that was answered with a SuccessResponse."""
         assert message.atom is not None
         if message.type is MessageType.CREATE:
             atom = Atom(message.atom, extract_keys(message)[message.atom], sockets_of(message), message.address)
@@ -85,7 +85,7 @@ class Ledger:
         return atom
 
     def store_first(self, message: Message, response: Message) -> Connection:
-        """A message of one of our atoms entered its connection; s1 is made, the other node's response is awaited."""
+        """Store a message of one of our atoms with its s1; the other node's response is now awaited."""
         connection = self._connection_of(response, message.sender_socket, message.recipient_socket)
         connection.state = next_state(connection.state, message.type, from_partner=False)
         connection.confirmations.append_own(response.uri, response.previous, is_second=False)
@@ -105,7 +105,7 @@ class Ledger:
         return connection
 
     def store_second(self, message: Message, first: Message, response: Message) -> Connection:
-        """A message for one of our atoms entered its connection with s1; s2 is made."""
+        """Store a message for one of our atoms with its s1 and our s2."""
         connection = self._connection_of(response, message.recipient_socket, message.sender_socket)
         connection.state = next_state(connection.state, message.type, from_partner=True)
         connection.confirmations.append_other(first.uri, first.previous)
@@ -117,7 +117,7 @@ class Ledger:
         return connection
 
     def store_acknowledgement(self, response: Message) -> Sent:
-        """The other node's response to a message that awaited it came: s2, or a failure."""
+        """Store the other node's response to a message that awaited it: s2, or a failure."""
         assert response.responding_to is not None
         late = self.undeliverable.pop(response.responding_to, None)
         if late is not None:
@@ -134,7 +134,7 @@ class Ledger:
         return sent
 
     def store_undeliverable(self, response: Message) -> Sent:
-        """The message was given up: the other node did not answer it in its lifetime."""
+        """Store that a message was given up: the other node did not answer within its lifetime."""
         assert response.responding_to is not None
         sent = self.undeliverable[response.responding_to] = self.sent.pop(response.responding_to)
         if len(self.undeliverable) > MAX_UNDELIVERABLE:
@@ -146,7 +146,7 @@ class Ledger:
         return sent
 
     def store_refusal(self, message: Address, response: Message, *, is_first: bool) -> Atom | None:
-        """A genuine message was refused; its owners are told with the log, and a resend gets the same failure."""
+        """Store the refusal of a genuine message; owners get it with the log, and a resend gets the same failure."""
         (self.first if is_first else self.second)[message] = response.address
         self._keep(response)
         atom = self.atoms.get(response.sender or "") if is_first else None

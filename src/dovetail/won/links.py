@@ -1,8 +1,7 @@
-"""The links of a node, and the frames that wait on them for the keys of their signers.
+"""The links of a node, and the frames held on them until their signers' keys arrive.
 
-Frames of one link are handled strictly in order. If a key is missing, the link waits, and only this link: one
-unreachable key server never stops the traffic of others. Bounded are the links, the frames that wait on each, and the
-bytes of all that wait.
+Frames of one link are handled strictly in order. If a key is missing, only this link waits: one unreachable key server
+never blocks the traffic of others. The number of links, the frames held on each, and the total bytes held are bounded.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from dovetail.won.timers import Timers
 
 CLOSE_TRY_AGAIN = 1013
 _LINK_SHARE = 8
-"""A link may hold this part of all bytes that may be held."""
+"""A link may hold one part in this many of all bytes that may be held."""
 
 
 class LinkKind(enum.StrEnum):
-    """Who is at the other end; the value is the label that the opener shows."""
+    """Who is at the other end; the value is the label sent by the opener."""
 
     OWNER = "owner"
     NODE = "node"
 
 
 class Link:
-    """One WebSocket, seen from a node; `decoded` is the first of its frames."""
+    """One WebSocket, seen from a node; `decoded` is its first frame, decoded."""
 
     __slots__ = ("atoms", "decoded", "frames", "held_bytes", "kind", "name", "node", "waiting")
 
@@ -52,12 +51,12 @@ class Link:
 
     @property
     def counterpart(self) -> str:
-        """How the journal names the other end when no genuine message tells who it is."""
+        """How the journal names the other end if no genuine message identifies it."""
         return self.node or f"{self.kind.value}:{self.name}"
 
 
 class Links:
-    """All links of a node. `take` handles a bundle whose signers' keys are known; `closed` is told of every end."""
+    """All links of a node. `take` handles a bundle whose signers' keys are known; `closed` is called for every end."""
 
     def __init__(
         self,
@@ -80,23 +79,23 @@ class Links:
 
     @property
     def waiting(self) -> int:
-        """How many links wait for a key."""
+        """Number of links waiting for a key."""
         return len(self._deadlines)
 
     def count(self) -> dict[LinkKind, int]:
-        """How many links there are of each kind."""
+        """Number of links of each kind."""
         kinds = [link.kind for link in self._links.values()]
         return {kind: kinds.count(kind) for kind in set(kinds)}
 
     def accept(self, name: LinkId, kind: LinkKind) -> None:
-        """Somebody opened a link; at the bound it is closed again."""
+        """Accept a link opened by the other end; at the limit it is closed again."""
         if len(self._links) >= self._settings.max_links:
             self._output.send(CloseLink(name, CLOSE_TRY_AGAIN))
         else:
             self._links[name] = Link(name, kind)
 
     def add(self, name: LinkId, node: str | None) -> None:
-        """A link that we asked for is open."""
+        """A link that we requested is open."""
         self._links[name] = Link(name, LinkKind.NODE, node)
 
     def remove(self, name: LinkId) -> Link | None:
@@ -108,14 +107,14 @@ class Links:
         return link
 
     def receive(self, data: bytes, name: LinkId, now: int) -> None:
-        """A frame came over a link."""
+        """Handle a frame received on a link."""
         link = self._links.get(name)
         if link is None:
             return
         if link.waiting and (
             len(link.frames) >= self._settings.max_held_frames
-            or link.held_bytes + len(data) > self._settings.max_held_bytes // _LINK_SHARE
-            or self._held_bytes + len(data) > self._settings.max_held_bytes
+            or link.held_bytes + len(data) > self._settings.held_share // _LINK_SHARE
+            or self._held_bytes + len(data) > self._settings.held_share
         ):
             error = RemoteProtocolError(Reason.QUEUE_FULL, "too many frames wait for a key")
             self._output.reject_frame(data, link.counterpart, error, now)
@@ -127,7 +126,7 @@ class Links:
             self._drain(link, now)
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
-        """The document found at `uri`, None if there was none."""
+        """Handle the document found at `uri`, None if there was none."""
         key = read_key_document(uri, data) if data is not None else None
         if key is not None:
             self._keys.add(uri, key, now)
@@ -142,7 +141,7 @@ class Links:
                 self._drain(link, now)
 
     def handle_timer(self, now: int) -> None:
-        """Give up waiting for keys that did not come in time."""
+        """Stop waiting for keys that did not arrive in time."""
         for name in self._deadlines.pop_due(now):
             link = self._links[name]
             uri = min(link.waiting)
@@ -150,7 +149,7 @@ class Links:
             self._reject_unverifiable(link, uri, now)
 
     def next_timer(self) -> int | None:
-        """When `handle_timer` wants to be called."""
+        """When to call `handle_timer`."""
         return self._deadlines.next()
 
     def _drain(self, link: Link, now: int) -> None:
@@ -167,7 +166,7 @@ class Links:
         self._held_bytes += size
 
     def _take_first(self, link: Link, now: int) -> bool:
-        """Handle the first frame; False if it must wait for keys, which are then in `link.waiting`."""
+        """Handle the first frame; False if it must wait for keys, which `link.waiting` then holds."""
         data = link.frames[0]
         try:
             bundle = link.decoded or decode_bundle(data, self._settings.limits)
@@ -184,7 +183,7 @@ class Links:
         return True
 
     def _request_keys(self, bundle: Bundle, link: Link, now: int) -> set[str]:
-        """The signers whose keys are missing; raises RemoteProtocolError for atoms of this node: it has all theirs."""
+        """The signers whose keys are missing; raises RemoteProtocolError for own atoms: the node has all their keys."""
         missing = set()
         for message in bundle.messages:
             signer = expected_signer(message)
@@ -200,9 +199,9 @@ class Links:
         return missing
 
     def _reject_unverifiable(self, link: Link, uri: str, now: int) -> None:
-        """The key was not found: refuse the frame without a response, and close the link.
+        """Refuse the frame without a response because the key was not found, and close the link.
 
-        The sender opens a new link after a pause and sends everything again, in order: going on with the next frame
+        The sender opens a new link after a pause and sends everything again, in order: continuing with the next frame
         would let a message overtake the Connect before it.
         """
         error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {uri} was found")

@@ -1,16 +1,17 @@
-"""A message: RDF graphs with one URI, decoded into a typed record with its true address and signed digest.
+"""A message: RDF graphs with one URI, decoded into a typed record with its computed address and signed digest.
 
 Decoding is strict: each type has a closed list of envelope properties, content graphs must be listed and may not use
 the envelope's namespace, the default graph is empty. Decoding does not decide whether the message is genuine:
-`verify_address` here and `verify_signature` in `signing` do, from what decoding computed once.
+`verify_address` here and `verify_signature` in `signing` do, from values computed once while decoding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from dovetail.fast import twin
 from dovetail.model.address import Address, parse_address, won_uri
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
@@ -20,31 +21,43 @@ from dovetail.won.canonical import (
     WIRE,
     Limits,
     Quad,
-    Renaming,
     Statement,
     canonical_lines,
+    digest_graphs,
     digest_of,
-    join_lines,
+    encode_graphs,
     read_lines,
     rename,
     sort_lines,
+    split_lines,
     split_statements,
 )
 from dovetail.won.chain import is_by_senders_node
-from dovetail.won.envelope import decode_envelope, decode_iri, decode_long, decode_signature, literal_value
-from dovetail.won.readers.blocks import decode_blocks
+from dovetail.won.envelope import (
+    ENVELOPE_FORMS,
+    SIGNATURE_FORMS,
+    TERMS,
+    decode_envelope,
+    decode_iri,
+    decode_long,
+    decode_signature,
+    literal_value,
+)
+from dovetail.won.readers.blocks import block_reader, decode_blocks
 from dovetail.won.readers.lines import decode_lines, rename_text
 from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_MESSAGES_PER_DATASET = 16
 _MESSAGE_PREFIX = "<" + v.MESSAGE_SCHEME
 _SIGNATURE_GRAPH = f"<{v.SELF}{v.SIGNATURE}>"
+Dataset = dict[str, Sequence[Statement]]
+"""Graph -> statements."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One decoded message. `uri` is what it calls itself; `address` and `true_uri` are computed from its content.
+    """One decoded message. `uri` is its claimed URI; `address` and `true_uri` are computed from its content.
 
-    `raw` are its own graphs as canonical N-Quads under its URI: what journals keep.
+    `raw` holds its own graphs as canonical N-Quads under its URI, as stored in journals.
     """
 
     uri: str
@@ -69,16 +82,15 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hash: str
     signature: str
     fingerprint: str
-    graphs: tuple[tuple[str, tuple[Statement, ...]], ...]
 
     @property
     def sender(self) -> str | None:
-        """The atom that sends it, or whose node sends it."""
+        """The sending atom, or the atom whose node sends it."""
         return v.atom_of_socket(self.sender_socket) if self.sender_socket else self.atom
 
     @property
     def recipient(self) -> str | None:
-        """The atom it is meant for."""
+        """The atom it is addressed to."""
         return v.atom_of_socket(self.recipient_socket) if self.recipient_socket else self.atom
 
     @property
@@ -88,18 +100,18 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def quads(self) -> list[Quad]:
-        """Everything it states, graph by graph."""
-        return [(s, p, o, graph) for graph, statements in self.graphs for s, p, o in statements]
+        """All its statements, in the order of their lines."""
+        return split_lines(self.raw.decode().split("\n")[:-1])
 
     @property
     def text(self) -> str | None:
         """The first `con:text` of its contents, unescaped."""
-        texts = [o for _, statements in self.graphs for _, p, o in statements if p == v.P_TEXT]
+        texts = [o for _, p, o, _ in self.quads if p == v.P_TEXT]
         return literal_value(min(texts)) if texts else None
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The messages of one dataset; in frames to an owner also where they stand in the atom's `log`, and its `size`."""
+    """The messages of one dataset; in frames to an owner also their position in the atom's `log`, and its `size`."""
 
     messages: tuple[Message, ...]
     position: int | None = None
@@ -120,41 +132,68 @@ def decode_stored(raw: bytes) -> Message:
     return decode_message(raw, STORED)
 
 
-def decode_bundle(data: bytes, limits: Limits = WIRE, *, known: Mapping[str, Message] | None = None) -> Bundle:
+def decode_bundle(data: bytes, limits: Limits = WIRE, *, known: dict[str, Message] | None = None) -> Bundle:
     """All messages of a dataset, each after the message it responds to; raises RemoteProtocolError.
 
-    Messages in `known` with the very same bytes are not decoded again.
+    Messages in `known` with identical bytes are not decoded again.
     """
-    groups: dict[str, dict[str, Sequence[Statement]]] = {}
+    bounds = limits.dataset_quads, limits.message_quads, limits.message_bytes
+    plain = _reader.read_bundle(data, bounds, known) if len(data) <= limits.dataset_bytes else None
+    if plain is not None:
+        messages, others = plain
+        place, log = _read_position(others)
+    else:
+        groups, others, is_canonical = _read_groups(data, limits)
+        place, log = _read_position(others)
+        messages = _decode_groups(groups, data if is_canonical and not others else None, limits, known)
+    if len(messages) > 1:
+        messages.sort(key=_order)
+    return Bundle(messages=tuple(messages), position=place.get(v.P_POSITION), size=place.get(v.P_SIZE), log=log)
+
+
+def _read_position(graphs: Dataset) -> tuple[dict[str, int], str | None]:
+    """The position of a bundle in a log, and the log, from the graphs that belong to no message."""
     place: dict[str, int] = {}
     log: str | None = None
-    graphs_read, is_canonical = _read_graphs(data, limits)
-    for graph, statements in graphs_read.items():
-        if graph.startswith(_MESSAGE_PREFIX):
-            groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = statements
-            continue
+    for graph, statements in graphs.items():
         for s, p, o in statements:
             if p not in (v.P_POSITION, v.P_SIZE) or p in place:
                 raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"graph {graph[:200]} belongs to no message")
             place[p] = decode_long(o, "position")
             log = decode_iri(s, "position")
+    return place, log
+
+
+def _read_groups(data: bytes, limits: Limits) -> tuple[dict[str, Dataset], Dataset, bool]:
+    """The graphs of each message, those that belong to none, and whether the data are canonical (`_read_graphs`)."""
+    groups: dict[str, Dataset] = {}
+    others: Dataset = {}
+    graphs, is_canonical = _read_graphs(data, limits)
+    for graph, statements in graphs.items():
+        if graph.startswith(_MESSAGE_PREFIX):
+            groups.setdefault(v.message_of_graph(graph[1:-1]), {})[graph] = statements
+        else:
+            others[graph] = statements
+    return groups, others, is_canonical
+
+
+def _decode_groups(
+    groups: dict[str, Dataset], raw: bytes | None, limits: Limits, known: dict[str, Message] | None
+) -> list[Message]:
     if not groups:
         raise RemoteProtocolError(Reason.MALFORMED, "the dataset holds no message")
     if len(groups) > MAX_MESSAGES_PER_DATASET:
         raise RemoteProtocolError(
             Reason.TOO_LARGE, f"{len(groups)} messages in a dataset, expected at most {MAX_MESSAGES_PER_DATASET}"
         )
-    raw = data if is_canonical and len(groups) == 1 and log is None else None
-    messages = [
+    raw = raw if len(groups) == 1 else None
+    return [
         _find_known(uri, graphs, known) or decode_graphs(uri, graphs, raw, limits) for uri, graphs in groups.items()
     ]
-    if len(messages) > 1:
-        messages.sort(key=_order)
-    return Bundle(messages=tuple(messages), position=place.get(v.P_POSITION), size=place.get(v.P_SIZE), log=log)
 
 
 def _read_graphs(data: bytes, limits: Limits) -> tuple[Mapping[str, Sequence[Statement]], bool]:
-    """The statements of each graph, and whether the data are canonical N-Quads without blank nodes for sure."""
+    """The statements of each graph, and whether the data are certain to be canonical N-Quads without blank nodes."""
     if len(data) <= limits.dataset_bytes:
         graphs = decode_lines(data, limits.dataset_quads)
         if graphs is not None:
@@ -167,15 +206,10 @@ def _read_graphs(data: bytes, limits: Limits) -> tuple[Mapping[str, Sequence[Sta
 
 
 def _find_known(
-    uri: str, graphs: Mapping[str, Sequence[Statement]], known: Mapping[str, Message] | None
+    uri: str, graphs: Mapping[str, Sequence[Statement]], known: dict[str, Message] | None
 ) -> Message | None:
     before = known.get(uri) if known else None
-    return before if before is not None and before.raw == _encode_raw(graphs.items()) else None
-
-
-def _encode_raw(graphs: Iterable[tuple[str, Sequence[Statement]]]) -> bytes:
-    """Canonical N-Quads, where there are no blank nodes, or where they have their canonical labels."""
-    return join_lines(sorted({f"{s} {p} {o} {graph} ." for graph, group in graphs for s, p, o in group}))
+    return before if before is not None and before.raw == encode_graphs(graphs.items()) else None
 
 
 def _order(message: Message) -> tuple[bool, bool, str]:
@@ -196,40 +230,33 @@ def decode_graphs(
 ) -> Message:
     """One message from the statements of its graphs under its own URI; raises RemoteProtocolError.
 
-    `raw` are the same graphs as lines that `decode_lines` took, where they were read from such.
+    `raw` holds the same graphs as lines accepted by `decode_lines`, if they were read from such.
     """
     count = sum(map(len, graphs.values()))
     if count > limits.message_quads:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {limits.message_quads}")
     if uri == v.SELF:
         raise RemoteProtocolError(Reason.WRONG_ADDRESS, f"{v.SELF} is a placeholder, not an address")
-    message = assemble(uri, graphs, raw=raw)
+    message = assemble(uri, graphs, None, raw)
     check_size(message, limits)
     return message
 
 
 def check_size(message: Message, limits: Limits = WIRE) -> None:
-    """Raise RemoteProtocolError if those who read the message with these limits would refuse it."""
+    """Raise RemoteProtocolError if readers with these limits would refuse the message."""
     if len(message.raw) > limits.message_bytes:
         raise RemoteProtocolError(
             Reason.TOO_LARGE, f"{len(message.raw)} bytes as N-Quads, expected at most {limits.message_bytes}"
         )
-    count = sum(len(statements) for _, statements in message.graphs)
+    count = message.raw.count(b"\n")
     if count > limits.message_quads:
         raise RemoteProtocolError(Reason.TOO_LARGE, f"{count} quads, expected at most {limits.message_quads}")
 
 
-def assemble(
-    uri: str,
-    graphs: Mapping[str, Iterable[Statement]],
-    digests: tuple[Address, bytes] | None = None,
-    raw: bytes | None = None,
+def _assemble(
+    uri: str, graphs: Mapping[str, Iterable[Statement]], digests: tuple[Address, bytes] | None, raw: bytes | None
 ) -> Message:
-    """A message out of the statements of its graphs under its own URI; raises RemoteProtocolError.
-
-    `digests` are its address and signed digest, where they are known because this party has just made the message.
-    `raw` are the same graphs as lines that `decode_lines` took.
-    """
+    """The general way of `MessageReader.read`."""
     parts = _Parts(uri, graphs)
     if parts.is_blank:
         lines = canonical_lines(parts.quads())
@@ -244,22 +271,58 @@ def assemble(
         elif parts.is_blank:
             address, signed_digest = compute_address(rename(parts.quads(), uri, v.SELF))
         else:
-            address, signed_digest = _digest_graphs(uri, parts.graphs)
+            address, signed_digest = digest_graphs(parts.graphs, uri, v.SELF, _SIGNATURE_GRAPH)
         true_uri = won_uri(address)
     return Message(
         uri=uri,
-        raw=_encode_raw(parts.graphs) if raw is None else raw,
+        raw=encode_graphs(parts.graphs) if raw is None else raw,
         address=address,
         true_uri=true_uri,
         signed_digest=signed_digest,
-        graphs=tuple(parts.graphs),
         **fields,  # type: ignore[arg-type]
         **signature,  # type: ignore[arg-type]
     )
 
 
+@twin
+class MessageReader:
+    """Builds messages. In native code it reads those without blank nodes and faults itself, all others by `general`."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, general: Callable[..., Message], *_: object) -> None:
+        self.read = general
+        """Build a message from the statements of its graphs under its own URI; raises RemoteProtocolError.
+
+        Its arguments: the URI; graph -> statements; the address and the signed digest, if known because this party has
+        just made the message; the same graphs as lines accepted by `decode_lines`, if they were read from such.
+        """
+
+    def read_bundle(self, *_: object) -> tuple[list[Message], Dataset] | None:
+        """The messages of a dataset in the layout of `readers.blocks`, and its other graphs.
+
+        Its arguments: the data; the most quads of the dataset and of a message, and the most bytes of a message; known
+        messages by their URI. None if the general reader has to decide, which in Python is always.
+        """
+        return None
+
+
+_reader = MessageReader(
+    _assemble,
+    Message,
+    block_reader,
+    ENVELOPE_FORMS,
+    SIGNATURE_FORMS,
+    {term: (kind, list(v.REQUIRED[kind]), list(v.ALLOWED[kind])) for term, kind in v.TYPES_BY_TERM.items()},
+    v.DIRECTIONS_BY_TERM,
+    (v.check_socket_uri, v.check_atom_uri),
+    TERMS,
+)
+assemble = _reader.read
+
+
 class _Parts:
-    """The graphs of a message, each sorted and without duplicates, told apart."""
+    """The graphs of a message by kind, each sorted and without duplicates."""
 
     __slots__ = ("contents", "envelope", "graphs", "is_blank", "signature")
 
@@ -302,28 +365,12 @@ class _Parts:
 
 
 def compute_address(quads_under_self: list[Quad]) -> tuple[Address, bytes]:
-    """The address of a message built under the placeholder, and the digest of all its graphs but the signature."""
+    """The address of a message built under the placeholder, and the digest of all its graphs except the signature."""
     return _digest_lines(canonical_lines(quads_under_self))
 
 
-def _digest_graphs(uri: str, graphs: list[tuple[str, tuple[Statement, ...]]]) -> tuple[Address, bytes]:
-    """The same as `compute_address` for a message without blank nodes, from its graphs under its own URI."""
-    names = Renaming(uri, v.SELF)
-    signed: list[str] = []
-    lines: list[str] = []
-    for graph, statements in graphs:
-        name = names[graph]
-        renamed = [f"{names[s]} {p} {names[o]} {name} ." for s, p, o in statements]
-        lines += renamed
-        if name != _SIGNATURE_GRAPH:
-            signed += renamed
-    signed.sort()
-    lines.sort()
-    return digest_of(lines), digest_of(signed)
-
-
 def _digest_raw(uri: str, raw: bytes) -> tuple[Address, bytes]:
-    """The same for lines that `decode_lines` took, in which the message can be renamed as it stands."""
+    """The same for lines accepted by `decode_lines`, in which the message can be renamed directly."""
     lines = rename_text(raw.decode(), uri, v.SELF).split("\n")
     lines.pop()
     lines.sort()

@@ -1,17 +1,17 @@
-"""A node: takes messages from its owners and from other nodes, answers, stores, delivers.
+"""A node: receives messages from its owners and from other nodes, responds, stores, delivers.
 
 Connection-specific delivery, step by step (owner1 at node1, owner2 at node2):
 
     1. owner1 => node1 : m          `_take_from_owner`
     2. owner1 <= node1 : m, s1      `_store_first`; to all clients of the sending atom (the echo)
-    3. node1 => node2  : m, s1      the outbox of node2, until s2 comes
+    3. node1 => node2  : m, s1      the outbox of node2, until s2 arrives
     4. node1 <= node2  : s2         `_take_delivery`, the reply on the same link
     5. node2 => owner2 : m, s1, s2  the log of the receiving atom
     6. owner1 <= node1 : s2         `_take_acknowledgement`
 
-Every message stored and every response made comes out of `events()` as an Observation, in the same turn as what is to
-be sent; the shell journals the first before it sends the second. Frames are handled one after the other, so there is
-one message at a time per connection. A message that is known already gets the response it got before.
+`events()` returns every message stored and every response made as an Observation, in the same turn as what is to be
+sent; the shell journals the former before it sends the latter. Frames are handled one at a time, so there is one
+message at a time per connection. A message that is already known gets the same response again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from dovetail.won.rules import (
 )
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey, expected_signer
-from dovetail.won.status import NodeStatus
+from dovetail.won.status import NodeStatus, QueueStatus
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
 
@@ -97,43 +97,42 @@ class Node:
         self._outboxes.restore(recovery.forwarded, now)
 
     def receive_accepted(self, link: LinkId, kind: LinkKind, now: int) -> None:
-        """Somebody opened a link to us."""
+        """The other end opened a link to us."""
         del now
         self._links.accept(link, kind)
 
     def receive_opened(self, link: LinkId, now: int) -> None:
-        """A link that we asked for is open."""
+        """A link that we requested is open."""
         self._links.add(link, self._outboxes.node_of(link))
         self._outboxes.opened(link, now)
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Frames came over links, in this order."""
+        """Handle frames received on links, in this order."""
         for data, link, _ in frames:
             self.receive_frame(data, link, now)
 
     def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
-        """A frame came over a link."""
+        """Handle a frame received on a link."""
         self._links.receive(data, link, now)
 
     def receive_closed(self, link: LinkId, now: int) -> None:
         """A link ended, broke or could not be opened."""
         gone = self._links.remove(link)
-        for uri in gone.atoms if gone else ():
-            self._fanout.remove(self.ledger.atoms[uri], link)
+        self._fanout.remove(gone.atoms if gone else (), link)
         self._outboxes.closed(link, now)
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
-        """The answer to KeyWanted: the document found at `uri`, None if there was none."""
+        """Handle the answer to KeyWanted: the document found at `uri`, None if there was none."""
         self._links.receive_document(uri, data, now)
 
     def handle_timer(self, now: int) -> None:
-        """Do what is due: stop waiting for keys, open links again, send again what had no response or give it up."""
+        """Do what is due: stop waiting for keys, reopen links, resend or give up messages without a response."""
         self._links.handle_timer(now)
         for uri in self._outboxes.handle_timer(now):
             self._give_up(uri, now)
 
     def next_timer(self) -> int | None:
-        """When `handle_timer` wants to be called."""
+        """When to call `handle_timer`."""
         times = (self._links.next_timer(), self._outboxes.next_timer())
         return min((due for due in times if due is not None), default=None)
 
@@ -142,11 +141,15 @@ class Node:
         return self._output.drain_events()
 
     def to_send(self) -> list[Outgoing]:
-        """What is to be sent, once the observations of `events` are durable."""
+        """What to send once the observations of `events` are durable."""
         return self._output.drain_outgoing()
 
+    def queues(self, now: int) -> list[QueueStatus]:
+        """What is owed to other nodes."""
+        return self._outboxes.status(now)
+
     def status(self, now: int) -> NodeStatus:
-        """The node in numbers; costs a look at each atom and connection."""
+        """The node in numbers; visits each atom and connection."""
         ledger = self.ledger
         return NodeStatus(
             hops=dict(self._output.counts),
@@ -154,14 +157,14 @@ class Node:
             connections=Counter(each.state for each in ledger.connections.values() if each.state is not None),
             chains={**ledger.chains, ChainState.AWAITING_RECIPIENT: len(ledger.sent)},
             links=self._links.count(),
-            queues=self._outboxes.status(now),
+            queues=self.queues(now),
             keys_pinned=self.keys.pinned,
             keys_fetched=self.keys.fetched,
             links_waiting=self._links.waiting,
         )
 
     def _take_bundle(self, bundle: Bundle, link: Link, now: int) -> None:
-        """Handle a frame; raises RemoteProtocolError if nobody can be told why it is refused."""
+        """Handle a frame; raises RemoteProtocolError if no one can be told why it is refused."""
         if link.kind is LinkKind.OWNER:
             self._take_from_owner(bundle, link, now)
         else:
@@ -205,12 +208,12 @@ class Node:
             raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for {node} or for other nodes")
 
     def _follow(self, link: Link, atom: str) -> None:
-        """The client that sends a new message of an atom gets its answers; partners could send one known before."""
+        """Send the client the answers to its new message of an atom; a known message could come from a partner."""
         link.atoms.add(atom)
         self._fanout.follow(self.ledger.atoms[atom], link.name)
 
     def _answer_again(self, message: Message, answered: Address, link: Link) -> None:
-        """Send the stored responses again, unless the client has them in its log, or gets them there."""
+        """Resend the stored responses, unless the client has them in its log or will get them there."""
         if link.name in self.ledger.atoms[message.sender or ""].links:
             return
         self._send_stored(link, (message.address, answered))
@@ -253,7 +256,7 @@ class Node:
         bundle = encode_bundle((message, response))
         self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, response), now, bundle)
         if v.node_of_atom(message.recipient or "") == self.uri:
-            # Two atoms on one node: nothing is shortened, both containers get m and their response.
+            # Two atoms on one node: no shortcut, both containers get m and their response.
             self._take_delivery(message, response, None, now)
         else:
             self._outboxes.enqueue(message.uri, bundle, now)
@@ -263,7 +266,7 @@ class Node:
             self._output.emit(ConnectionChanged(connection.uri, connection.state))
 
     def _refuse(self, message: Message, refusal: Refusal, link: Link | None, now: int) -> Message:
-        """Journal the refusal, answer with a FailureResponse; a genuine message's owners are all told."""
+        """Journal the refusal and answer with a FailureResponse, which all owners get if the message is genuine."""
         sender = message.sender or self.uri
         source = sender if refusal.is_first else v.node_of_atom(sender)
         if link is not None and not refusal.is_genuine:
@@ -312,7 +315,7 @@ class Node:
         except RemoteProtocolError as error:
             failure = self._refuse(message, Refusal(error.reason, error.detail, False), link, now)
             if link is None:
-                # Within one node the failure is at once the other node's response.
+                # Within one node the failure is also the other node's response.
                 self._acknowledge(failure, now)
             return
         self._store_second(message, first, link, now)
@@ -336,7 +339,7 @@ class Node:
             self._output.send_frame(link.name, encode_bundle((response,)))
 
     def _take_acknowledgement(self, response: Message, now: int) -> None:
-        """Step 6: the other node's response to a message of ours."""
+        """Step 6: handle the other node's response to a message of ours."""
         self._verify(response, now)
         if check_acknowledgement(response, self.ledger):
             self._output.observe(Stage.ACCEPTED, response, response.signer, now)
@@ -348,7 +351,7 @@ class Node:
         self._outboxes.acknowledge(response.responding_to or "", sent.destination, sent.message, now)
 
     def _give_up(self, uri: str, now: int) -> None:
-        """The lifetime of a message is over and the recipient's node has not answered: tell its owners."""
+        """Tell the owners that the recipient's node has not answered within the lifetime of a message."""
         sent = self.ledger.sent[uri]
         recipient = v.atom_of_socket(sent.connection.target_socket)
         self._output.observe_again(Stage.UNDELIVERABLE, sent.message, recipient, now, Reason.UNREACHABLE_NODE)

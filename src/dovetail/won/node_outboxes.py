@@ -1,7 +1,7 @@
-"""What other nodes have yet to answer: one outbox per destination, with links opened for as long as it is not empty.
+"""Messages that other nodes have yet to answer: one outbox per destination, with a link open while it is not empty.
 
-Bounded are the destinations, the messages of each, and how many links are being opened at once. A message that was not
-answered within its lifetime is given up, unless its response may be on its way: `handle_timer` tells the node.
+The number of destinations, the messages of each, and the concurrent dials are bounded. A message not answered within
+its lifetime is given up, unless its response may be in flight: `handle_timer` reports it to the node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.won.timers import Timers
 
 
 class NodeOutboxes:
-    """Sends (m, s1) to the recipients' nodes until their responses come."""
+    """Sends (m, s1) to the recipients' nodes until their responses arrive."""
 
     def __init__(self, ledger: Ledger, settings: WonSettings, output: OutputBuffer, draw: Callable[[], float]) -> None:
         self._ledger = ledger
@@ -33,13 +33,13 @@ class NodeOutboxes:
         self._by_link: dict[LinkId, Outbox] = {}
         self._timers = Timers()
         self._opening: set[LinkId] = set()
-        # destinations whose turn to be dialled comes when another dial has ended, first come first
+        # destinations waiting for another dial to end, first come first served
         self._dial_queue: dict[str, None] = {}
         self._forwarded: set[Address] = set()
         self._opened = 0
 
     def restore(self, forwarded: set[Address], now: int) -> None:
-        """Queue everything that has s1 and not the other node's response."""
+        """Queue everything that has s1 but not the other node's response."""
         for uri, sent in self._ledger.sent.items():
             self._outbox(sent.destination).add(uri)
             if sent.message in forwarded:
@@ -48,27 +48,27 @@ class NodeOutboxes:
             self._flush(box, now)
 
     def make_room(self, node: str) -> bool:
-        """Whether one more message may be queued for a node; a link that is not needed may give way to it."""
+        """True if one more message may be queued for a node; may close an idle link to make room."""
         box = self._boxes.get(node)
         if box is not None:
             return not box.is_full
         return len(self._boxes) < self._settings.max_destinations or self._drop_idle()
 
     def enqueue(self, uri: str, bundle: bytes, now: int) -> None:
-        """A message was stored with s1; `bundle` is the dataset of both."""
+        """Queue a message stored with s1; `bundle` is the dataset of both."""
         box = self._outbox(self._ledger.sent[uri].destination)
         box.add(uri)
         self._flush(box, now, {uri: bundle})
 
     def acknowledge(self, uri: str, node: str, message: Address, now: int) -> None:
-        """The other node's response came."""
+        """The other node's response arrived."""
         box = self._forget(uri, node, message)
         if box is not None:
             box.attempts = 0
             self._flush(box, now)
 
     def hurry(self, node: str, now: int) -> None:
-        """A genuine message of a node came: it is there again."""
+        """A genuine message arrived from a node: it is reachable again."""
         box = self._boxes.get(node)
         if box is not None:
             box.hurry(now)
@@ -109,12 +109,12 @@ class NodeOutboxes:
             self._dial_next()
 
     def node_of(self, link: LinkId) -> str | None:
-        """The destination of a link that was opened from here."""
+        """The destination of a link opened from here."""
         box = self._by_link.get(link)
         return box.node if box else None
 
     def handle_timer(self, now: int) -> list[str]:
-        """Open links whose pause is over, send again what had no response for too long; messages that are given up."""
+        """Open links whose pause is over and resend what had no response for too long; returns messages to give up."""
         expired: list[str] = []
         for node in self._timers.pop_due(now):
             box = self._boxes[node]
@@ -136,7 +136,7 @@ class NodeOutboxes:
         return end if sent is None else max(end, sent + self._settings.response_timeout_ms * 1000)
 
     def _set_timer(self, box: Outbox) -> None:
-        """Look at the box again when it wants to be looked at, or its oldest message expires; drop it if it is idle."""
+        """Schedule the box for its next timer or the expiry of its oldest message; drop it if it is idle."""
         if box.oldest is None:
             self._timers.set(box.node, None)
             if box.link is None:
@@ -153,7 +153,7 @@ class NodeOutboxes:
         return box
 
     def _drop_idle(self) -> bool:
-        """Make room for another destination by ending a link over which nothing is to be sent."""
+        """Make room for another destination by closing a link with nothing to send."""
         for box in self._boxes.values():
             if not len(box) and box.link is not None:
                 self._by_link.pop(box.link, None)
@@ -171,13 +171,13 @@ class NodeOutboxes:
         return box
 
     def _flush(self, box: Outbox, now: int, fresh: dict[str, bytes] | None = None) -> None:
-        """Open a link if one is needed and its time has come; send what fits into the window."""
+        """Open a link if one is needed and due; send what fits into the window."""
         if box.link is None and len(box) and (box.retry_at is None or box.retry_at <= now):
             box.retry_at = None
             self._dial_queue[box.node] = None
             self._dial_next()
-        for uri in box.take(now):
-            self._send(box, uri, now, fresh or {})
+        while (uri := box.take(now)) is not None:
+            box.note_size(uri, self._send(box, uri, now, fresh or {}))
         self._set_timer(box)
 
     def _dial_next(self) -> None:
@@ -193,13 +193,15 @@ class NodeOutboxes:
             self._output.send(OpenLink(box.link, box.node, LinkKind.NODE.value))
             self._set_timer(box)
 
-    def _send(self, box: Outbox, uri: str, now: int, fresh: dict[str, bytes]) -> None:
+    def _send(self, box: Outbox, uri: str, now: int, fresh: dict[str, bytes]) -> int:
+        """Send a message with its s1; returns the number of bytes."""
         sent = self._ledger.sent[uri]
         data = fresh.get(uri) or self._ledger.read_pair(sent)
         if data is None or box.link is None:
-            return
+            return 0
         if sent.message not in self._forwarded:
             self._forwarded.add(sent.message)
             self._output.observe_again(Stage.FORWARDED, sent.message, box.node, now)
             self._output.observe_again(Stage.FORWARDED, sent.first_address, box.node, now)
         self._output.send_frame(box.link, data)
+        return len(data)

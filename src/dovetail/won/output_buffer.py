@@ -1,4 +1,4 @@
-"""The output of a core: events, observations among them, and what may be sent once these are durable."""
+"""The output of a core: events, including observations, and what may be sent once these are durable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OutputBuffer:
         return events
 
     def drain_outgoing(self) -> list[Outgoing]:
-        """What is to be sent since the last call."""
+        """What to send since the last call."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -36,11 +36,11 @@ class OutputBuffer:
         self._events.append(event)
 
     def send(self, item: Outgoing) -> None:
-        """Add something to be sent."""
+        """Add something to send."""
         self._outgoing.append(item)
 
     def send_frame(self, link: str, data: bytes) -> None:
-        """Add a frame to be sent."""
+        """Add a frame to send."""
         self._outgoing.append(SendFrames((link,), (data,)))
 
     def observe(self, stage: Stage, message: Message, counterpart: str | None, now: int) -> None:
@@ -54,7 +54,7 @@ class OutputBuffer:
     def observe_again(
         self, stage: Stage, address: Address, counterpart: str, now: int, reason: Reason | None = None
     ) -> None:
-        """Observe a message whose bytes were observed before."""
+        """Observe a message whose bytes were already observed."""
         self.counts[stage, reason] += 1
         self._events.append(
             Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,), reason=reason)
@@ -78,7 +78,7 @@ class OutputBuffer:
     def reject_frame(
         self, data: bytes, counterpart: str, error: RemoteProtocolError, now: int, *, keep_all: bool = False
     ) -> None:
-        """Observe the refusal of bytes that are no message, or not the message they claim to be."""
+        """Observe the refusal of bytes that are not a message, or not the one they claim to be."""
         self.counts[Stage.REJECTED, error.reason] += 1
         self._events.append(
             Observation(

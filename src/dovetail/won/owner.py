@@ -1,11 +1,11 @@
-"""An owner's client: speaks for one atom, keeps its own copy of each conversation, believes nothing unverified.
+"""An owner's client: acts for one atom, keeps its own copy of each conversation, trusts nothing unverified.
 
 The client opens one link to the atom's node and registers with the number of log entries it has; the node answers with
-what is missing. Messages of its own stay in the outbox until the node's response came; after each reconnect they are
-sent again, which the node answers with the response it stored. Several clients of one atom see the same log.
+the missing ones. Its own messages stay in the outbox until the node responds; after each reconnect they are sent again,
+and the node repeats the response it stored. Several clients of one atom see the same log.
 
-Every entry of the log is journaled once: taken, refused, or deferred because a key is missing (`owner_inbox`). A
-deferred entry is a refusal for an unknown key with all its bytes, and is taken later.
+Every log entry is journaled once: taken, refused, or deferred because a key is missing (`owner_inbox`). A deferred
+entry is journaled as a refusal for an unknown key with all its bytes, and is taken later.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Owner:
         self._links_opened = 0
         self._attempts = 0
         self._position = 0
+        self._read_to = 0
         self._is_registering = True
         self._last_ms = 0
         self._retry_at: int | None = None
@@ -90,7 +91,7 @@ class Owner:
         """Activate, deactivate or delete the atom."""
         if kind not in (MessageType.ACTIVATE, MessageType.DEACTIVATE, MessageType.DELETE):
             raise LocalProtocolError(f"{kind} does not change the state of an atom")
-        # what others verify the atom's old messages by outlives its description
+        # the key must outlive the description: others verify the atom's old messages with it
         content = c.atom_content(self.atom, (), self._key.public) if kind is MessageType.DELETE else ()
         return self._submit(kind, [(v.P_ATOM, f"<{self.atom}>")], content, now)
 
@@ -105,7 +106,7 @@ class Owner:
     ) -> Message:
         """Connect, send a message on, or close the connection between two sockets.
 
-        `forwarded` are the URIs of messages that this owner has and refers the other one to.
+        `forwarded` are the URIs of messages that this owner has and refers the other to.
         """
         if kind not in v.CONNECTION_TYPES:
             raise LocalProtocolError(f"{kind} does not travel on a connection")
@@ -141,17 +142,22 @@ class Owner:
 
     @property
     def position(self) -> int:
-        """How many entries of the node's log were handled: taken, refused or deferred."""
+        """Number of entries of the node's log already handled: taken, refused or deferred."""
         return self._position
 
     @property
     def deferred(self) -> dict[str, int]:
-        """How many entries wait for keys, by partner."""
+        """Number of entries waiting for keys, by partner."""
         return self._inbox.deferred
 
     @property
+    def left_with_node(self) -> dict[str, int]:
+        """Number of entries beyond the local limit that wait for keys in the node's log, by partner."""
+        return self._inbox.left
+
+    @property
     def unanswered(self) -> tuple[str, ...]:
-        """Messages whose storing the node has not confirmed yet."""
+        """Messages that the node has not yet confirmed as stored."""
         return tuple(self._outbox)
 
     # -- the verbs
@@ -189,7 +195,7 @@ class Owner:
             self._note_answer(part)
 
     def _restore_deferred(self, seq: int, data: bytes, rejected: set[Address], now: int) -> bool:
-        """Defer an entry again, unless it was taken or refused since; True if it was taken, and so counts as such."""
+        """Defer an entry again, unless it has since been taken or refused; True if it was taken and counts as such."""
         try:
             bundle = decode_bundle(data, STORED)
         except RemoteProtocolError as error:
@@ -202,24 +208,25 @@ class Owner:
         return False
 
     def receive_opened(self, link: LinkId, now: int) -> None:
-        """The link to the node is open: register, send again what has no response."""
+        """The link to the node is open: register, and resend what has no response."""
         if self._link != link:
             return
         self._is_open = True
+        self._read_to = self._inbox.begin_reading(self._position)
         if self.is_created:
             self._register(now)
         for message in self._outbox.values():
             self._output.send_frame(link, encode_bundle((message,)))
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Frames came from the node, in this order."""
+        """Handle frames from the node, in this order."""
         for data, link, _ in frames:
             self.receive_frame(data, link, now)
 
     def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
-        """A frame came from the node."""
+        """Handle a frame from the node."""
         if self._link == link:
-            # The echo of what is in the outbox need not be decoded again.
+            # The echo of a message in the outbox need not be decoded again.
             self._inbox.receive(data, self._outbox, now)
 
     def receive_closed(self, link: LinkId, now: int) -> None:
@@ -233,17 +240,17 @@ class Owner:
         self._attempts += 1
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
-        """The answer to KeyWanted: the document found at `uri`, None if there was none."""
+        """Handle the answer to KeyWanted: the document found at `uri`, None if there was none."""
         self._inbox.receive_document(uri, data, now)
 
     def handle_timer(self, now: int) -> None:
-        """Open the link again, stop waiting for a key, or ask for one again."""
+        """Reopen the link, stop waiting for a key, or request one again."""
         if self._retry_at is not None and self._retry_at <= now:
             self._open()
         self._inbox.handle_timer(now)
 
     def next_timer(self) -> int | None:
-        """When `handle_timer` wants to be called."""
+        """When to call `handle_timer`."""
         return min((due for due in (self._retry_at, self._inbox.next_timer()) if due is not None), default=None)
 
     def events(self) -> list[Event]:
@@ -251,58 +258,63 @@ class Owner:
         return self._output.drain_events()
 
     def to_send(self) -> list[Outgoing]:
-        """What is to be sent, once the observations of `events` are durable."""
+        """What to send once the observations of `events` are durable."""
         return self._output.drain_outgoing()
 
-    # -- what the inbox hands over
+    # -- callbacks of the inbox
 
     def take_entry(self, bundle: Bundle, now: int) -> None:
-        """The next frame, verified."""
+        """Take the next frame, verified."""
         if bundle.position is None:
             self._take_direct_answer(bundle, now)
             return
-        if bundle.log != self.log or bundle.position > self.position:
-            # Not ours, or something is missing before it: come back after a pause and register anew.
+        if bundle.log != self.log or bundle.position > self._read_to:
+            # Not ours, or something before it is missing: reconnect after a pause and register again.
             self.give_up_link(now)
             return
         self.is_created = True
-        is_next = bundle.position == self.position
+        source = self.log if self._is_next(bundle) else self.node
         for message in bundle.messages:
-            if not self._take(message, self.log if is_next else self.node, now):
+            if not self._take(message, source, now):
                 break
         self._advance(bundle, now)
 
     def take_deferred(self, bundle: Bundle, now: int) -> None:
-        """An entry that was deferred, verified now."""
+        """Take a deferred entry, now verified."""
         for message in bundle.messages:
             if not self._take(message, self.node, now):
                 break
 
     def reject_deferred(self, bundle: Bundle, error: RemoteProtocolError, now: int) -> None:
-        """The signatures of an entry that was deferred are wrong."""
+        """Refuse a deferred entry whose signatures are wrong."""
         for message in bundle.messages:
             self._output.reject_message(message, self.node, error.reason, error.detail, now)
 
     def defer_entry(self, data: bytes, bundle: Bundle, signer: str, now: int) -> bool:
-        """Journal the next entry as refused, with all its bytes, until the key of a signer is found."""
-        if not self._is_next(bundle):
-            if bundle.position is None or bundle.position > self.position:
-                self.give_up_link(now)
+        """Journal the next entry as refused, with all its bytes, until the key of a signer is found.
+
+        An entry that is read again is already in the journal.
+        """
+        if bundle.position is None or bundle.log != self.log or bundle.position > self._read_to:
+            self.give_up_link(now)
             return False
-        error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {signer} was found yet")
-        self._output.reject_frame(data, self.log, error, now, keep_all=True)
+        if bundle.position < self._read_to:
+            return False
+        if self._is_next(bundle):
+            error = RemoteProtocolError(Reason.UNKNOWN_KEY, f"no key of {signer} was found yet")
+            self._output.reject_frame(data, self.log, error, now, keep_all=True)
         self._advance(bundle, now)
         return True
 
     def reject_frame(self, data: bytes, bundle: Bundle | None, error: RemoteProtocolError, now: int) -> None:
-        """Journal a frame that cannot be read, or whose signatures are wrong."""
+        """Journal a frame that is unreadable or has wrong signatures."""
         is_next = bundle is not None and self._is_next(bundle)
         self._output.reject_frame(data, self.log if is_next else self.node, error, now)
         if bundle is not None:
             self._advance(bundle, now)
 
     def give_up_link(self, now: int) -> None:
-        """Close the link; it is opened again after a pause."""
+        """Close the link; it is reopened after a pause."""
         if self._link is not None:
             self._output.send(CloseLink(self._link))
             self.receive_closed(self._link, now)
@@ -326,7 +338,7 @@ class Owner:
     def _compose(
         self, kind: MessageType, envelope: list[tuple[str, str]], content: Iterable[Quad], now: int
     ) -> Message:
-        # Strictly later than the last one: the same words said twice are two messages, not a resend.
+        # Strictly later than the last one: the same text sent twice is two messages, not a resend.
         self._last_ms = max(now // 1000, self._last_ms + 1)
         return c.compose(
             type=kind,
@@ -346,8 +358,8 @@ class Owner:
             self._output.send(OpenLink(self._link, self.node, LinkKind.OWNER.value))
 
     def _register(self, now: int) -> None:
-        """Ask for everything after what we have. Not journaled: it is no part of any conversation."""
-        pairs = [(v.P_ATOM, f"<{self.atom}>"), (v.P_AFTER, f'"{self.position}"{v.XSD_LONG}')]
+        """Request everything after what we have. Not journaled: it is not part of any conversation."""
+        pairs = [(v.P_ATOM, f"<{self.atom}>"), (v.P_AFTER, f'"{self._read_to}"{v.XSD_LONG}')]
         message = self._compose(MessageType.REGISTER, pairs, (), now)
         self._is_registering = True
         if self._link is not None:
@@ -357,11 +369,16 @@ class Owner:
         return bundle.log == self.log and bundle.position == self.position
 
     def _advance(self, bundle: Bundle, now: int) -> None:
-        """An entry was handled: go on to the next; at the end of a page, register for more."""
-        self._position += self._is_next(bundle)
-        if bundle.log != self.log or bundle.size is None:
+        """An entry was handled: move to the next; at the end of a page, register for more."""
+        if bundle.log != self.log:
             return
-        if self.position < bundle.size:
+        self._position += bundle.position == self._position
+        self._read_to += bundle.position == self._read_to
+        if self._read_to == self._position:
+            self._inbox.end_rereading()
+        if bundle.size is None:
+            return
+        if self._read_to < bundle.size:
             self._register(now)
             return
         self._attempts = 0
@@ -370,7 +387,7 @@ class Owner:
             self._output.emit(RegistrationConfirmed(self.atom, bundle.size))
 
     def _take_direct_answer(self, bundle: Bundle, now: int) -> None:
-        """An answer to this client alone: a failure that no log has, or a known message, which registering brings."""
+        """Take an answer to this client alone: an unlogged failure, or a known message, after which it registers."""
         failures = [message for message in bundle.messages if is_unlogged_failure(message)]
         for failure in failures:
             self._take(failure, self.node, now)

@@ -1,15 +1,16 @@
-"""The entries that an owner's client gets, in order, as far as the keys of their signers are known.
+"""The log entries that an owner's client receives, in order, once the keys of their signers are known.
 
-A missing key holds up the log for a short while only. Then the entry is deferred, and with it all later ones of the
-same partner, while those of other partners go on: a partner whose node is gone blocks nobody else. Its key is asked for
-again after pauses that double; when it comes, the deferred entries are taken in order. Deferred entries are bounded in
-number and bytes; beyond that they stay refused.
+A missing key holds up the log only briefly. Then the entry is deferred, together with all later ones of the same
+partner, while those of other partners go on: a partner whose node is gone blocks no one else. Its key is requested
+again after pauses that double; when it arrives, the deferred entries are taken in order. Deferred entries are bounded
+in number and bytes. Beyond that an entry stays in the node's log, and only its partner is remembered: once its key is
+found, or there is room again, the log is read again from the first such entry.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from dovetail.model.errors import RemoteProtocolError
@@ -24,35 +25,45 @@ from dovetail.won.timers import Timers
 from dovetail.won.vocabulary import node_of_atom
 
 _FRAME = ""
-"""The name of the timer of the first frame; the others are those of signers."""
+"""Timer name for the first frame; the other timers are named by signer."""
+_NOTICES = ""
+"""Used as the partner if it is unknown which partner a notice of the own node concerns."""
 
 
 class Recipient(Protocol):
-    """What becomes of the entries."""
+    """Callbacks for the entries."""
 
     def take_entry(self, bundle: Bundle, now: int) -> None:
-        """The next entry, verified."""
+        """Take the next entry, verified."""
 
     def take_deferred(self, bundle: Bundle, now: int) -> None:
-        """An entry that was deferred, verified now."""
+        """Take a deferred entry, now verified."""
 
     def reject_deferred(self, bundle: Bundle, error: RemoteProtocolError, now: int) -> None:
-        """The signatures of an entry that was deferred are wrong."""
+        """Refuse a deferred entry whose signatures are wrong."""
 
     def defer_entry(self, data: bytes, bundle: Bundle, signer: str, now: int) -> bool:
-        """An entry is to wait for the key of a signer; True if it was the next one."""
+        """Defer an entry until the key of a signer is found; True if it was the next one."""
 
     def reject_frame(self, data: bytes, bundle: Bundle | None, error: RemoteProtocolError, now: int) -> None:
-        """The next frame cannot be read, or its signatures are wrong."""
+        """Refuse the next frame, which is unreadable or has wrong signatures."""
 
     def give_up_link(self, now: int) -> None:
-        """The key of the own node is not found, or too many frames wait for it."""
+        """The own node's key was not found, or too many frames wait for it."""
 
 
 class _Frame(NamedTuple):
     data: bytes
     bundle: Bundle
     arrived: int
+
+
+class _Left(NamedTuple):
+    """Entries of one partner left in the node's log: the first, how many, and the keys it waits for."""
+
+    position: int
+    number: int
+    missing: frozenset[str]
 
 
 class OwnerInbox:
@@ -79,26 +90,47 @@ class OwnerInbox:
         self._deferred: dict[str, deque[Bundle]] = {}
         self._partner_of: dict[str, str] = {}
         self._deferred_bytes = 0
+        self._left: dict[str, _Left] = {}
+        self._left_before: dict[str, _Left] = {}
+        self._reread_from: int | None = None
         self._requested: set[str] = set()
         self._failures: dict[str, int] = {}
         self._timers = Timers()
 
     @property
     def deferred(self) -> dict[str, int]:
-        """How many entries are deferred, by partner."""
+        """Number of deferred entries, by partner."""
         return {partner: len(entries) for partner, entries in self._deferred.items()}
 
+    @property
+    def left(self) -> dict[str, int]:
+        """Number of entries left in the node's log, by partner; the old value until the log has been read again."""
+        return {partner: left.number for partner, left in (self._left_before | self._left).items()}
+
+    def begin_reading(self, position: int) -> int:
+        """Where a new link starts reading the log: `position`, unless entries before it can be taken now."""
+        if self._reread_from is None:
+            return position
+        self._left_before |= self._left
+        self._left = {}  # rebuilt while reading
+        return min(position, self._reread_from)
+
+    def end_rereading(self) -> None:
+        """All previously handled entries have been read again."""
+        self._reread_from = None
+        self._left_before = {}
+
     def trust(self, message: Message) -> None:
-        """Remember a message that this owner signed itself."""
+        """Remember a message signed by this owner."""
         self._verifier.trust(message)
 
     def clear(self) -> None:
-        """The link has ended: the node sends again what was not taken."""
+        """The link has ended: the node resends what was not taken."""
         self._frames.clear()
         self._timers.set(_FRAME, None)
 
-    def receive(self, data: bytes, known: Mapping[str, Message], now: int) -> None:
-        """A frame came from the node; messages in `known` need not be decoded again."""
+    def receive(self, data: bytes, known: dict[str, Message], now: int) -> None:
+        """Handle a frame from the node; messages in `known` need not be decoded again."""
         if len(self._frames) >= self._settings.max_held_frames:
             self._recipient.give_up_link(now)
             return
@@ -111,12 +143,11 @@ class OwnerInbox:
         self._drain(now)
 
     def restore(self, bundle: Bundle, now: int) -> None:
-        """An entry was deferred before the client was stopped."""
-        self._defer(bundle)
-        self._request_missing(bundle, now)
+        """Restore an entry deferred before the client was stopped."""
+        self._defer(bundle, self._request_missing(bundle, now))
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None:
-        """The document found at `uri`, None if there was none."""
+        """Handle the document found at `uri`, None if there was none."""
         self._requested.discard(uri)
         key = read_key_document(uri, data) if data is not None else None
         if key is None:
@@ -126,20 +157,33 @@ class OwnerInbox:
             self._keys.add(uri, key, now)
             self._failures.pop(uri, None)
             self._timers.set(uri, None)
+            deferred_bytes = self._deferred_bytes
             for partner in list(self._deferred):
                 self._take_deferred(partner, now)
+            self._reread(uri, now, has_room=self._deferred_bytes < deferred_bytes)
         self._drain(now)
 
     def handle_timer(self, now: int) -> None:
-        """Stop waiting for a key, or ask for one again."""
+        """Stop waiting for a key, or request one again."""
         for name in self._timers.pop_due(now):
             if name != _FRAME:
                 self._retry(name)
         self._drain(now)
 
     def next_timer(self) -> int | None:
-        """When `handle_timer` wants to be called."""
+        """When to call `handle_timer`."""
         return self._timers.next()
+
+    def _reread(self, found: str, now: int, *, has_room: bool) -> None:
+        """Read the entries left in the node's log again, if some can be taken or kept now."""
+        can_take = False
+        for partner, left in self._left.items():
+            if found in left.missing:
+                self._left[partner] = left._replace(missing=left.missing - {found})
+                can_take = can_take or not self._left[partner].missing
+        if self._left and (has_room or can_take):
+            self._reread_from = min(left.position for left in self._left.values())
+            self._recipient.give_up_link(now)
 
     def _drain(self, now: int) -> None:
         while self._frames:
@@ -151,7 +195,7 @@ class OwnerInbox:
                 self._recipient.reject_frame(data, bundle, error, now)
                 continue
             if missing and not self._is_hopeless(missing, arrived, now):
-                self._timers.set(_FRAME, arrived + self._patience_us(missing))
+                self._timers.set(_FRAME, arrived + self._key_timeout_us(missing))
                 return
             if self._node in missing:
                 self._recipient.give_up_link(now)
@@ -161,9 +205,9 @@ class OwnerInbox:
 
     def _handle(self, frame: _Frame, missing: list[str], now: int) -> None:
         partner = self._find_partner(frame.bundle)
-        if missing or partner in self._deferred:
+        if missing or partner in self._deferred or partner in self._left:
             if self._recipient.defer_entry(frame.data, frame.bundle, missing[0] if missing else partner or "", now):
-                self._defer(frame.bundle)
+                self._defer(frame.bundle, missing)
             return
         try:
             self._verify(frame.bundle, now)
@@ -173,14 +217,14 @@ class OwnerInbox:
         self._recipient.take_entry(frame.bundle, now)
 
     def _is_hopeless(self, missing: list[str], arrived: int, now: int) -> bool:
-        return any(uri in self._failures for uri in missing) or now >= arrived + self._patience_us(missing)
+        return any(uri in self._failures for uri in missing) or now >= arrived + self._key_timeout_us(missing)
 
-    def _patience_us(self, missing: list[str]) -> int:
+    def _key_timeout_us(self, missing: list[str]) -> int:
         settings = self._settings
-        return 1000 * (settings.key_timeout_ms if self._node in missing else settings.key_patience_ms)
+        return 1000 * (settings.key_timeout_ms if self._node in missing else settings.partner_key_timeout_ms)
 
     def _request_missing(self, bundle: Bundle, now: int) -> list[str]:
-        """The signers whose keys are not known, in order; each is asked for, unless that was in vain lately."""
+        """The signers with unknown keys, in order; each is requested, unless a request failed recently."""
         signers = {expected_signer(message) for message in bundle.messages}
         missing = sorted(signer for signer in signers if self._keys.find(signer, now) is None)
         for uri in missing:
@@ -194,12 +238,12 @@ class OwnerInbox:
             self._output.emit(KeyWanted(uri))
 
     def _retry(self, uri: str) -> None:
-        """Ask for a key once more, if an entry still waits for it."""
-        for entries in self._deferred.values():
-            if any(uri == expected_signer(message) for message in entries[0].messages):
-                self._request(uri)
-                return
-        self._failures.pop(uri, None)
+        """Request a key again if an entry still waits for it."""
+        first = (message for entries in self._deferred.values() for message in entries[0].messages)
+        if any(uri in left.missing for left in self._left.values()) or uri in map(expected_signer, first):
+            self._request(uri)
+        else:
+            self._failures.pop(uri, None)
 
     def _verify(self, bundle: Bundle, now: int) -> None:
         for message in bundle.messages:
@@ -208,18 +252,28 @@ class OwnerInbox:
             self._verifier.verify(message, key)
 
     def _find_partner(self, bundle: Bundle) -> str | None:
-        """The other atom; of a notice that names none, that of the message it is about."""
+        """The other atom; for a notice that names none, that of the message it is about."""
         atoms = [atom for m in bundle.messages for atom in (m.sender, m.recipient) if atom not in (None, self._atom)]
-        return atoms[0] if atoms else self._partner_of.get(bundle.messages[0].responding_to or "")
+        if atoms:
+            return atoms[0]
+        notice = bundle.messages[0]
+        # a notice may be about a message left in the node's log; its partner is then unknown
+        unknown = _NOTICES if notice.is_response and self._left else None
+        return self._partner_of.get(notice.responding_to or "", unknown)
 
-    def _defer(self, bundle: Bundle) -> None:
-        partner = self._find_partner(bundle)
+    def _defer(self, bundle: Bundle, missing: list[str]) -> None:
+        if bundle.messages[-1].uri in self._partner_of:
+            return  # already deferred, and now read again
+        partner = self._find_partner(bundle) or _NOTICES
         size = sum(len(message.raw) for message in bundle.messages)
         if (
-            partner is None
+            partner == _NOTICES
+            or partner in self._left
             or sum(map(len, self._deferred.values())) >= self._settings.max_deferred
             or self._deferred_bytes + size > self._settings.max_deferred_bytes
         ):
+            left = self._left.get(partner, _Left(bundle.position or 0, 0, frozenset(missing)))
+            self._left[partner] = left._replace(number=left.number + 1)
             return
         self._deferred.setdefault(partner, deque()).append(bundle)
         self._deferred_bytes += size

@@ -1,4 +1,4 @@
-"""The randomness that a core needs, given to it from outside."""
+"""The randomness that a core needs, injected by the caller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Randomness(Protocol):
-    """`random.Random` and `random.SystemRandom` have it."""
+    """Satisfied by `random.Random` and `random.SystemRandom`."""
 
     def random(self) -> float: ...
     def randbytes(self, n: int, /) -> bytes: ...

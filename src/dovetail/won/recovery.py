@@ -1,8 +1,8 @@
-"""Rebuilding a node's ledger from its journal.
+"""Rebuilds a node's ledger from its journal.
 
-The journal has the messages in the order in which they were taken in or made, so replaying them through the ledger's
-`store_*` calls gives the state that was lost. What other nodes have yet to answer follows from it: every message with
-s1 and without the other node's response. A hop that cannot be used is noted and left out, with what depends on it.
+The journal has the messages in the order in which they were received or made, so replaying them through the ledger's
+`store_*` calls restores the state. It also gives what other nodes have yet to answer: every message with s1 and without
+the other node's response. A hop that cannot be used is recorded and skipped, with everything that depends on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.won.vocabulary import MessageType
 
 
 class Recovery:
-    """Replays hops into an empty ledger; `unreadable` are the hops left out, each with the reason."""
+    """Replays hops into an empty ledger; `unreadable` lists the skipped hops, each with the reason."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.forwarded: set[Address] = set()
@@ -33,7 +33,7 @@ class Recovery:
         self._entries: dict[tuple[str, Address], int] = {}
 
     def replay(self, hops: Iterable[Hop]) -> None:
-        """Take all hops, oldest first."""
+        """Replay all hops, oldest first."""
         for hop in hops:
             if hop.raw is not None:
                 self._ledger.archive.put(hop.message, hop.raw)

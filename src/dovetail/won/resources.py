@@ -2,14 +2,14 @@
 
     NODE                      the node and its key
     NODE/atom/ID              an atom: its Create message or last Replace, which carries its key and certifies itself,
-                              and its state; once it is deleted, its Delete message and where its log is (410)
+                              and its state; after deletion, its Delete message and where its log is (410)
     NODE/atom/ID/msg          its message container, in pages (`?page=N`)
     NODE/atom/ID/c            its connections, in pages
     NODE/atom/ID/c/ID         a connection: its state and sockets
     NODE/atom/ID/c/ID/msg     its message container, in pages
     NODE/msg/Qm...            a message
 
-Facts that the node states itself stand in the graph `DOCUMENT#data`.
+Facts stated by the node itself are in the graph `DOCUMENT#data`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_PAGE_DIGITS = 9
 
 
 def choose_media_type(accept: str) -> str | None:
-    """The best type we can write for an HTTP Accept header, None if there is none."""
+    """The best supported type for an HTTP Accept header, None if there is none."""
     if not accept.strip():
         return MEDIA_TYPES[0]
     best: tuple[float, str] | None = None
@@ -55,19 +55,19 @@ Reader = Callable[[Address], bytes | None]
 
 
 def needs_proof(node: Node, path: str) -> bool:
-    """Whether a document, if there is one, is only for those who take part: all but the node and its atoms."""
+    """True if a document at this path is only for participants: all but the node and its atoms."""
     is_public = path == _base(node) or node.uri + path.removeprefix(_base(node)) in node.ledger.atoms
     return not (node.settings.serve_conversations or is_public)
 
 
 def find_parties(node: Node, path: str, read: Reader | None = None) -> frozenset[str]:
-    """The atoms that take part in the conversation at `path`, or whose container is there."""
+    """The atoms that take part in the conversation at `path`, or own the container there."""
     uri = node.uri + path.removeprefix(_base(node))
     owner, _, last = uri.rpartition("/")
     if owner == f"{node.uri}/msg":
         read = read or node.ledger.archive.raw
         found = _messages_of(uri_address(v.MESSAGE_SCHEME + last), read)
-        # a response by the sender's node names one of the two: both are in what it responds to
+        # a response by the sender's node names only one of the two: both are in what it responds to
         found += [each for message in found for each in _messages_of(uri_address(message.responding_to or ""), read)]
         return frozenset(each for message in found for each in (message.sender, message.recipient) if each)
     return _parties_of(node, uri) or _parties_of(node, owner) or frozenset({owner} & node.ledger.atoms.keys())
@@ -86,7 +86,7 @@ def find_document(
 ) -> list[Quad] | None:
     """The quads of the resource at `path` (below the host), None if there is none for this reader.
 
-    `read` finds durable messages; `reader` is the atom that the request was proven to come from.
+    `read` finds durable messages; `reader` is the atom that provably sent the request.
     """
     read = read or node.ledger.archive.raw
     base = _base(node)
@@ -142,7 +142,7 @@ def _describe_node(node: Node) -> list[Quad]:
 
 
 def find_log_of_deleted(node: Node, path: str) -> str | None:
-    """The address of the log of the deleted atom at `path`; None if there is no such atom, or it is not deleted."""
+    """The URI of the log of the deleted atom at `path`; None if there is no such atom or it is not deleted."""
     atom = node.ledger.atoms.get(node.uri + path.removeprefix(_base(node)))
     return f"{atom.uri}/msg" if atom is not None and atom.is_deleted else None
 
@@ -160,7 +160,7 @@ def _describe_atom(node: Node, uri: str, read: Reader) -> list[Quad] | None:
     ]
     document = _read_message(atom.document, read)
     if document is not None and find_key(uri, document) is None:
-        # a Replace or Delete of somebody else's software: the Create has the key
+        # a Replace or Delete by other software: the Create has the key
         document += _read_message(atom.messages[0], read) or []
     return facts + document if document is not None else None
 
@@ -179,7 +179,7 @@ def _describe_connection(node: Node, uri: str) -> list[Quad]:
 
 
 def _list_page(node: Node, uri: str, members: Sequence[Address | str], page: int) -> list[Quad] | None:
-    """One page of a container, with its size and where the next page is."""
+    """One page of a container, with its size and a link to the next page."""
     size = node.settings.page_size
     if page * size > max(len(members) - 1, 0):
         return None

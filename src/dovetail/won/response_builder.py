@@ -1,4 +1,4 @@
-"""Builds the responses and messages of a node, signed, with the references that they must carry."""
+"""Builds the responses and messages of a node, signed, with the required references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONNECTION_ID_BYTES = 12
 
 
 class ResponseBuilder:
-    """Builds messages of one node; changes nothing itself."""
+    """Builds messages of one node; changes no state."""
 
     def __init__(self, uri: str, key: SigningKey, ledger: Ledger, settings: WonSettings, random: Randomness) -> None:
         self._uri = uri
@@ -32,7 +32,7 @@ class ResponseBuilder:
         self._random = random
 
     def key_for(self, message: Message) -> PublicKey:
-        """The key that must have signed an owner's message: a Create brings its own; raises RemoteProtocolError."""
+        """The key that must have signed an owner's message; a Create carries its own; raises RemoteProtocolError."""
         atom = self._ledger.atoms.get(message.sender or "")
         if message.type is MessageType.CREATE:
             key = extract_keys(message).get(message.atom or "")
@@ -73,7 +73,7 @@ class ResponseBuilder:
         )
 
     def build_second(self, message: Message, first: Message, now: int) -> Message:
-        """s2: the recipient's connection; the sockets are those of m, exchanged; references what C is with s1."""
+        """s2: the recipient's connection; the sockets are those of m, swapped; references C with s1."""
         socket = message.recipient_socket or ""
         connection = self._ledger.find_connection(socket, message.sender_socket or "")
         uri = connection.uri if connection else self._name_connection(socket)
@@ -114,7 +114,7 @@ class ResponseBuilder:
         )
 
     def build_undeliverable(self, sent: Sent, now: int) -> Message:
-        """A FailureResponse to the owner alone: it names the atom, no socket."""
+        """A FailureResponse to the owner alone: it names the atom and no socket."""
         since = self._timestamp(now) - sent.since_ms
         return respond(
             sent,
@@ -129,8 +129,8 @@ class ResponseBuilder:
     def build_follow_ups(self, message: Message, atom: Atom, now: int) -> Iterator[Message]:
         """The node's own messages on the atom's connections after an atom-specific message.
 
-        Deactivate and Delete close connections that are not closed. Replace closes those of sockets that are gone and
-        notifies the others that are Connected.
+        Deactivate and Delete close open connections. Replace closes those of removed sockets and notifies the others
+        that are Connected.
         """
         if message.type in (MessageType.CREATE, MessageType.ACTIVATE):
             return
@@ -144,13 +144,13 @@ class ResponseBuilder:
                     direction=Direction.SYSTEM,
                     signer=self._uri,
                     key=self._key,
-                    # Later than anything said before, so that closing once more is another message.
+                    # Later than any message before, so that closing again is another message.
                     timestamp_ms=max(now // 1000, self._ledger.last_response_ms + 1),
                     envelope=socket_pair(connection.socket, connection.target_socket),
                 )
 
     def _timestamp(self, now: int) -> int:
-        """Milliseconds that never run backwards, so that a node's responses have an order even if its clock jumps."""
+        """Milliseconds that never go backwards, so a node's responses are ordered even if its clock jumps."""
         return max(now // 1000, self._ledger.last_response_ms)
 
     def _name_connection(self, socket: str) -> str:

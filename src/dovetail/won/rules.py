@@ -23,7 +23,7 @@ _UNPROVEN_FROM_OWNER = _UNPROVEN | {Reason.UNKNOWN_ATOM, Reason.ATOM_EXISTS}
 
 
 UNLOGGED_TYPES = frozenset({MessageType.CREATE, MessageType.REGISTER})
-"""Their refusal goes only to the client that sent them: a Create proves no more than that its maker has some key."""
+"""Their refusal goes only to the client that sent them: a Create proves only that its maker has some key."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -35,17 +35,17 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_genuine(self) -> bool:
-        """True if the message was proven to be its sender's; only then does the refusal enter the sender's log."""
+        """True if the message provably came from its sender; only then does the refusal enter the sender's log."""
         return is_genuine(self.reason, is_first=self.is_first)
 
 
 def is_genuine(reason: Reason, *, is_first: bool) -> bool:
-    """False for the reasons that say that nobody knows who made the message."""
+    """False for reasons that mean the author of the message is unknown."""
     return reason not in (_UNPROVEN_FROM_OWNER if is_first else _UNPROVEN)
 
 
 def check_registration_clock(message: Message, now: int, settings: WonSettings) -> None:
-    """A registration is not stored, so only its time keeps it from being used again."""
+    """Check the time of a registration: it is not stored, so only its time prevents replay."""
     skew_ms = message.timestamp_ms - now // 1000
     if abs(skew_ms) > settings.max_clock_skew_ms:
         raise RemoteProtocolError(
@@ -54,9 +54,9 @@ def check_registration_clock(message: Message, now: int, settings: WonSettings) 
 
 
 def check_clock(message: Message, now: int, settings: WonSettings) -> None:
-    """A message may be old, after an outage or written offline, but not from the future.
+    """Refuse a message from the future. It may be old, after an outage or written offline.
 
-    Its address keeps it from being stored twice.
+    Its address prevents storing it twice.
     """
     ahead_ms = message.timestamp_ms - now // 1000
     if ahead_ms > settings.max_clock_skew_ms:
@@ -66,7 +66,7 @@ def check_clock(message: Message, now: int, settings: WonSettings) -> None:
 
 
 def check_owner_message(message: Message, ledger: Ledger) -> None:
-    """A genuine message of an owner of this node, not seen before."""
+    """Check a genuine message of an owner of this node, not seen before."""
     atom = ledger.atoms.get(message.sender or "")
     if message.type is MessageType.CREATE:
         if atom is not None:
@@ -87,7 +87,7 @@ def check_owner_message(message: Message, ledger: Ledger) -> None:
 
 
 def check_delivery(message: Message, first: Message, ledger: Ledger) -> None:
-    """A genuine message with its s1 from the sender's node, for an atom of this node, not seen before."""
+    """Check a genuine message with its s1 from the sender's node, for an atom of this node, not seen before."""
     if not (
         first.type is MessageType.SUCCESS
         and first.responding_to == message.uri
@@ -103,7 +103,7 @@ def check_delivery(message: Message, first: Message, ledger: Ledger) -> None:
 
 
 def check_acknowledgement(response: Message, ledger: Ledger) -> bool:
-    """The other node's response to a message of ours; False if it came before."""
+    """Check the other node's response to a message of ours; False if it came before."""
     uri = response.responding_to or ""
     sent = ledger.sent.get(uri) or ledger.undeliverable.get(uri)
     if sent is None:
@@ -125,7 +125,7 @@ def check_acknowledgement(response: Message, ledger: Ledger) -> bool:
 
 
 def _check_previous(response: Message, connection: Connection | None, ledger: Ledger) -> None:
-    """previousMessage always points to an earlier SuccessResponse of the same container."""
+    """Check that previousMessage points to an earlier SuccessResponse of the same container."""
     known = connection.confirmations.known if connection else ()
     for uri in response.previous:
         if uri not in known and uri not in ledger.unreadable:
@@ -135,7 +135,7 @@ def _check_previous(response: Message, connection: Connection | None, ledger: Le
 
 
 def _check_channel(message: Message, ledger: Ledger, *, from_partner: bool) -> None:
-    """The atom, socket and connection state on our side allow the message."""
+    """Check that the atom, socket and connection state on our side allow the message."""
     sockets = (message.sender_socket or "", message.recipient_socket or "")
     socket, target = reversed(sockets) if from_partner else sockets
     if message.sender == message.recipient:

@@ -1,4 +1,4 @@
-"""What can be set for a won node and its owners, with bounds."""
+"""Settings of a won node and its owners, with bounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dovetail.model.memory_shares import LinkMemory
 from dovetail.won.canonical import WIRE, Limits
 
 
-class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and times of a won node and its owners."""
 
     max_frame_bytes: Annotated[int, Meta(ge=4096, le=16 << 20, description="largest dataset taken from the wire")] = (
@@ -22,16 +23,31 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         int, Meta(ge=0, le=1 << 20, description="how much of a refused frame is kept in the journal")
     ] = 4096
     max_clock_skew_ms: Annotated[
-        int, Meta(ge=1000, description="how far an owner's timestamp may be from the node's clock, either way")
+        int,
+        Meta(ge=1000, description="how far ahead of the node's clock a message may be, and a registration either way"),
     ] = 1_800_000
     max_references: Annotated[
         int, Meta(ge=2, le=1000, description="earlier responses that one SuccessResponse references")
     ] = 64
     max_links: Annotated[int, Meta(ge=1, description="open links of owners and nodes")] = 4096
+    max_links_per_address: Annotated[
+        int, Meta(ge=1, description="of these from one address; more are refused with 503 before the upgrade")
+    ] = 1024
     max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link that wait for a key")] = 256
-    max_held_bytes: Annotated[int, Meta(ge=4096, description="bytes of all frames that wait for keys")] = 32 << 20
+    max_held_bytes: Annotated[
+        int, Meta(ge=4096, description="bytes of all frames that wait for keys; at most an eighth of `memory_bytes`")
+    ] = 32 << 20
+    memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            description="memory for messages, beyond the keys, the verdicts, the index of each atom's log and 41 KB a"
+            " link: a quarter each for recent messages and for those that are not whole, an eighth each for those not"
+            " handled, those that wait for keys and those not sent yet",
+        ),
+    ] = 512 << 20
     key_timeout_ms: Annotated[int, Meta(ge=100, description="how long a frame waits for its signer's key")] = 10_000
-    key_patience_ms: Annotated[
+    partner_key_timeout_ms: Annotated[
         int, Meta(ge=1, description="how long an owner waits for a partner's key before it goes on with others")
     ] = 2_000
     max_deferred: Annotated[
@@ -51,6 +67,15 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         int, Meta(ge=1000, description="a message that its recipient's node did not take within this time has failed")
     ] = 604_800_000
     window: Annotated[int, Meta(ge=1, le=4096, description="messages under way to one node without response")] = 256
+    burst_bytes: Annotated[
+        int,
+        Meta(
+            ge=4096,
+            le=16 << 20,
+            description="bytes sent over one link before an answer: messages without response, or a page of a log;"
+            " one message more may go",
+        ),
+    ] = 8 << 20
     retry_ms: Annotated[int, Meta(ge=10, description="first pause before a destination is tried again")] = 500
     max_retry_ms: Annotated[int, Meta(ge=10, description="longest pause between two tries of a destination")] = 300_000
     response_timeout_ms: Annotated[
@@ -61,7 +86,7 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     )
     page_size: Annotated[int, Meta(ge=1, le=10_000, description="entries on one page of a container document")] = 200
     recent_messages: Annotated[
-        int, Meta(ge=64, description="messages whose bytes stay in memory; older ones come from the journal")
+        int, Meta(ge=64, description="messages whose bytes stay in memory at most; older ones come from the journal")
     ] = 4096
     max_verdicts: Annotated[int, Meta(ge=64, description="addresses whose verification is remembered")] = 65_536
     serve_conversations: Annotated[
@@ -84,6 +109,16 @@ class WonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             ipaddress.ip_network(network)
 
     @property
+    def recent_share(self) -> int:
+        """Bytes for cached messages that the journal has too."""
+        return self.memory_bytes // 4
+
+    @property
+    def held_share(self) -> int:
+        """Bytes of frames that may wait for keys."""
+        return min(self.max_held_bytes, self.memory_bytes // 8)
+
+    @property
     def limits(self) -> Limits:
-        """How large a dataset may be that is taken from the wire."""
+        """Maximum size of a dataset accepted from the wire."""
         return msgspec.structs.replace(WIRE, dataset_bytes=self.max_frame_bytes, message_quads=self.max_message_quads)

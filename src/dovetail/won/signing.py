@@ -1,7 +1,7 @@
 """Ed25519 keys and signatures of messages, and how public keys are published.
 
-What is signed: the domain mark, then SHA-256 of the canonical N-Quads of the envelope and all content graphs under the
-placeholder. The address is therefore not part of what is signed, and the signature is part of the address.
+The signed data: the domain mark, then SHA-256 of the canonical N-Quads of the envelope and all content graphs under the
+placeholder. So the address is not part of what is signed, and the signature is part of the address.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PublicKey:
         return True
 
     def __reduce__(self) -> tuple[type[PublicKey], tuple[bytes]]:
-        """Keys travel to other processes as their 32 bytes."""
+        """Pickle as the 32 bytes of the key."""
         return PublicKey, (self.raw,)
 
     def __eq__(self, other: object) -> bool:
@@ -57,7 +57,7 @@ class PublicKey:
 
 
 class SigningKey:
-    """An Ed25519 private key with its public key; made from 32 injected bytes."""
+    """An Ed25519 private key with its public key; created from 32 injected bytes."""
 
     __slots__ = ("_key", "public")
 
@@ -76,7 +76,7 @@ def encode_base64(data: bytes) -> str:
 
 
 def decode_base64(text: str, size: int) -> bytes | None:
-    """`size` bytes from their one canonical base64 text, None for anything else."""
+    """Decode `size` bytes from their one canonical base64 text; None for anything else."""
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
@@ -90,7 +90,7 @@ def sign_digest(key: SigningKey, digest: bytes) -> str:
 
 
 def verify_signature(message: Message, public_key: PublicKey) -> bool:
-    """True if the signer named by the message made it with this key, over exactly these graphs."""
+    """True if the signer named by the message signed exactly these graphs with this key."""
     signature = decode_base64(message.signature, SIGNATURE_BYTES)
     return (
         signature is not None

@@ -1,4 +1,4 @@
-"""A node in numbers, for metrics and tests; read when it is asked for, so that it costs nothing in between."""
+"""A node in numbers, for metrics and tests; computed on request, so it costs nothing otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.won.links import LinkKind
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is owed to one other node; `oldest_ms` is for how long the oldest of it has been owed."""
+    """What is queued for one other node; `oldest_ms` is the age of the oldest queued message."""
 
     node: str
     length: int
@@ -21,7 +21,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of one node at one moment: hops since it was started, and what there is of everything else."""
+    """The numbers of one node at one moment: hops since start, and current totals of everything else."""
 
     hops: dict[tuple[Stage, Reason | None], int]
     atoms: dict[AtomState, int]

@@ -1,4 +1,4 @@
-"""Deadlines by name, the earliest first: setting, moving and finding one costs the same however many there are."""
+"""Named deadlines, earliest first; setting, moving and finding one is cheap however many there are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: dict[str, int] = {}
-        # Entries of deadlines that were moved or cancelled stay until they reach the front.
+        # Entries of moved or cancelled deadlines stay until they reach the front.
         self._heap: list[tuple[int, str]] = []
 
     def __contains__(self, name: str) -> bool:
@@ -41,7 +41,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: int) -> list[str]:
-        """Cancel and return all names whose deadline is reached, the earliest first."""
+        """Cancel and return all names whose deadline has passed, earliest first."""
         names = []
         while (due := self.next()) is not None and due <= now:
             names.append(heappop(self._heap)[1])

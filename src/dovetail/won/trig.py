@@ -1,4 +1,4 @@
-"""Messages as TriG, for the wire and for documents: graphs as blocks, subjects grouped, known words shortened."""
+"""Messages as TriG, for the wire and for documents: graphs as blocks, subjects grouped, known terms abbreviated."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, Statement, encode_lines, join_lines
 from dovetail.won.message import Message, collect_quads
-from dovetail.won.readers.blocks import HEADER, encode_block
+from dovetail.won.readers.blocks import HEADER, block_writer, encode_block
 
 
 def encode_bundle(messages: Iterable[Message]) -> bytes:
     """One TriG dataset of some messages."""
-    blocks = [encode_block(graph, statements) for message in messages for graph, statements in message.graphs]
-    return (HEADER + "".join(blocks)).encode()
+    return block_writer.write([message.raw for message in messages])
 
 
 def encode_position(log: str, position: int, size: int | None, *, trig: bool) -> bytes:
-    """What is added to a bundle to tell an owner where in its atom's log it stands; `size` ends a page."""
+    """The addition to a bundle that tells an owner its position in the atom's log; `size` ends a page."""
     graph, subject = f"<{log}#position>", f"<{log}>"
     facts = [f'{v.P_POSITION} "{position}"{v.XSD_LONG}']
     if size is not None:

@@ -1,6 +1,6 @@
-"""The words of won: namespaces, message types, which envelope property belongs to which type, and how URIs are built.
+"""The vocabulary of won: namespaces, message types, the envelope properties of each type, and how URIs are built.
 
-Terms are kept as N-Quads text (`<https://...>`), because canonical N-Quads is what is hashed, signed and journaled.
+Terms are kept as N-Quads text (`<https://...>`), because canonical N-Quads is hashed, signed and journaled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 RDFS = "http://www.w3.org/2000/01/rdf-schema#"
 XSD = "http://www.w3.org/2001/XMLSchema#"
 DOVETAIL = "urn:dovetail:won:"
-"""Words of this project only: the registration of a client and a frame's position."""
+"""Terms of this project only: the registration of a client and a frame's position."""
 
 SELF = "wm:/SELF"
 """The placeholder under which a message is built, signed and hashed; never a valid incoming URI."""
@@ -31,7 +31,7 @@ ENVELOPE, SIGNATURE, KEY = "#envelope", "#signature", "#key"
 
 
 class MessageType(enum.StrEnum):
-    """What a message asks for or answers; the value is the local name in `msg:`."""
+    """What a message requests or answers; the value is the local name in `msg:`."""
 
     CREATE = "CreateMessage"
     REPLACE = "ReplaceMessage"
@@ -142,7 +142,7 @@ def message_of_graph(graph: str) -> str:
 
 @functools.lru_cache(_CACHED_URIS)
 def check_socket_uri(socket: str) -> str:
-    """The socket itself, if it is `NODE/atom/ID#name`; otherwise the message that names it is refused."""
+    """Return the socket if it is `NODE/atom/ID#name`; otherwise the message that names it is refused."""
     atom, hash_sign, name = socket.partition("#")
     if not (hash_sign and name):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"socket {socket[:200]!r} has no name after '#'")
@@ -152,7 +152,7 @@ def check_socket_uri(socket: str) -> str:
 
 @functools.lru_cache(_CACHED_URIS)
 def check_atom_uri(atom: str) -> str:
-    """The atom itself, if it is `https://HOST/won/resource/atom/ID`; otherwise the message that names it is refused."""
+    """Return the atom if it is `https://HOST/won/resource/atom/ID`; otherwise the message that names it is refused."""
     node, middle, name = atom.partition("/atom/")
     if not (middle and name) or "/" in name or "#" in atom or "?" in atom or len(atom) > _MAX_URI_CHARS:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{atom[:200]!r} is not an atom's URI")

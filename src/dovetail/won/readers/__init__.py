@@ -1,1 +1,1 @@
-"""Readers for the forms in which won messages arrive, quickest first."""
+"""Readers for the forms in which won messages arrive, fastest first."""

@@ -1,10 +1,9 @@
-"""The two commonest messages read in one go: a node's SuccessResponse, and a text from one socket to another.
+"""Fast reader for the two most common messages: a node's SuccessResponse, and a text from one socket to another.
 
-Whoever checks many receipts needs to know only which address a message has and what it names. All lines of such a
-message in canonical N-Quads, as journals and receipts keep it, are one pattern: the closed lists of `envelope` written
-out for its type, in the only order that they can have. Whatever does not match it in every character is left to
-`decode_message`, which also says what is wrong with it. What is taken here, that one would have read alike:
-`tests/properties/test_won_head.py`.
+Checking many receipts needs only the address of a message and what it names. All lines of such a message in canonical
+N-Quads, as stored in journals and receipts, are one pattern: the closed lists of `envelope` written out for its type,
+in the only possible order. Anything that does not match it exactly is left to `decode_message`, which also says what is
+wrong with it. Both give the same result for what is accepted here: `tests/properties/test_won_head.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from dovetail.won.readers.lines import PLAIN_LITERAL, rename_text
 from dovetail.won.vocabulary import MessageType
 
 MAX_PREVIOUS = 1000
-"""Of more predecessors than this the general way reads them; a node writes a handful."""
+"""Messages with more predecessors go to the general reader; a node writes a handful."""
 _CONTENT = "#content"
 
 
 class Head(NamedTuple):
-    """What a message calls itself, the address that its content has, and what it names."""
+    """The claimed URI of a message, the address of its content, and what it names."""
 
     uri: str
     address: Address
@@ -38,7 +37,7 @@ class Head(NamedTuple):
 
 
 def read_head(raw: bytes) -> Head | None:
-    """The head of a message in canonical N-Quads that is one of the two; None for anything else, and for almost."""
+    """The head of a message of these two kinds in canonical N-Quads; None for anything else."""
     if len(raw) > WIRE.message_bytes:
         return None
     try:
@@ -49,7 +48,7 @@ def read_head(raw: bytes) -> Head | None:
     if match is not None:
         uri, atom, named, recipient, responding_to, sender = match.groups()
         previous = _find_uris(named)
-        # Canonical lines ascend. Under the placeholder they do too, if none of several in a row names the message.
+        # Canonical lines ascend. They do so under the placeholder too, if none of several in a row names the message.
         if not _ascend(previous) or uri in previous:
             return None
     else:
@@ -65,7 +64,7 @@ def read_head(raw: bytes) -> Head | None:
 
 
 def _ascend(uris: list[str]) -> bool:
-    """True if the lines that name these, which differ in nothing else, stand in order, each once; and not too many."""
+    """True if the lines that differ only in these URIs are in order and unique; and not too many."""
     return len(uris) <= MAX_PREVIOUS and all(f"{one}>" < f"{other}>" for one, other in pairwise(uris))
 
 
@@ -95,7 +94,7 @@ def _optional(line: str) -> str:
 
 
 def _begin(signed_graphs: Iterable[str]) -> str:
-    """The lines about the two closed graphs, up to the type of the message."""
+    """The lines about the two closed graphs, before the type of the message."""
     return "".join(
         (
             f"<(?P<uri>wm:/[A-Za-z0-9]+){v.ENVELOPE}> {re.escape(v.RDF_TYPE)} {re.escape(v.T_ENVELOPE_GRAPH)} ",

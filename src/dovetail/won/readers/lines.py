@@ -1,12 +1,12 @@
-"""Canonical N-Quads in the narrow form that messages of this project have, as journals and receipts keep them.
+"""Canonical N-Quads in the narrow form used by messages of this project, as stored in journals and receipts.
 
     <subject> <predicate> object <graph> .
 
-`decode_lines` reads it without a general parser, as `decode_blocks` reads our TriG. It takes nothing but lines in
-ascending order, each once, of a narrow set of terms: no blank nodes, no literal with an escape or with `<` in it, no
-message's URI as a predicate. For anything else it gives None, and the general parser decides. What it takes, that one
-would have read alike: `tests/properties/test_won_lines.py`. So every `<` in the text begins an IRI, and `rename_text`
-may rename a message in the text itself.
+`decode_lines` reads it without a general parser, as `decode_blocks` reads our TriG. It accepts only lines in ascending
+order, without duplicates, with a narrow set of terms: no blank nodes, no literal with an escape or with `<` in it, no
+message's URI as a predicate. For anything else it returns None, and the general parser decides. Both give the same
+result for what it accepts: `tests/properties/test_won_lines.py`. So every `<` in the text begins an IRI, and
+`rename_text` may rename a message in the text itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MESSAGE_PREFIX = "<" + v.MESSAGE_SCHEME
 
 
 def decode_lines(data: bytes, max_quads: int = MAX_DATASET_QUADS) -> dict[str, list[Statement]] | None:
-    """Graph -> statements in ascending order, each once; None if this is not the form above."""
+    """Graph -> statements in ascending order, without duplicates; None if the data are not in the form above."""
     if data[:1] != b"<" or data[-3:] != b" .\n":
         return None
     try:
@@ -50,7 +50,7 @@ def decode_lines(data: bytes, max_quads: int = MAX_DATASET_QUADS) -> dict[str, l
         previous = line
         start, predicate, rest = words
         target, _, end = rest[:-2].rpartition(" ")
-        # neighbours share subject and graph: the same text is not looked at, nor hashed, a second time
+        # neighbours share subject and graph: do not check or hash the same text again
         if start != subject:
             if start not in known and not is_iri(start):
                 return None
@@ -71,6 +71,6 @@ def decode_lines(data: bytes, max_quads: int = MAX_DATASET_QUADS) -> dict[str, l
 
 
 def rename_text(text: str, old: str, new: str) -> str:
-    """`old` and `old#x` become `new` and `new#x` in lines that `decode_lines` took; they may need sorting again."""
-    # quicker than `replace` where there is much to replace
+    """Replace `old` and `old#x` with `new` and `new#x` in lines accepted by `decode_lines`; may need sorting again."""
+    # faster than `replace` if there is much to replace
     return f"<{new}#".join(f"<{new}>".join(text.split(f"<{old}>")).split(f"<{old}#"))
