@@ -1,1 +1,1 @@
-"""Hops of journals as OpenTelemetry spans, for looking at deliveries in a trace viewer; never for proof."""
+"""Exports hops of journals as OpenTelemetry spans, to view deliveries in a trace viewer; not as proof."""

@@ -1,8 +1,8 @@
 """Follows journals and exports their hops as spans until stopped.
 
-The journal is the queue: nothing is read ahead of what the target has taken, so a target that is slow, full or gone
-costs neither memory nor spans, and delays nobody, since servers know nothing of this process. Where the export stands
-is kept in a file after every request that was taken; what is exported twice is the same.
+The journal is the queue: nothing is read before the target has accepted what was sent, so a target that is slow, full
+or down costs neither memory nor spans, and delays no server, since servers know nothing of this process. The position
+is saved to a file after every accepted request; hops exported twice give the same spans.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("dovetail.otel")
 
 
 class Positions:
-    """Where the export of each server's journal stands; in a file, where one is named."""
+    """How far each server's journal is exported; saved to a file, if one is given."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -46,11 +46,11 @@ class Positions:
                 raise ConfigError(f"{path} does not say where the export stands: {error}") from None
 
     def get(self, server: str) -> int | None:
-        """The position of a server; None where it is unknown."""
+        """The position of a server; None if unknown."""
         return self._known.get(server)
 
     def put(self, server: str, position: int) -> None:
-        """Keep a position, durably enough: an older one only exports again."""
+        """Save a position, without fsync: an older one only repeats some exports."""
         if self._known.get(server) == position:
             return
         self._known[server] = position
@@ -80,7 +80,7 @@ class Exporter:
         self.refused = 0
 
     def run(self, *, once: bool = False) -> None:
-        """Export until stopped; with `once`, what is there, and NotTaken where the target does not take it now."""
+        """Export until stopped; with `once`, only what exists now, and NotTaken if the target does not accept it."""
         self._is_patient = not once
         try:
             while not self.stopped.is_set():
@@ -92,7 +92,7 @@ class Exporter:
                 reader.close()
 
     def _follow(self, path: Path, *, once: bool) -> bool:
-        """Export a slice of one journal; whether its end was reached. A journal that cannot be read now is left."""
+        """Export a slice of one journal; True if its end was reached. Skips a journal that cannot be read now."""
         try:
             spans = self._open(path)
             closed, is_at_end = spans.read(time.monotonic())
@@ -118,7 +118,7 @@ class Exporter:
         return self._following[path][1]
 
     def _send(self, server: str, spans: Sequence[Span]) -> bool:
-        """Send spans, however long the target is away; False where it was stopped before."""
+        """Send spans, however long the target is down; False if stopped before."""
         for encoded in _batches(spans):
             body = encode_request(server, encoded)
             pause_s = _FIRST_PAUSE_S
@@ -129,7 +129,7 @@ class Exporter:
         return True
 
     def _post(self, body: bytes, count: int) -> float | None:
-        """Post once; the pause that the target asks for before the next try, None where the batch is done with."""
+        """Post once; returns the delay that the target asks for before a retry, None if the batch is done."""
         try:
             lost, why = rejected_spans(self._target.post(body))
         except NotTaken as error:
@@ -153,7 +153,7 @@ class Exporter:
         return None
 
     def _note(self, path: Path, problem: str | None) -> None:
-        """Report a problem when it is new, and its end."""
+        """Report a problem when it is new, and when it ends."""
         before = self._problems.pop(path, None)
         if problem is not None:
             self._problems[path] = problem
@@ -164,7 +164,7 @@ class Exporter:
 
 
 def _batches(spans: Sequence[Span]) -> Iterator[list[bytes]]:
-    """Encoded spans in groups of at most MAX_REQUEST_BYTES; a larger one goes alone."""
+    """Encoded spans in groups of at most MAX_REQUEST_BYTES; a larger span goes alone."""
     batch: list[bytes] = []
     size = 0
     for encoded in map(encode_span, spans):

@@ -1,10 +1,10 @@
-"""Follows one journal and makes spans of its hops, in bounded memory.
+"""Follows one journal and builds spans from its hops, in bounded memory.
 
-A hop of a message whose span is no longer open, because the follower was started again or the hop came late, is looked
-up with all hops of its message: so the same spans come of a journal however often and from wherever it is read.
+If a hop's message has no open span, because the follower was restarted or the hop is late, all hops of the message are
+looked up: so a journal gives the same spans however often, and from whatever hop, it is read.
 
-Where replies name their request by an id that only its bytes tell, the ids of the messages of the last
-`WINDOW_HOPS` hops are remembered; a reply that comes later than that begins a trace of its own.
+If replies name their request by an id that is only in its bytes, the ids of the messages of the last `WINDOW_HOPS` hops
+are remembered; a reply later than that starts its own trace.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dovetail.model.hop import Hop, Stage
 from dovetail.otel.spans import OpenSpan, Span, Subject, build_span, read_subject, split
 
 MAX_OPEN_HOPS = 100_000
-"""Hops of open spans that are held; beyond it the oldest spans are closed early."""
+"""Maximum number of hops in open spans; beyond it the oldest spans are closed early."""
 WINDOW_HOPS = 100_000
 SLICE_HOPS = 2_000
 
 
 @dataclass(slots=True)
 class _Open:
-    """An open span, the hop and the time of this process's clock at which it was opened, and its message."""
+    """An open span, the hop and local time at which it was opened, and its message."""
 
     span: OpenSpan
     from_seq: int
@@ -36,10 +36,10 @@ class _Open:
 
 
 class JournalSpans:
-    """Spans of one journal; `read` it again and again, and close it when done."""
+    """Spans of one journal; call `read` repeatedly, and close it when done."""
 
     def __init__(self, reader: JournalReader, *, settle_s: float, position: int | None) -> None:
-        """Begin at a position, or at the end."""
+        """Start at a position, or at the end."""
         self._reader = reader
         self._fabric = fabric_named(reader.identity.fabric)
         self._keeps_ids = self._fabric.thread is Thread.EXCHANGE
@@ -59,11 +59,11 @@ class JournalSpans:
 
     @property
     def done(self) -> int:
-        """Go on from here after a restart: hops before this position are in spans that were given out."""
+        """Where to resume after a restart: hops before this position are in spans already returned."""
         return next((each.from_seq for each in self._open.values()), self.position)
 
     def read(self, now_s: float) -> tuple[list[Span], bool]:
-        """Read a slice of new hops; the spans that are complete, and whether the end was reached."""
+        """Read a slice of new hops; returns the complete spans, and whether the end was reached."""
         before = self.position
         for hop in self._reader.hops(before, before + SLICE_HOPS):
             self.position = hop.seq + 1
@@ -74,7 +74,7 @@ class JournalSpans:
         return closed, self.position - before < SLICE_HOPS
 
     def finish(self) -> list[Span]:
-        """Close all spans, also those that could still get hops."""
+        """Close all spans, including those that could still get hops."""
         for address in list(self._open):
             self._close(address)
         closed, self._closed = self._closed, []
@@ -97,7 +97,7 @@ class JournalSpans:
             span, raw = OpenSpan(is_later=False), hop.raw
             span.add(hop)
         else:
-            # not the hop that first saw the message: it continues a span, or begins a later one
+            # not the hop that first saw the message: it continues a span, or starts a later one
             known = [each for each in self._reader.hops_of(hop.message) if each.seq <= hop.seq]
             span, raw = split(known, self._settle_us)[-1], self._reader.raw(hop.message)
         subject = read_subject(raw, self.server, self._fabric)
@@ -107,7 +107,7 @@ class JournalSpans:
         self._open[hop.message] = _Open(span, hop.seq, now_s, subject, self._find_answered(hop, subject.answered))
 
     def _remember(self, hop: Hop, subject: Subject) -> None:
-        """Remember the id of a message that is new, and forget those that are too old."""
+        """Remember the id of a new message, and forget those that are too old."""
         if subject.key is not None:
             self._ids.setdefault(subject.key, (hop.seq, hop.message))
         while self._ids and (oldest := next(iter(self._ids.items())))[1][0] < hop.seq - WINDOW_HOPS:
@@ -122,7 +122,7 @@ class JournalSpans:
         return Address(key) if len(key) == ADDRESS_BYTES else None
 
     def _close_due(self, now_s: float) -> None:
-        """Close spans that are old by their hops or by the clock, and the oldest where too many are open."""
+        """Close spans that are old by their hops or by the clock, and the oldest if too many are open."""
         for address, each in list(self._open.items()):
             is_old = now_s - each.at_s >= self._settle_s or self._newest_us - each.span.start_us > self._settle_us
             if not is_old and self._held <= MAX_OPEN_HOPS:

@@ -1,4 +1,4 @@
-"""Spans as an OTLP/HTTP request in JSON, as the OpenTelemetry protocol 1 has it: ids in hex, large numbers as text."""
+"""Encodes spans as an OTLP/HTTP JSON request (OpenTelemetry protocol 1): ids in hex, large numbers as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ERROR = 2
 
 
 def encode_span(span: Span) -> bytes:
-    """One span, to be put into a request."""
+    """Encode one span, for use in a request."""
     record: dict[str, Any] = {
         "traceId": span.trace_id.hex(),
         "spanId": span.span_id.hex(),
@@ -44,7 +44,7 @@ def encode_span(span: Span) -> bytes:
 
 
 def encode_request(server: str, spans: Sequence[bytes]) -> bytes:
-    """A request with encoded spans of one server."""
+    """Encode a request with encoded spans of one server."""
     resource = {"service.name": "dovetail", "service.instance.id": server, "service.version": __version__}
     scope = {"name": "dovetail", "version": __version__}
     return msgspec.json.encode(
@@ -60,7 +60,7 @@ def encode_request(server: str, spans: Sequence[bytes]) -> bytes:
 
 
 def rejected_spans(answer: bytes) -> tuple[int, str]:
-    """How many spans the target says that it did not take, and why; an answer that is no JSON says nothing."""
+    """How many spans the target says it rejected, and why; an answer that is not JSON says nothing."""
     try:
         partial = msgspec.json.decode(answer, type=_Answer).partial_success
     except msgspec.DecodeError:

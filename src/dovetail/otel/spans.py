@@ -1,12 +1,13 @@
 """One span for what one server did with one message: its hops are the span's events.
 
-Ids follow from addresses, so that exporting a journal again gives the same spans, and a trace leads to its receipt:
+Ids are derived from addresses, so that exporting a journal again gives the same spans, and a trace leads to its
+receipt:
 
-    trace id    the first 16 bytes of the address of the message that this one answers; of its own where it answers none
-    span id     the first 8 bytes of SHA-256(server, address); a span that begins later adds its first hop's number
+    trace id    the first 16 bytes of the address of the message that this one answers, or of its own if it answers none
+    span id     the first 8 bytes of SHA-256(server, address); a later span adds the number of its first hop
 
-A span takes the hops within `settle` of its first one; a later hop begins another span of the same trace, as a child of
-the first. That depends on the journal alone, not on when it is read. Purging is no part of a delivery and left out.
+A span contains the hops within `settle` of its first one; a later hop starts another span of the same trace, as a child
+of the first. This depends only on the journal, not on when it is read. Purging is not part of a delivery and left out.
 """
 
 from __future__ import annotations
@@ -69,23 +70,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What the bytes of a message say, as far as its span tells it."""
+    """The fields of a message that its span needs."""
 
     template: str
     attributes: Attributes
     key: bytes | None
     """How other messages name it."""
     answered: bytes | None
-    """How the message that it answers is named in it."""
+    """How it names the message that it answers."""
     link: tuple[bytes, bytes] | None
 
 
 @dataclass(slots=True)
 class OpenSpan:
-    """A span whose hops are still coming."""
+    """A span that still gets hops."""
 
     is_later: bool
-    """Whether the message was seen before this span began."""
+    """True if the message was seen before this span started."""
     hops: list[Hop] = field(default_factory=list)
     dropped: int = 0
     last_us: int = 0
@@ -94,11 +95,11 @@ class OpenSpan:
 
     @property
     def start_us(self) -> int:
-        """When its first hop was."""
+        """The time of its first hop."""
         return self.hops[0].at_us
 
     def add(self, hop: Hop) -> None:
-        """Take a hop, the first one too; its bytes are not kept."""
+        """Add a hop, including the first one; its bytes are not kept."""
         if len(self.hops) < MAX_EVENTS:
             self.hops.append(msgspec.structs.replace(hop, raw=None))
         else:
@@ -110,7 +111,7 @@ class OpenSpan:
 
 
 def split(hops: Sequence[Hop], settle_us: int) -> list[OpenSpan]:
-    """All hops of one message at one server as spans."""
+    """Split all hops of one message at one server into spans."""
     spans: list[OpenSpan] = []
     for hop in hops:
         if hop.stage in (Stage.PURGED, Stage.NOTED):
@@ -122,13 +123,13 @@ def split(hops: Sequence[Hop], settle_us: int) -> list[OpenSpan]:
 
 
 def span_id(server: str, address: Address, first_seq: int | None = None) -> bytes:
-    """The id of a server's span over a message; of a later one, with the number of its first hop."""
+    """The id of a server's span over a message; a later span includes the number of its first hop."""
     later = b"" if first_seq is None else b"\0%d" % first_seq
     return hashlib.sha256(server.encode() + b"\0" + address + later).digest()[:SPAN_ID_BYTES]
 
 
 def read_subject(raw: bytes | None, server: str, fabric: Fabric) -> Subject:
-    """What is told of a message, from its bytes where they are kept and can be read."""
+    """Describe a message, from its bytes if they are stored and readable."""
     info = fabric.read(raw) if raw is not None else None
     link = _find_link(raw)
     if info is None or isinstance(info, Refused):
@@ -146,7 +147,7 @@ def read_subject(raw: bytes | None, server: str, fabric: Fabric) -> Subject:
 def build_span(
     opened: OpenSpan, fabric: Fabric, subject: Subject, answered: Address | None, *, is_answered_here: bool
 ) -> Span:
-    """The span of these hops; `answered` is the message that theirs answers, which the same server may have seen."""
+    """Build the span of these hops; `answered` is the message that theirs answers, perhaps seen by this server too."""
     first = opened.hops[0]
     server, address = first.server, first.message
     parent = None
@@ -193,7 +194,7 @@ def _attributes(opened: OpenSpan, fabric: Fabric, subject: Subject) -> Attribute
 
 
 def _template(server: str, fabric: Fabric, info: MessageInfo | None) -> str:
-    """Where a message goes, with few values: the recipients' scheme and kind, or the community of the server."""
+    """Where a message goes, with low cardinality: the recipients' scheme and kind, or the server's community."""
     if info is None or not info.recipients:
         community = fabric.community(server)
         return f"{server.partition('://')[0]}://{community}" if community else server
@@ -220,5 +221,5 @@ def _find_link(raw: bytes | None) -> tuple[bytes, bytes] | None:
 
 
 def _bounded(at_us: int) -> int:
-    """A time that fits: clocks may tell any."""
+    """Clamp a time to the valid range: clocks may show anything."""
     return min(max(at_us, 0), _MAX_TIME_US)

@@ -1,4 +1,4 @@
-"""The OTLP target: posts a request, and says whether trying again may help."""
+"""The OTLP target: posts a request, and says whether a retry may help."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dovetail.model.errors import DovetailError, UsageError
+from dovetail.model.errors import ConnectFailed, UsageError
 from dovetail.otel.otlp import CONTENT_TYPE, PATH
+from dovetail.runtime.tls import describe_failure
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 65_536
 _REFUSED = frozenset({400, 413, 422})
-"""What the target says of a request that it will never take."""
+"""Status codes of requests that the target will never accept."""
 
 
-class NotTaken(DovetailError):
+class NotTaken(ConnectFailed):
     """A request that was not taken; `is_refused`: it never will be; `after_s`: when to try again, says the target."""
 
-    def __init__(self, text: str, *, is_refused: bool = False, after_s: float | None = None) -> None:
-        super().__init__(text)
+    def __init__(self, url: str, reason: str, *, is_refused: bool = False, after_s: float | None = None) -> None:
+        super().__init__(url, reason)
+        self.retriable = not is_refused
         self.is_refused = is_refused
         self.after_s = after_s
 
 
 def parse_endpoint(text: str) -> str:
-    """The URL to post to: the path of OTLP is added where none is given; UsageError where it is no URL."""
+    """The URL to post to; adds the OTLP path if there is none; UsageError if it is not a URL."""
     try:
         parts = urllib.parse.urlsplit(text)
         is_usable = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
@@ -41,7 +43,7 @@ def parse_endpoint(text: str) -> str:
 
 
 def parse_headers(text: str) -> dict[str, str]:
-    """Headers as OTEL_EXPORTER_OTLP_HEADERS has them: `name=value,name=value`, values percent-encoded."""
+    """Parse headers in the form of OTEL_EXPORTER_OTLP_HEADERS: `name=value,name=value`, values percent-encoded."""
     headers = {}
     for part in filter(None, text.split(",")):
         name, found, value = part.partition("=")
@@ -52,7 +54,7 @@ def parse_headers(text: str) -> dict[str, str]:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like any other error: headers may hold a token that is for nobody else."""
+    """Treat a redirect as an error: headers may contain a token meant for nobody else."""
 
     def redirect_request(self, *_: object) -> None: ...
 
@@ -69,7 +71,7 @@ class Target:
     timeout_s: float = TIMEOUT_S
 
     def post(self, body: bytes) -> bytes:
-        """Post a request and return the beginning of the answer; NotTaken where it was not taken."""
+        """Post a request and return the start of the answer; NotTaken if it was not accepted."""
         headers = {**self.headers, "Content-Type": CONTENT_TYPE}
         request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")  # noqa: S310 - checked
         deadline = time.monotonic() + self.timeout_s
@@ -79,18 +81,23 @@ class Target:
         except urllib.error.HTTPError as error:
             with error:
                 raise NotTaken(
-                    f"{self.url} answered {error.code}",
+                    self.url,
+                    f"answered {error.code}",
                     is_refused=error.code in _REFUSED,
                     after_s=_seconds(error.headers.get("Retry-After")),
                 ) from None
         except urllib.error.URLError as error:
-            raise NotTaken(f"{self.url} cannot be reached: {error.reason}") from None
+            raise NotTaken(self.url, f"cannot be reached: {_cause(error)}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise NotTaken(f"{self.url} failed: {str(error) or type(error).__name__}") from None
+            raise NotTaken(self.url, f"failed: {str(error) or type(error).__name__}") from None
+
+
+def _cause(error: urllib.error.URLError) -> str:
+    return describe_failure(error.reason) if isinstance(error.reason, OSError) else str(error.reason)
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """The beginning of an answer; a target that sends byte after byte is not waited for."""
+    """Read the start of an answer; does not wait for a target that sends byte by byte."""
     data = bytearray()
     while len(data) < MAX_ANSWER_BYTES and (chunk := answer.read1(MAX_ANSWER_BYTES - len(data))):
         data += chunk

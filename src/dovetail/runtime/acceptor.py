@@ -1,12 +1,11 @@
-"""Accepting connections so that strangers cannot take more than their share.
+"""Accepts connections so that strangers cannot use more than their share.
 
-A connection is in its handshake from `accept` until it is a link or answered: TLS, then the HTTP request. Each has a
-time limit, and there is a limit at once: over it the oldest of the address that has most of them gives way once it had
-a second, since an honest one is done within a moment. A connection that waits takes little. Work on TLS, which takes
-memory and time, begins only when the peer has sent its hello, at a limited rate and with a limit at once of its own.
-Addresses take turns in it: one address that sends thousands of hellos waits for itself, and another goes in between.
-Whoever cannot be taken in stays in the kernel's queue. A handshake that fails is one line in the log; over 20 in a
-second they are summed up.
+A connection is in its handshake from `accept` until it is a link or answered: TLS, then the HTTP request. Each
+handshake has a time limit, and their number is limited: over the limit, the oldest of the address that has most of them
+is dropped once it is a second old, since an honest one finishes quickly. A waiting connection is cheap. TLS work, which
+costs memory and time, starts only when the peer has sent its hello, with its own limits on rate and number. Addresses
+take turns in it: one address that sends thousands of hellos only delays itself. Connections that cannot be accepted
+stay in the kernel's queue. A failed handshake is one line in the log; over 20 per second they are summed up.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ log = logging.getLogger("dovetail.websocket")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandshakeLimits:
-    """How many strangers are dealt with: `at_once` of all kinds, and of those in TLS. The oldest had `grace_s`."""
+    """Limits on handshakes: `at_once` of all kinds, and of those in TLS. The oldest may be dropped after `grace_s`."""
 
     timeout_s: float = 10.0
     at_once: int = 4_000
@@ -47,7 +46,7 @@ class HandshakeLimits:
 
 
 class Acceptor:
-    """Listening sockets. `greet` shakes hands over an accepted socket, which it closes if it fails or is cancelled."""
+    """Listening sockets. `greet` does the handshake on an accepted socket; it closes it on failure or cancellation."""
 
     def __init__(
         self,
@@ -63,7 +62,7 @@ class Acceptor:
         self._tls: dict[asyncio.Task[None], float] = {}
         self._is_accepting = False
         self._last_turn = 0.0
-        self._turns: dict[str, deque[asyncio.Future[None]]] = {}  # who waits for the rate; the first host is next
+        self._turns: dict[str, deque[asyncio.Future[None]]] = {}  # waiting for the rate limit; the first host is next
         self._granting: asyncio.TimerHandle | None = None
         self._log = LimitedLog(log, "handshakes failed")
         self.port = 0
@@ -75,7 +74,7 @@ class Acceptor:
         return len(self._handshakes)
 
     async def start(self, host: str, port: int) -> None:
-        """Listen on every address of `host`; raises ResourceBusy with what to do."""
+        """Listen on every address of `host`; raises ResourceBusy with a hint."""
         with listening("tcp", host, port):
             found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
@@ -91,7 +90,7 @@ class Acceptor:
         self._set_accepting(True)
 
     def close(self) -> None:
-        """Take no more connections and drop those in their handshake; links stay."""
+        """Accept no more connections and drop those in their handshake; links stay open."""
         self._set_accepting(False)
         for listener in self._sockets:
             listener.close()
@@ -100,7 +99,7 @@ class Acceptor:
             task.cancel()
 
     async def take_turn(self, host: str) -> None:
-        """Wait until the rate allows one more TLS handshake; `greet` calls it before it begins one."""
+        """Wait until the rate allows one more TLS handshake; `greet` calls this before starting one."""
         now = self._loop.time()
         if not self._turns and self._turn_at(now) <= now:
             self._last_turn = self._turn_at(now)
@@ -116,7 +115,7 @@ class Acceptor:
         self._tls[task] = self._loop.time()
 
     def _turn_at(self, now: float) -> float:
-        """When the next TLS handshake may begin; a few may come at once."""
+        """When the next TLS handshake may start; allows a small burst."""
         pause_s = 1 / self._limits.tls_per_s
         return max(self._last_turn, now - max(BURST_S, pause_s)) + pause_s
 
@@ -125,7 +124,7 @@ class Acceptor:
             self._granting = self._loop.call_later(max(0.0, self._turn_at(now) - now), self._grant_turns)
 
     def _grant_turns(self) -> None:
-        """Let in who waits as far as the rate allows, one of each host in turn."""
+        """Admit as many waiting handshakes as the rate allows, round-robin by host."""
         self._granting = None
         now = self._loop.time()
         while self._turns and self._turn_at(now) <= now:
@@ -133,7 +132,7 @@ class Acceptor:
             waiting = self._turns.pop(host)
             turn = waiting.popleft()
             if waiting:
-                self._turns[host] = waiting  # behind the others
+                self._turns[host] = waiting  # after the others
             if not turn.done():
                 turn.set_result(None)
                 self._last_turn = self._turn_at(now)
@@ -182,7 +181,7 @@ class Acceptor:
     def _finish(self, accepted: socket.socket, address: Any, task: asyncio.Task[None]) -> None:
         self._forget(task, host_of(address))
         self._set_accepting(True)
-        if task.cancelled():  # before it began
+        if task.cancelled():  # before it started
             accepted.close()
             self._drop(address)
 
@@ -195,7 +194,7 @@ class Acceptor:
         except asyncio.CancelledError:
             self._drop(address)
         except OSError as error:
-            error.__traceback__ = None  # else its frames and the transport keep each other alive
+            error.__traceback__ = None  # otherwise its frames and the transport keep each other alive
             self._fail(address, "tls" if isinstance(error, ssl.SSLError) else "closed", describe_failure(error))
 
     def _drop_oldest(self, handshakes: Iterable[asyncio.Task[None]]) -> None:

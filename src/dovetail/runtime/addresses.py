@@ -1,8 +1,8 @@
-"""Which addresses a won party may be made to connect to by what others write into messages.
+"""Which addresses a won party may connect to on behalf of what others write into messages.
 
-Whoever signs a message names the host that its key is fetched from, and whoever is written to names the host of its
-node. Only public addresses are connected to; private ones, loopback and the like only where the configuration lists
-their network. A party that is itself named localhost means nothing to other machines, and may connect to loopback.
+The signer of a message names the host that its key is fetched from, and a recipient names the host of its node. Only
+public addresses are connected to; private ones, loopback and the like only if the configuration lists their network. A
+party that is itself named localhost means nothing to other machines, and may connect to loopback.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"
 
 
 class AddressRefused(OSError):
-    """Nothing is connected to: the address is not public and not in the configuration."""
+    """No connection is made: the address is neither public nor in the configuration."""
 
 
 class AddressGuard:
-    """Resolves names for a party with the URI `own`; `networks` are those that it may connect to besides public ones.
+    """Resolves names for a party with the URI `own`; `networks` are allowed in addition to public addresses.
 
-    With `trusts_own` its own host may be anywhere: that of an owner is its node, which its user chose.
+    With `trusts_own`, its own host may be anywhere: for an owner that is its node, which its user chose.
     """
 
     def __init__(self, own: str, networks: Sequence[str] = (), *, trusts_own: bool = False) -> None:
@@ -35,7 +35,7 @@ class AddressGuard:
         self._may_be_plain = is_local and parts.scheme == "http"
 
     async def resolve(self, uri: str) -> str:
-        """The address to connect to for a URI; AddressRefused says why there is none, OSError that there is none."""
+        """The address to connect to for a URI; AddressRefused says why it is not allowed, OSError if there is none."""
         parts = urlsplit(uri)
         if parts.scheme != "https" and not (self._may_be_plain and parts.hostname in LOOPBACK_NAMES):
             raise AddressRefused(f"{uri[:200]} is not https")
@@ -48,7 +48,7 @@ class AddressGuard:
         return addresses[0]
 
     def is_allowed(self, address: str) -> bool:
-        """Whether an address is public, or in one of the networks."""
+        """True if an address is public, or in one of the networks."""
         ip = ipaddress.ip_address(address.partition("%")[0])
         if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped

@@ -1,4 +1,4 @@
-"""When the certificates that a server works with are over, for Prometheus."""
+"""When the certificates used by a server expire, for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from prometheus_client.registry import Collector
 
 
 class CertificateCollector(Collector):
-    """Asks for the expiry of each file that is in use, in seconds since 1970; files are read again when they change."""
+    """Reads the expiry of each file in use, in seconds since 1970; files are read again when they change."""
 
     def __init__(self, expiries: Callable[[], Mapping[str, float | None]]) -> None:
         self._expiries = expiries
 
     def collect(self) -> Iterator[Metric]:
-        """One family, a sample for each file."""
+        """One family, with one sample per file."""
         family = GaugeMetricFamily(
             "dovetail_certificate_expiry_timestamp_seconds",
-            "When the certificate, the authority or the revocation list that is in use is over.",
+            "When the certificate, CA or revocation list in use expires.",
             labels=["name"],
         )
         for name, expiry in self._expiries().items():

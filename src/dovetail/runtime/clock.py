@@ -1,8 +1,8 @@
-"""The clock of servers and clients: the machine's, which a single wrong reading cannot move far.
+"""The clock of servers and clients: the machine's, protected against single wrong readings.
 
-A reading is compared with a second clock that nobody sets. One that is further ahead than `max_jump_us` is believed
-only after it has held for a while; until then time goes on from the last reading that was believed. What the journal
-does with a clock that went back is in `journal.slewing`.
+A reading is compared with a second clock that nobody sets. One that is further ahead than `max_jump_us` is accepted
+only after it has persisted for a while; until then time continues from the last accepted reading. `journal.slewing`
+handles a clock that was set back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _wall_us() -> int:
 
 
 class Clock:
-    """Microseconds since 1970 UTC. `on_step` is told of steps of a second and more, in microseconds."""
+    """Microseconds since 1970 UTC. `on_step` is called with steps of a second and more, in microseconds."""
 
     def __init__(self, wall_us: Callable[[], int] = _wall_us, steady_us: Callable[[], int] = _steady_us) -> None:
         self.max_jump_us = DEFAULT_MAX_JUMP_US
@@ -42,7 +42,7 @@ class Clock:
         self._ahead: tuple[int, int] | None = None
 
     def now_us(self) -> int:
-        """The time now."""
+        """The current time."""
         wall_us, steady_us = self._wall_us(), self._steady_us()
         last_us, last_steady_us = self._believed
         expected_us = last_us + steady_us - last_steady_us
@@ -56,7 +56,7 @@ class Clock:
         return wall_us
 
     def _is_confirmed(self, step_us: int, steady_us: int) -> bool:
-        """Whether the clock has been that far ahead for long enough."""
+        """True if the clock has been that far ahead for long enough."""
         if self._ahead is None or abs(step_us - self._ahead[0]) > self.max_jump_us:
             self._ahead = step_us, steady_us
         return steady_us - self._ahead[1] >= CONFIRMED_AFTER_US
@@ -67,7 +67,7 @@ now_us = CLOCK.now_us
 
 
 def note_clock_steps(journal: Journal, clock: Clock = CLOCK) -> None:
-    """Let the journal say for ever when, and by how much, its server's clock was set."""
+    """Record permanently in the journal when, and by how much, its server's clock was set."""
 
     def note(step_us: int, at_us: int) -> None:
         text = f"clock {step_us / 1e6:+.3f} s"

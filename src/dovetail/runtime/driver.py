@@ -1,31 +1,34 @@
 """Drives one core: feeds it, journals what it observed, and sends only what the journal holds.
 
-Theory of operation. Whatever comes in during one turn of the event loop gathers in the inbox; the first of it plans a
-turn at the end. A turn feeds all of it, commits the observations among its `events()`, hands what `to_send()` gives to
-the transport, reports the other events, and sets the timer.
+Theory of operation. Whatever arrives during one iteration of the event loop gathers in the inbox; the first input plans
+a turn at its end. A turn feeds it, commits the observations among its `events()`, passes `to_send()` to the transport,
+reports the other events, and sets the timer. If much is waiting, a turn feeds only part of it, so that no turn is long.
 
-The gate. While a commit is under way nothing is fed: the inbox waits, and its next turn is the next group commit. So
-the core is never ahead of the disk by more than one turn, and what `to_send()` gives after the commit is covered by it.
-With an inbox over its bound the transport stops reading from all peers until the inbox has been fed.
+The gate. While a commit is in flight nothing is fed: the inbox waits, and its next turn is the next group commit. So
+the core is never ahead of the disk by more than one turn, and what `to_send()` returns after the commit is covered by
+it. While the inbox is over its limit, the transport stops reading from all peers until the inbox has been fed.
 
     durability  order of a turn                        what a crash can lose
     full        feed, events, commit, to_send, send    nothing that left
     relaxed     feed, to_send, send, events, commit    what the journal had only queued
 
-A core may observe the hand-over (pcp does: `delivered`), once a frame has been sent and the transport has not said that
-it took less. With `full` those observations belong to the next turn, so the journal never says `delivered` of a frame
-that did not leave. `relaxed` promises nothing about a crash, and so intake and hand-over share one write; the gate
-closes only while the journal has no room.
+A core may observe the hand-over (pcp does: `delivered`), once a frame has been sent and the transport has not reported
+that it took less. With `full` those observations belong to the next turn, so the journal never says `delivered` of a
+frame that did not leave. `relaxed` promises nothing about a crash, so intake and hand-over share one write; the gate
+closes only while the journal is full.
 
 There is no asyncio here: clock, journal and transport are small interfaces that call back, all in one thread. So the
-simulator and the unit tests run this very class.
+simulator and the unit tests run exactly this class.
 """
 
 from __future__ import annotations
 
+import bisect
 import enum
 import functools
 import logging
+import operator
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -35,10 +38,12 @@ from dovetail.model.hop import Observation
 from dovetail.model.wire import CLOSE_INTERNAL_ERROR, CloseLink, Frame, LinkId, Outgoing
 
 MAX_INBOX_BYTES: Final = 64 << 20
+MAX_TURN_BYTES: Final = 1 << 20
+"""How much a turn feeds; one frame more may be fed."""
 FRAME_BYTES: Final = 160
-"""What a frame takes in the inbox beyond its bytes."""
+"""The overhead of a frame in the inbox, beyond its bytes."""
 CALL_BYTES: Final = 512
-"""What a call counts for in the inbox."""
+"""The cost of a call in the inbox."""
 TURN_BOUNDS_S: Final = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 log = logging.getLogger("dovetail.driver")
@@ -52,28 +57,28 @@ E_co = TypeVar("E_co", covariant=True)
 
 
 class Core(Protocol[E_co]):
-    """The verbs of every core; times are microseconds since 1970."""
+    """The methods of every core; times are microseconds since 1970."""
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Frames or datagrams, in order. If one raises, its link is ended and the rest is fed."""
+        """Receive frames or datagrams, in order. If one raises, its link is closed and the rest is fed."""
 
     def handle_timer(self, now: int) -> None:
-        """Do what is due; a call that comes early does nothing."""
+        """Do what is due; an early call does nothing."""
 
     def next_timer(self) -> int | None: ...
 
     def events(self) -> Sequence[E_co]:
-        """Drain what happened, the observations for the journal among it."""
+        """Drain what happened, including the observations for the journal."""
 
     def to_send(self) -> Sequence[Outgoing]:
-        """Drain what may leave; may observe the hand-over, which the next `events` has."""
+        """Drain what may leave; may observe the hand-over, which the next `events` returns."""
 
 
 class LinkCore(Core[E_co], Protocol[E_co]):
-    """A core whose frames come over links."""
+    """A core whose frames arrive over links."""
 
     def receive_opened(self, link: LinkId, now: int) -> None:
-        """A link that the core asked for is open."""
+        """A link that the core requested is open."""
 
     def receive_closed(self, link: LinkId, now: int) -> None:
         """A link ended, broke, or could not be opened."""
@@ -84,10 +89,10 @@ class HandOverCore(Protocol):
     """A core that observes the hand-over of frames, and so must know at once what a link does not take."""
 
     def receive_broken(self, link: LinkId, now: int) -> None:
-        """Hand over nothing more to this link; frames that came by it may still be fed before `receive_closed`."""
+        """Hand over nothing more to this link; frames from it may still be fed before `receive_closed`."""
 
     def receive_paused(self, link: LinkId, unsent_bytes: int, now: int) -> None:
-        """The link takes no more, and has not taken so much of what was sent: that is not handed over."""
+        """The link takes no more, and has not taken `unsent_bytes` of what was sent: those are not handed over."""
 
     def receive_resumed(self, link: LinkId, now: int) -> None:
         """The link has taken everything; `handle_timer` is due."""
@@ -98,44 +103,44 @@ class Journal(Protocol):
 
     @property
     def stalled(self) -> JournalError | None:
-        """Why the journal cannot write at present, if so; it tries again by itself."""
+        """Why the journal cannot write now, if so; it retries by itself."""
 
     def commit(self, observations: Sequence[Observation], done: Callable[[JournalError | None], None]) -> None:
-        """Call `done` once they are durable (full) or queued (relaxed: before this returns, while there is room).
+        """Call `done` once they are durable (full) or queued (relaxed: before this returns, if there is room).
 
-        An error is final: it is not known what is durable, and nothing more will be.
+        An error is final: it is unknown what is durable, and nothing more will be written.
         """
 
 
 class Cancellable(Protocol):
-    """A planned call."""
+    """A scheduled call."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Time, and calls at a time; all calls come one after the other."""
+    """Time, and scheduled calls; calls never overlap."""
 
     def now(self) -> int: ...
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        """At the end of this turn of the event loop."""
+        """Call at the end of this event loop iteration."""
 
     def call_at(self, when: int, action: Callable[[], None]) -> Cancellable: ...
 
 
 class Transport(Protocol):
-    """What carries frames and datagrams; it hands what comes to `receive`, `receive_opened` and `receive_closed`."""
+    """Carries frames and datagrams; passes input to `receive`, `receive_opened` and `receive_closed`."""
 
     def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:
-        """Write; what is for a link that is gone is dropped. `made_at` is when the core was fed."""
+        """Write; drops what is for a closed link. `made_at` is when the core was fed."""
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on reading from all peers."""
+        """Stop or resume reading from all peers."""
 
 
 class TurnStats:
-    """How long turns took, and how many waited for room in the journal (relaxed)."""
+    """How long turns took, and how many waited for the journal (relaxed)."""
 
     def __init__(self) -> None:
         self.times = Durations(TURN_BOUNDS_S)
@@ -152,10 +157,10 @@ class Health(enum.StrEnum):
 
 
 class Driver(Generic[E]):
-    """Feeds a core, and lets nothing out that the journal does not hold.
+    """Feeds a core, and releases nothing that the journal does not hold.
 
-    `on_events` is told the events that are not observations, once these are committed and the turn is sent.
-    `on_failure` is told once why the driver stopped for good. Without a journal nothing is waited for.
+    `on_events` gets the events that are not observations, once these are committed and the turn is sent. `on_failure`
+    is called once with the error that stopped the driver. Without a journal it waits for nothing.
     """
 
     def __init__(
@@ -183,30 +188,30 @@ class Driver(Generic[E]):
         self._stats = stats or TurnStats()
         self._inbox: list[Frame] = []
         self._inbox_bytes = 0
-        self._calls: list[tuple[int, Action]] = []  # each after so many frames of the inbox
-        self._waiters: list[Callable[[Exception | None], None]] = []
+        self._calls: list[tuple[int, Action]] = []  # each with its position among the frames of the inbox
+        self._waiters: deque[Callable[[Exception | None], None]] = deque()  # one call of `_settle_next` each
         self._settling: list[Callable[[Exception | None], None]] = []
-        self._is_awaited = False  # a turn is planned or under way
+        self._is_awaited = False  # a turn is planned or running
         self._is_gated = False
         self._is_crowded = False
         self._is_draining = False
         self._is_stopped = False
         self._is_due = False
-        self._is_handing_over = False  # what was sent is observed in the next turn
+        self._is_handing_over = False  # the next turn observes what was sent
         self._timer: Cancellable | None = None
         self._timer_due: int | None = None
         self.failure: Exception | None = None
-        """Why the driver stopped for good."""
+        """The error that stopped the driver."""
 
     def wake(self) -> None:
-        """Have a turn soon, as at the start: what the core has to say already is sent, and its timer is set."""
+        """Run a turn soon, as at the start: sends what the core already has to send, and sets its timer."""
         if not self._is_awaited:
             self._plan()
 
-    # What comes in
+    # Input
 
     def receive(self, data: bytes, link: LinkId, is_text: bool = False) -> None:
-        """A frame or datagram came; the hot path."""
+        """Receive a frame or datagram; the hot path."""
         self._inbox.append((data, link, is_text))
         self._inbox_bytes += len(data) + FRAME_BYTES
         if not self._is_awaited:
@@ -215,7 +220,7 @@ class Driver(Generic[E]):
             self._hold_back()
 
     def call(self, action: Action) -> None:
-        """Any other input, in order with the frames; what it raises is logged and goes no further."""
+        """Any other input, in order with the frames; an exception is logged and not propagated."""
         self._calls.append((len(self._inbox), action))
         self._inbox_bytes += CALL_BYTES
         if not self._is_awaited:
@@ -224,21 +229,21 @@ class Driver(Generic[E]):
             self._hold_back()
 
     def receive_closed(self, link: LinkId, tell: Action) -> None:
-        """A link is gone: `tell` tells the core, after all that came by this link has been fed.
+        """A link was closed: `tell` reports it to the core, after all frames from this link have been fed.
 
-        While a commit is under way the core also hears at once that nothing more can be handed over.
+        While a commit is in flight the core is also told at once that nothing more can be handed over.
         """
         if self._is_gated and self._hand_over is not None:
             self._hand_over.receive_broken(link, self._clock.now())
         self.call(tell)
 
     def receive_paused(self, link: LinkId, unsent_bytes: int) -> None:
-        """The link takes no more: told to the core at once, also from inside the transport's `send`."""
+        """The link takes no more: reported to the core at once, even from inside the transport's `send`."""
         if self._hand_over is not None:
             self._hand_over.receive_paused(link, unsent_bytes, self._clock.now())
 
     def receive_resumed(self, link: LinkId) -> None:
-        """The link has taken everything: told to the core at once, and the timer is due."""
+        """The link has taken everything: reported to the core at once, and the timer is due."""
         if self._hand_over is not None:
             self._hand_over.receive_resumed(link, self._clock.now())
             self._is_due = True
@@ -246,18 +251,21 @@ class Driver(Generic[E]):
                 self._plan()
 
     def when_settled(self, done: Callable[[Exception | None], None]) -> None:
-        """Call `done` once all that was fed so far is committed and sent, or with what stopped the driver."""
+        """Call `done` once everything fed so far is committed and sent, or with the error that stopped the driver."""
         self._waiters.append(done)
         if self._is_stopped:
             self.stop()
-        elif not self._is_awaited:
-            self._plan()
+        else:
+            self.call(self._settle_next)
+
+    def _settle_next(self, _: int) -> None:
+        self._settling.append(self._waiters.popleft())
 
     # State
 
     @property
     def health(self) -> Health:
-        """Whether the driver takes input in and makes it durable."""
+        """Whether the driver accepts input and makes it durable."""
         if self.failure is not None:
             return Health.FAILED
         if self._is_draining:
@@ -266,17 +274,17 @@ class Driver(Generic[E]):
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the journal has no room, and nothing moves until it has."""
+        """True if the journal cannot write now, and nothing proceeds until it can."""
         return self._journal is not None and self._journal.stalled is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits: no input, no commit, nothing to send."""
+        """True if nothing is pending: no input, no commit, nothing to send."""
         return not self._is_awaited
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the inbox is over its bound."""
+        """True if the inbox is over its limit."""
         return self._is_crowded
 
     @property
@@ -285,27 +293,28 @@ class Driver(Generic[E]):
         return self._inbox_bytes
 
     def drain(self) -> None:
-        """From now on the health is `draining`; turns go on as before."""
+        """Set the health to `draining`; turns continue as before."""
         self._is_draining = True
 
     def stop(self) -> None:
-        """No more turns. What waits is dropped: to keep it, wait until it is settled."""
+        """Run no more turns. Pending input is dropped: to keep it, wait until it is settled."""
         self._is_stopped = True
         self._is_gated = True
         self._drop_input()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiters = self._settling + self._waiters
-        self._settling, self._waiters = [], []
+        waiters = [*self._settling, *self._waiters]
+        self._settling = []
+        self._waiters.clear()
         for done in waiters:
             done(self.failure or DovetailError("stopped before it was settled"))
 
     def fail(self, error: Exception) -> None:
-        """Stop for good: nothing more is let out, and `on_failure` is told. Only the first failure counts."""
+        """Stop permanently: nothing more is released, and `on_failure` is called. Only the first failure counts."""
         if self.failure is not None or self._is_stopped:
             return
-        if not isinstance(error, DovetailError):  # the caller logs the others
+        if not isinstance(error, DovetailError):  # the caller logs these
             log.critical("the driver stops", exc_info=error)
         self.failure = error
         self.stop()
@@ -324,7 +333,6 @@ class Driver(Generic[E]):
             return
         try:
             now = self._clock.now()
-            self._settling, self._waiters = self._waiters, []
             self._feed(now)
             self._is_handing_over = False
             if not self._is_full and (outgoing := self._core.to_send()):
@@ -353,7 +361,7 @@ class Driver(Generic[E]):
             self.fail(failure)
 
     def _release(self, events: Sequence[E], observed: int, now: int) -> None:
-        """Everything observed is in the journal: send, tell, set the timer, and let the next turn begin."""
+        """Everything observed is in the journal: send, report, set the timer, and allow the next turn."""
         if self._is_full and (outgoing := self._core.to_send()):
             self._transport.send(outgoing, now)
             self._is_handing_over = self._hand_over is not None
@@ -367,15 +375,14 @@ class Driver(Generic[E]):
         self._arm()
         self._is_gated = False
         self._stats.times.observe((self._clock.now() - now) / 1_000_000)
-        if self._inbox or self._calls or self._waiters or self._is_due or self._is_handing_over:
+        if self._inbox or self._calls or self._is_due or self._is_handing_over:
             self._clock.call_soon(self._turn)
         else:
             self._is_awaited = False
 
     def _feed(self, now: int) -> None:
-        frames, calls = self._inbox, self._calls
-        self._inbox, self._calls, self._inbox_bytes = [], [], 0
-        if self._is_crowded:
+        frames, calls = self._take_input()
+        if self._is_crowded and self._inbox_bytes <= self._max_inbox_bytes // 2:
             self._is_crowded = False
             self._transport.set_reading(True)
         if calls:
@@ -393,6 +400,24 @@ class Driver(Generic[E]):
             self._is_due = False
             self._core.handle_timer(now)
 
+    def _take_input(self) -> tuple[list[Frame], list[tuple[int, Action]]]:
+        """The oldest input, up to the limit of a turn."""
+        frames, calls = self._inbox, self._calls
+        if self._inbox_bytes <= MAX_TURN_BYTES:
+            self._drop_input()
+            return frames, calls
+        size = count = 0
+        for data, _, _ in frames:
+            if size >= MAX_TURN_BYTES:
+                break
+            size += len(data) + FRAME_BYTES
+            count += 1
+        last = bisect.bisect_right(calls, count, key=operator.itemgetter(0))
+        self._inbox = frames[count:]
+        self._calls = [(position - count, action) for position, action in calls[last:]]
+        self._inbox_bytes -= size + last * CALL_BYTES
+        return frames[:count], calls[:last]
+
     def _feed_frames(self, frames: list[Frame], now: int) -> None:
         left = iter(frames)
         while frames:
@@ -407,7 +432,7 @@ class Driver(Generic[E]):
                 frames = [frame for frame in rest if frame[1] != link]
                 left = iter(frames)
 
-    # Bounds
+    # Limits
 
     def _hold_back(self) -> None:
         if self._is_stopped:
@@ -424,7 +449,7 @@ class Driver(Generic[E]):
     def _arm(self) -> None:
         due = self._core.next_timer()
         if due is None or (self._timer_due is not None and self._timer_due <= due):
-            return  # a timer that comes early does no harm: it is set again
+            return  # an early timer is harmless: it is set again
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due

@@ -1,4 +1,4 @@
-"""Pieces of WebSocket messages: frames that a server sends, and fragments that are put together within bounds."""
+"""Parts of WebSocket messages: frames that a server sends, and fragments reassembled within limits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dovetail.fast import twin
 
 
 class Holder(Protocol, Hashable):
-    """Who holds memory: a link."""
+    """A holder of memory: a link."""
 
     def refuse_more(self, size: int) -> None:
         """Give up the `size` bytes that are held."""
 
 
 class Memory:
-    """What many links hold together of one kind; over the limit the one that holds the most must give it up.
+    """Memory of one kind held by many links; over the limit the largest holder must give up its share.
 
-    It is told by its `refuse_more`, or by `give_up` where that is given.
+    Its `refuse_more` is called, or `give_up` if that is given.
     """
 
     def __init__(self, limit_bytes: int, give_up: Callable[[Any, int], None] | None = None) -> None:
@@ -29,7 +29,7 @@ class Memory:
         self.used_bytes = 0
 
     def hold(self, holder: Holder, more_bytes: int) -> int:
-        """Count bytes that came, or with a negative number were passed on; what the holder has now."""
+        """Count bytes received, or passed on if negative; returns what the holder has now."""
         held = self._holders[holder] = self._holders.get(holder, 0) + more_bytes
         self.used_bytes += more_bytes
         if more_bytes > 0 and self.used_bytes > self._limit_bytes:
@@ -41,13 +41,13 @@ class Memory:
         return held
 
     def release(self, holder: Holder) -> None:
-        """Forget a holder; once is enough."""
+        """Forget a holder; idempotent."""
         self.used_bytes -= self._holders.pop(holder, 0)
 
 
 @twin
 def encode_frames(payloads: Sequence[bytes], is_text: bool) -> bytes:
-    """Messages as unmasked frames, one after the other; what a server sends (RFC 6455, 5.2)."""
+    """Encode messages as consecutive unmasked frames, as a server sends them (RFC 6455, 5.2)."""
     opcode = 0x81 if is_text else 0x82
     parts: list[bytes] = []
     for payload in payloads:
@@ -63,7 +63,7 @@ def encode_frames(payloads: Sequence[bytes], is_text: bool) -> bytes:
 
 
 class Assembler:
-    """Puts the fragments of one message together."""
+    """Reassembles the fragments of one message."""
 
     __slots__ = ("_count", "_max_bytes", "_max_fragments", "is_text", "parts")
 
@@ -75,7 +75,7 @@ class Assembler:
         self.parts = bytearray()
 
     def add(self, payload: bytes) -> None:
-        """Take a fragment, which may be empty; OverflowError over a bound."""
+        """Add a fragment, which may be empty; OverflowError over a limit."""
         self._count += 1
         if self._count > self._max_fragments:
             raise OverflowError(f"more than {self._max_fragments} fragments")

@@ -1,4 +1,4 @@
-"""SIGHUP, by which a process is asked to read its configuration again, waits until it can, and does not end it."""
+"""Holds SIGHUP, which asks a process to reload its configuration, until it can be handled, so it does not kill it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _starting: list[None] = []
 
 
 def hold_hangup() -> None:
-    """Let SIGHUP wait until `release_hangup`; processes that are started meanwhile hold it, too."""
+    """Block SIGHUP until `release_hangup`; child processes started meanwhile inherit this."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANGUP)
 
 
 def release_hangup() -> None:
-    """There is a handler now, or never will be: take what waited."""
+    """Unblock SIGHUP once there is a handler or never will be: a pending one is delivered."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANGUP)
 
 
 @contextmanager
 def hangup_held() -> Iterator[None]:
-    """Start a process here that holds SIGHUP from its first moment on; several may be started beside each other."""
+    """Processes started in this block have SIGHUP blocked from the start; blocks may overlap."""
     _starting.append(None)
     hold_hangup()
     try:

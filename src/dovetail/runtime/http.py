@@ -1,4 +1,4 @@
-"""HTTP beside the WebSockets: answers to a GET, and a bounded GET of a document."""
+"""HTTP beside the WebSockets: responses to a GET, and a bounded GET of a document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FETCH_S = 8.0
 
 
 class Reply(NamedTuple):
-    """An answer that ends its connection."""
+    """A response that ends its connection."""
 
     status: int
     body: bytes = b""
@@ -45,9 +45,9 @@ async def fetch(
     headers: Iterable[tuple[str, str]] = (),
     address: str | None = None,
 ) -> bytes | None:
-    """GET a document, also what is left of one that is gone (410), from the host in its URI or from `address`.
+    """GET a document, or the remains of a deleted one (410), from the host in its URI or from `address`.
 
-    None if there is none, if it is too large, or nobody answers in time; a redirect is not followed.
+    None if there is none, if it is too large, or nobody answers in time; redirects are not followed.
     """
     try:
         async with asyncio.timeout(FETCH_S):
@@ -56,11 +56,13 @@ async def fetch(
         return None
 
 
-async def probe(uri: str, context: ssl.SSLContext | None, timeout_s: float) -> bytes | None:
-    """GET a document; None if another answer comes. ConnectFailed says why there is none at all."""
+async def probe(
+    uri: str, context: ssl.SSLContext | None, timeout_s: float, accept: str = "application/trig"
+) -> bytes | None:
+    """GET a document; None for any other response. ConnectFailed says why there is no response at all."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await _fetch(uri, context, "application/trig")
+            return await _fetch(uri, context, accept)
     except TimeoutError:
         raise ConnectFailed(uri, f"did not answer within {timeout_s:g} s") from None
     except OSError as error:

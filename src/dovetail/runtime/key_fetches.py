@@ -1,7 +1,7 @@
-"""Fetching the documents that have the keys of signers: over TLS, from the host that the signer's URI names, bounded.
+"""Fetches the documents that contain signers' keys: over TLS, from the host in the signer's URI, bounded.
 
-One at a time per host, so that nobody can be made to knock at a stranger's door a thousand times at once; a few hosts
-at once. A redirect is no document. Time and size are bounded by `http.fetch`.
+One at a time per host, so that nobody can be made to send a thousand requests to a third party at once; a few hosts in
+parallel. A redirect is not a document. `http.fetch` bounds time and size.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ log = logging.getLogger("dovetail.won")
 
 
 class KeyFetches:
-    """Fetches documents for one party; `context` gives the TLS context to use now."""
+    """Fetches documents for one party; `context` returns the current TLS context."""
 
     def __init__(self, guard: AddressGuard, context: Callable[[], ssl.SSLContext | None]) -> None:
         self._guard = guard
         self._context = context
-        self._hosts: dict[str, tuple[asyncio.Lock, list[None]]] = {}  # a lock, and a mark for each that has or wants it
+        self._hosts: dict[str, tuple[asyncio.Lock, list[None]]] = {}  # a lock, and an entry per holder or waiter
         self._at_once = asyncio.Semaphore(MAX_AT_ONCE)
         self._log = LimitedLog(log, "keys not fetched")
 

@@ -1,4 +1,4 @@
-"""Warnings that strangers can cause: so many lines a second, and one that says how many more there were."""
+"""Warnings that strangers can cause: a limited number of lines per second, and one that counts the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_LINES_PER_S = 20
 
 
 class LimitedLog:
-    """Warns through a logger; `what` is what the lines tell of, in the plural: `handshakes failed`."""
+    """Warns through a logger; `what` is the subject of the lines, in the plural: `handshakes failed`."""
 
     def __init__(self, log: logging.Logger, what: str) -> None:
         self._log = log

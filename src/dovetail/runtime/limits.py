@@ -1,4 +1,4 @@
-"""The bounds of a WebSocket, on either side."""
+"""The limits of a WebSocket, on either side."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of a link; the same for those who listen and those who dial.
+    """The limits of a link, the same for listening and dialling.
 
-    With `turn_messages` a link that took so many frames, or `turn_bytes`, is read on only when its handler says so.
+    With `turn_messages`, a link that received this many frames, or `turn_bytes`, is read again only when its handler
+    says so.
     """
 
     max_message_bytes: int

@@ -1,4 +1,4 @@
-"""What only the listening side of a server sees, for Prometheus: handshakes, and messages that are not whole."""
+"""Metrics that only the listening side of a server sees, for Prometheus: handshakes, and incomplete messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.runtime.pace import Rates
 
 
 class LinkCollector(Collector):
-    """Asks an acceptor and the memory of its links."""
+    """Reads an acceptor and the memory of its links."""
 
     def __init__(self, acceptor: Acceptor, memory: Memory, unsent: Memory) -> None:
         self._acceptor = acceptor
@@ -22,9 +22,9 @@ class LinkCollector(Collector):
         self._unsent = unsent
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield the metric families."""
         failures = CounterMetricFamily(
-            "dovetail_handshake_failures", "Connections that failed before they were links, by kind.", labels=["kind"]
+            "dovetail_handshake_failures", "Connections that failed during the handshake, by kind.", labels=["kind"]
         )
         for kind, count in sorted(self._acceptor.failures.items()):
             failures.add_metric([kind], count)
@@ -34,26 +34,26 @@ class LinkCollector(Collector):
         )
         yield GaugeMetricFamily(
             "dovetail_unfinished_bytes",
-            "Read buffers beyond their first size, and fragments of messages that are not whole.",
+            "Memory of incomplete messages.",
             value=self._memory.used_bytes,
         )
         yield GaugeMetricFamily(
             "dovetail_unsent_bytes",
-            "What was written to links and the kernel had not taken when they got full.",
+            "Bytes written to links that the kernel has not accepted yet.",
             value=self._unsent.used_bytes,
         )
 
 
 class RateCollector(Collector):
-    """Asks who was slowed down."""
+    """Counts who was slowed down."""
 
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
 
     def collect(self) -> Iterator[Metric]:
-        """One family."""
+        """Yield one family."""
         slowed = CounterMetricFamily(
-            "dovetail_pcp_slowed", "Turns after which a client that sends too fast was made to wait.", labels=["client"]
+            "dovetail_pcp_slowed", "Turns after which a client was throttled.", labels=["client"]
         )
         for name, count in sorted(self._rates.slowed.items()):
             slowed.add_metric([name], count)

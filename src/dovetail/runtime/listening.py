@@ -1,4 +1,4 @@
-"""What is said when a server cannot listen where it should."""
+"""The error when a server cannot listen on its address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADVICE = {
 
 @contextlib.contextmanager
 def listening(kind: str, host: str, port: int) -> Iterator[None]:
-    """Around the call that binds: its usual failures become a ResourceBusy that says what to do."""
+    """Wrap the call that binds: its usual failures become a ResourceBusy with a hint."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,11 @@
-"""A driver on an asyncio event loop: its clock, and its journal's callbacks brought into the loop's thread."""
+"""A driver on an asyncio event loop: its clock, and its journal's callbacks, moved to the loop's thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -12,11 +13,23 @@ from typing import Any, Final, Protocol, TypeVar
 from dovetail.model.errors import DovetailError, JournalError
 from dovetail.model.hop import Observation
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Action, Cancellable, Driver
+from dovetail.runtime.driver import (
+    MAX_INBOX_BYTES,
+    Action,
+    Cancellable,
+    Core,
+    Driver,
+    Durability,
+    Transport,
+    TurnStats,
+)
 
+DRAIN_S: Final = 5.0
+"""How long a node or peer that stops works on what it has received."""
 STALL_CHECK_S: Final = 0.2
 
 T = TypeVar("T")
+E = TypeVar("E")
 Done = Callable[[JournalError | None], None]
 
 
@@ -32,23 +45,23 @@ class CallingJournal(Protocol):
 
 
 class LoopClock:
-    """The wall clock, and calls by the event loop that runs."""
+    """The wall clock, and calls by the running event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.now = now_us
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        """At the end of this turn of the event loop."""
+        """Call at the end of this event loop iteration."""
         self._loop.call_soon(action)
 
     def call_at(self, when: int, action: Callable[[], None]) -> Cancellable:
-        """Once the wall clock shows so much; a clock that is set meanwhile does not change it."""
+        """Call when the wall clock shows `when`; setting the clock meanwhile does not change that."""
         return self._loop.call_later(max(0, when - now_us()) / 1_000_000, action)
 
 
 class LoopJournal:
-    """A journal whose callbacks come in the thread of the event loop that runs now."""
+    """A journal whose callbacks run in the thread of the current event loop."""
 
     def __init__(self, journal: CallingJournal, on_failure: Callable[[JournalError], None]) -> None:
         self._journal = journal
@@ -58,7 +71,7 @@ class LoopJournal:
 
     @property
     def stalled(self) -> JournalError | None:
-        """Why the journal cannot write at present."""
+        """Why the journal cannot write now."""
         return self._journal.stalled
 
     def commit(self, observations: Sequence[Observation], done: Done) -> None:
@@ -69,13 +82,13 @@ class LoopJournal:
         if threading.get_ident() == self._thread:
             action(error)
             return
-        # the loop may be gone by now; nobody is left to be told then
+        # the loop may be closed by now; nobody is left to notify then
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action, error)
 
 
 async def settled(driver: Driver[Any]) -> None:
-    """Wait until all that was fed so far is committed and sent; raises what stopped the driver."""
+    """Wait until everything fed so far is committed and sent; raises the error that stopped the driver."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None) -> None:
@@ -86,11 +99,16 @@ async def settled(driver: Driver[Any]) -> None:
     await waiter
 
 
-async def come_to_rest(driver: Driver[Any]) -> None:
-    """Wait until all that came so far is committed and sent, unless the journal has no room or the driver failed."""
+async def come_to_rest(driver: Driver[Any], limit_s: float = DRAIN_S) -> None:
+    """Wait until all input so far is committed and sent, unless the journal is full or the driver failed.
+
+    After `limit_s` the rest is left: nothing of it was acknowledged.
+    """
     waiting = asyncio.ensure_future(_settle(driver))
-    while not (waiting.done() or driver.is_stalled):
-        await asyncio.wait([waiting], timeout=STALL_CHECK_S)  # a disk may get full meanwhile
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while not (waiting.done() or driver.is_stalled):
+                await asyncio.wait([waiting], timeout=STALL_CHECK_S)  # the disk may become full meanwhile
     waiting.cancel()
 
 
@@ -99,17 +117,59 @@ async def _settle(driver: Driver[Any]) -> None:
         await settled(driver)
 
 
-async def stopped_or_failed(stopped: asyncio.Event, failed: asyncio.Future[None]) -> None:
-    """Wait until a server is told to stop; raises why it failed if that comes first."""
-    waiting: asyncio.Future[Any] = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([waiting, failed], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+def drive(
+    core: Core[E],
+    journal: CallingJournal | None,
+    transport: Transport,
+    *,
+    durability: Durability,
+    on_events: Callable[[list[E]], None],
+    max_inbox_bytes: int = MAX_INBOX_BYTES,
+    stats: TurnStats | None = None,
+) -> tuple[Driver[E], asyncio.Future[None]]:
+    """A driver on the running loop, and the future that gets the error if the driver stops permanently."""
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(error: Exception) -> None:
+        failed.set_exception(error)
+        failed.exception()  # a server that nobody awaits reports it through its health
+
+    driver = Driver(
+        core,
+        None if journal is None else LoopJournal(journal, lambda error: driver.fail(error)),
+        transport,
+        LoopClock(),
+        durability=durability,
+        on_events=on_events,
+        on_failure=fail,
+        max_inbox_bytes=max_inbox_bytes,
+        stats=stats,
+    )
+    return driver, failed
+
+
+def stop_event() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set from now on."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
+
+
+async def wait_unless_failed(event: asyncio.Event, failed: asyncio.Future[None]) -> None:
+    """Wait for an event; raises the server's failure if that comes first."""
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([waiting, failed], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
     if failed.done():
-        failed.result()
+        error = failed.exception()
+        raise error if isinstance(error, DovetailError) else DovetailError(f"the server failed: {error}")
 
 
 async def ask(driver: Driver[Any], action: Callable[[int], T]) -> T:
-    """Call `action` in order with all input; what it returns or raises, once it is committed and sent."""
+    """Call `action` in order with all input; returns or raises its result once it is committed and sent."""
     results: list[T] = []
     errors: list[Exception] = []
 

@@ -1,8 +1,7 @@
 """Prometheus `/metrics` and `/healthz` over a tiny HTTP server; shared by all fabrics.
 
-A server hands over a registry and a function that tells its health (`server_health`): `ok`, or why not. Only
-GET and HEAD of the two paths are answered; a request has a size limit and a time limit, and every answer closes its
-connection.
+A server passes a registry and a function that returns its health (`server_health`): `ok`, or why not. Only GET and HEAD
+of the two paths are answered; requests are limited in size and time, and every response closes its connection.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger("dovetail.metrics")
 
 
 def new_registry(*collectors: Collector) -> CollectorRegistry:
-    """A registry of these, and of what every process tells: its version, processor time, memory and descriptors."""
+    """A registry of these, and of what every process reports: its version, CPU time, memory and descriptors."""
     registry = CollectorRegistry()
     for collector in (_Build(), *collectors):
         registry.register(collector)
@@ -39,24 +38,26 @@ def new_registry(*collectors: Collector) -> CollectorRegistry:
 
 
 class _Build(Collector):
-    """Which version runs here."""
+    """The running version."""
 
     def collect(self) -> Iterator[Metric]:
         labels = ["version", "python", "fast"]
-        build = GaugeMetricFamily("dovetail_build_info", "Always 1; the labels tell.", labels=labels)
+        build = GaugeMetricFamily(
+            "dovetail_build_info", "Always 1; version information is in the labels.", labels=labels
+        )
         build.add_metric([__version__, platform.python_version(), fast.IMPLEMENTATION], 1)
         yield build
 
 
 class _HealthOf(Collector):
-    """The answer of `/healthz` as a number."""
+    """The result of `/healthz` as a number."""
 
     def __init__(self, health: Callable[[], str]) -> None:
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
         value = int(is_well(self._health()))
-        yield GaugeMetricFamily("dovetail_healthy", "1 where /healthz answers 200, else 0.", value=value)
+        yield GaugeMetricFamily("dovetail_healthy", "1 if /healthz answers 200, otherwise 0.", value=value)
 
 
 class MetricsServer:
@@ -69,7 +70,7 @@ class MetricsServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is another one where 0 was asked for."""
+        """Listen; returns the port, which is assigned if 0 was given."""
         with listening("tcp", host, port):
             self._server = await asyncio.start_server(self._answer, host, port, limit=MAX_REQUEST_BYTES)
         bound: int = self._server.sockets[0].getsockname()[1]
@@ -77,7 +78,7 @@ class MetricsServer:
         return bound
 
     async def stop(self) -> None:
-        """Stop listening. Stopping twice is harmless."""
+        """Stop listening. Idempotent."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -91,7 +92,7 @@ class MetricsServer:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
-            pass  # whoever asked has gone, or does not speak HTTP
+            pass  # the client has gone, or does not speak HTTP
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""How fast one client may send: token buckets by name, and who was slowed down."""
+"""How fast one client may send: token buckets by name, and counts of who was slowed down."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ class _Client:
 
 @dataclass(slots=True)
 class Rates:
-    """Messages and bytes a second that one client may send, over all its links; a second's worth may come at once."""
+    """Messages and bytes per second that one client may send over all its links, with bursts of one second's worth."""
 
     messages_per_s: float
     bytes_per_s: float
     slowed: Counter[str] = field(default_factory=Counter)
-    """How often a client was slowed down, by name, up to a bound of names."""
+    """How often a client was slowed down, by name, up to a maximum number of names."""
     _clients: dict[str, _Client] = field(default_factory=dict)
 
     def open(self, name: str, now_s: float) -> None:
-        """A link of a client was opened."""
+        """A client opened a link."""
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = _Client(0, self.messages_per_s, self.bytes_per_s, now_s)
         client.links += 1
 
     def close(self, name: str) -> None:
-        """A link of a client is gone; what it used up is forgotten with its last."""
+        """A client's link was closed; its usage is forgotten with its last link."""
         client = self._clients[name]
         client.links -= 1
         if not client.links:
             del self._clients[name]
 
     def charge(self, name: str, messages: int, size: int, now_s: float) -> float:
-        """Take what a client sent from its share; for how many seconds nothing more is to be read from it."""
+        """Charge a client for what it sent; returns for how many seconds it must not be read."""
         client = self._clients[name]
         passed_s = now_s - client.at_s
         client.at_s = now_s

@@ -1,4 +1,4 @@
-"""The access log: one line per message, `key=value`, values in quotes where they need them."""
+"""The access log: one line per message, `key=value`, values quoted if needed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _PLAIN = re.compile(r"[\w\-.:/*,+]+", re.ASCII)
 
 
 def log_message(event: MessageHandled) -> None:
-    """Write the line of one message."""
+    """Log one message."""
     access.info("%s", format_message(event))
 
 
 def format_message(event: MessageHandled) -> str:
-    """The line of one message; targets beyond a few are counted."""
+    """Format one message; targets beyond a few are only counted."""
     targets = ",".join(event.targets[:MAX_TARGETS_SHOWN])
     if len(event.targets) > MAX_TARGETS_SHOWN:
         targets += f",+{len(event.targets) - MAX_TARGETS_SHOWN}"

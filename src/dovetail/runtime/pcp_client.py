@@ -1,10 +1,10 @@
-"""A PCP client for asyncio applications: connects, associates, comes back after a loss, sends and awaits replies.
+"""A PCP client for asyncio applications: connects, associates, reconnects after a loss, sends and awaits replies.
 
     async with PcpClient("wss://broker:8142/pcp", "pcp://me/controller", context=context) as client:
         reply = await client.request("http://example.com/ping", "pcp://agent1/agent", {"hello": 1})
 
-Calls wait for the association where there is none yet, for at most their TTL. All are safe to cancel. A subscription
-outlives reconnects: what changed in between is told as changes.
+Calls wait for the association if there is none yet, for at most their TTL. All are safe to cancel. A subscription
+survives reconnects: what changed in between is reported as changes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from dovetail.runtime.acceptor import HandshakeLimits
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import settled
+from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.pcp_wire import ClientWire
 
 DEFAULT_TTL_MS = 30_000
-MAX_UNREAD_MESSAGES = 10_000
 PING_INTERVAL_S = 15.0
 CONNECT_TIMEOUT_S = 10.0
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
@@ -58,7 +58,7 @@ log = logging.getLogger("dovetail.pcp.client")
 
 
 class PcpRequestError(DovetailError):
-    """A message of ours came to nothing; `kind` says how."""
+    """A message of ours was not delivered or answered; `kind` says why."""
 
     def __init__(self, kind: FailureKind, detail: str) -> None:
         super().__init__(f"{kind.value}: {detail}")
@@ -67,7 +67,7 @@ class PcpRequestError(DovetailError):
 
 
 class Posted(NamedTuple):
-    """A message that was sent: its id, its frame, and what it may bring."""
+    """A sent message: its id, its frame, and the futures of its report and reply."""
 
     id: str
     frame: bytes
@@ -102,15 +102,15 @@ class PcpClient:
         self._wire = ClientWire(self._core, url, limits, context, server_hostname)
         self._associated = asyncio.Event()
         self._decided = asyncio.Event()
-        """Set by what comes of an attempt: an association, its refusal, or a connection that failed."""
+        """Set when an attempt ends: with an association, its refusal, or a failed connection."""
         self.trouble: str | None = None
         """Why the last attempt failed, or why the connection was lost."""
         self._refusal: str | None = None
         self._replies: dict[str, asyncio.Future[Incoming]] = {}
         self._reports: dict[str, asyncio.Future[tuple[str, ...]]] = {}
-        self._messages: asyncio.Queue[Incoming | None] = asyncio.Queue()
+        self.unread: Mailbox[Incoming] = Mailbox(MAX_UNREAD_MESSAGES)
+        """Messages that are not replies to our requests."""
         self._changes: asyncio.Queue[tuple[tuple[str, int], ...] | None] | None = None
-        self.dropped_messages = 0
 
     @property
     def uri(self) -> str:
@@ -119,7 +119,7 @@ class PcpClient:
 
     @property
     def is_associated(self) -> bool:
-        """Whether the broker knows the client now."""
+        """True if the client is associated now."""
         return self._core.state is ClientState.ASSOCIATED
 
     async def __aenter__(self) -> Self:
@@ -135,24 +135,24 @@ class PcpClient:
         with contextlib.suppress(DovetailError):
             await settled(self._driver)
         self._driver.stop()
-        self._messages.put_nowait(None)
+        self.unread.close()
         await self._wire.close()
 
-    # What applications call
+    # For applications
 
     async def wait_associated(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker knows us; raises NotAllowed if it refuses, TimeoutError if it takes too long."""
+        """Wait for the association; raises NotAllowed if the broker refuses, TimeoutError if it takes too long."""
         async with asyncio.timeout(timeout_s):
             await self._associated.wait()
         if self._refusal is not None and not self.is_associated:
             raise NotAllowed(f"{self.uri}: {self._refusal}")
 
-    async def try_associate(self, patience_s: float = 0.0) -> None:
-        """Wait until the broker knows us; ConnectFailed says why the first attempt, or the last in this time, failed.
+    async def try_associate(self, within_s: float = 0.0) -> None:
+        """Wait for the association; ConnectFailed says why the first attempt, or the last in this time, failed.
 
-        NotAllowed where the broker refuses: another attempt would not help.
+        NotAllowed if the broker refuses: another attempt would not help.
         """
-        deadline = self._loop.time() + patience_s
+        deadline = self._loop.time() + within_s
         while not self.is_associated:
             self._decided.clear()
             try:
@@ -176,16 +176,9 @@ class PcpClient:
         ttl_ms: int = DEFAULT_TTL_MS,
         in_reply_to: str | None = None,
     ) -> str:
-        """Send a message and return its id. `bytes` are sent as they are, anything else as JSON, None not at all."""
+        """Send a message and return its id. `bytes` are sent unchanged, anything else as JSON, None as no data."""
         await self._wait_ready(ttl_ms / 1000)
         return self._send(message_type, targets, data, ttl_ms, in_reply_to).id
-
-    async def send_reported(
-        self, message_type: str, targets: str | Sequence[str], data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
-    ) -> tuple[str, ...]:
-        """Send a message and return whom the broker sends it to (v1 only)."""
-        async with self.posting(message_type, targets, data, ttl_ms=ttl_ms, wants_report=True) as posted:
-            return await posted.report
 
     async def request(
         self, message_type: str, target: str, data: object = None, *, ttl_ms: int = DEFAULT_TTL_MS
@@ -206,9 +199,9 @@ class PcpClient:
         wants_report: bool = False,
         wants_reply: bool = False,
     ) -> AsyncIterator[Posted]:
-        """Send a message; in the block its report and its reply can be awaited, each only if it is wanted.
+        """Send a message; in the block its report and its reply can be awaited, if requested.
 
-        Both raise PcpRequestError, at the latest when the lifetime is over. After the block nobody waits for them.
+        Both raise PcpRequestError, at the latest when the lifetime is over. After the block they are discarded.
         """
         await self._wait_ready(ttl_ms / 1000)
         submitted = self._send(
@@ -228,7 +221,7 @@ class PcpClient:
         finally:
             for waiting in (self._reports.pop(posted.id), self._replies.pop(posted.id)):
                 if waiting.done() and not waiting.cancelled():
-                    waiting.exception()  # looked at, or else asyncio complains that nobody did
+                    waiting.exception()  # retrieved, so that asyncio does not report it as never retrieved
             self._core.forget(posted.id)
 
     async def reply(self, message: Incoming, message_type: str, data: object = None, **more: Any) -> str:
@@ -236,25 +229,18 @@ class PcpClient:
         return await self.send(message_type, message.sender, data, in_reply_to=message.id, **more)
 
     async def inventory(self, *patterns: str, subscribe: bool = False) -> list[str]:
-        """Who is connected now, of those that match any of the patterns."""
+        """The connected clients that match any of the patterns."""
         request = InventoryRequest(list(patterns), subscribe)
         answer = await self.request(INVENTORY_REQUEST, BROKER_URI, request)
         return msgspec.json.decode(answer.data or b"", type=InventoryResponse).uris
 
     async def messages(self) -> AsyncIterator[Incoming]:
-        """Messages that answer no request of ours, as they come; the oldest unread are dropped at a bound."""
-        while (message := await self.next_message()) is not None:
+        """Messages that are not replies to our requests, as they arrive; at a limit the oldest unread are dropped."""
+        while (message := await self.unread.get()) is not None:
             yield message
 
-    async def next_message(self) -> Incoming | None:
-        """The next message that answers no request of ours; None once the client is closed."""
-        message = await self._messages.get()
-        if message is None:
-            self._messages.put_nowait(None)  # for whoever else waits
-        return message
-
     async def subscribe(self, *patterns: str) -> AsyncGenerator[tuple[str, int], None]:
-        """Each client that matches and is connected (1), then each that comes (1) or goes (-1); survives reconnects."""
+        """Each connected client that matches (1), then each connect (1) and disconnect (-1); survives reconnects."""
         self._changes = asyncio.Queue()
         known: set[str] = set()
         try:
@@ -278,17 +264,17 @@ class PcpClient:
             self._changes = None
 
     async def flush(self) -> None:
-        """Wait until what was sent has left this process."""
+        """Wait until everything sent has left this process."""
         await settled(self._driver)
         await self._wire.is_writable.wait()
 
     # Between the core and the link
 
     async def _wait_ready(self, timeout_s: float) -> None:
-        """Wait for the association, and until the kernel takes what was sent before."""
+        """Wait for the association, and until the kernel has taken what was sent before."""
         async with asyncio.timeout(timeout_s):
             if not self._driver.is_idle:
-                await asyncio.sleep(0)  # whoever never waits would never let anything leave
+                await asyncio.sleep(0)  # a caller that never waits would never let anything leave
             await self._wire.is_writable.wait()
             await self.wait_associated()
 
@@ -317,7 +303,7 @@ class PcpClient:
         return submitted
 
     def _give_up(self, error: Exception) -> None:
-        """Our own fault: nobody is left waiting."""
+        """Internal error: leave nobody waiting."""
         self._refusal = str(error)
         self._associated.set()
         self._decided.set()
@@ -346,10 +332,7 @@ class PcpClient:
                 if self._changes is not None:
                     self._changes.put_nowait(None)
             case MessageReceived(message=message):
-                if self._messages.qsize() >= MAX_UNREAD_MESSAGES:
-                    self._messages.get_nowait()
-                    self.dropped_messages += 1
-                self._messages.put_nowait(message)
+                self.unread.put(message)
             case ReplyReceived(id=message_id, reply=reply):
                 _finish(self._replies.get(message_id), reply)
             case DestinationReported(id=message_id, targets=targets):

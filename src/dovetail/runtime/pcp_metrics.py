@@ -1,4 +1,4 @@
-"""The broker's numbers for Prometheus, read from the core when they are asked for, so that counting costs nothing."""
+"""The broker's metrics for Prometheus, read from the core on request, so that counting costs nothing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MAX_NAMED_CLIENTS = 100
 
 
 class BrokerCollector(Collector):
-    """Collects what the core counts."""
+    """Collects the core's counters."""
 
     def __init__(self, broker: Broker, turns: TurnStats) -> None:
         self._broker = broker
         self._turns = turns
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield the metric families."""
         broker = self._broker
         yield GaugeMetricFamily("dovetail_pcp_connections", "Open connections.", value=broker.connection_count)
         clients = GaugeMetricFamily("dovetail_pcp_clients", "Associated clients by type.", labels=["type"])
@@ -33,25 +33,23 @@ class BrokerCollector(Collector):
             clients.add_metric([client_type], len(members))
         yield clients
         messages = CounterMetricFamily(
-            "dovetail_pcp_messages", "Hops observed, by stage and reason.", labels=["stage", "reason"]
+            "dovetail_pcp_messages", "Hops, by stage and reason.", labels=["stage", "reason"]
         )
         for (stage, reason), count in sorted(broker.counts().items()):
             messages.add_metric([stage, reason], count)
         yield messages
         sampled = CounterMetricFamily(
             "dovetail_pcp_sampled_refusals",
-            "Refusals above the rate, which are noted in the journal by their number only, by reason.",
+            "Refusals above the rate limit, of which the journal records only the number, by reason.",
             labels=["reason"],
         )
         for reason, count in sorted(broker.sampled_refusals.items()):
             sampled.add_metric([reason], count)
         yield sampled
-        yield GaugeMetricFamily(
-            "dovetail_pcp_queue_bytes", "Bytes of all messages that are held.", value=broker.queued_bytes
-        )
+        yield GaugeMetricFamily("dovetail_pcp_queue_bytes", "Bytes of all queued messages.", value=broker.queued_bytes)
         backlog = GaugeMetricFamily(
             "dovetail_pcp_client_queue_bytes",
-            "Bytes held for clients that do not read, the longest.",
+            "Bytes queued for slow clients, longest queues first.",
             labels=["client"],
         )
         backlogs = sorted(broker.backlogs().items(), key=lambda item: (-item[1], item[0]))
@@ -60,7 +58,7 @@ class BrokerCollector(Collector):
         yield backlog
         waiting = GaugeMetricFamily(
             "dovetail_pcp_sender_queue_bytes",
-            "Bytes that messages of one sender take while they wait, the most.",
+            "Bytes of queued messages by sender, largest first.",
             labels=["client"],
         )
         for uri, _, size in broker.held.largest(MAX_NAMED_CLIENTS):
@@ -68,16 +66,18 @@ class BrokerCollector(Collector):
         yield waiting
         yield histogram(
             "dovetail_pcp_routing_seconds",
-            "One turn: decode, authorise, route, journal and write all that came in it.",
+            "Duration of one turn: decode, authorize, route, journal and write a batch of input.",
             self._turns.times,
         )
         yield CounterMetricFamily(
-            "dovetail_pcp_journal_delays", "Turns that waited for room in the journal.", value=self._turns.delayed
+            "dovetail_pcp_journal_delays",
+            "Turns that waited for space in the journal's queue.",
+            value=self._turns.delayed,
         )
 
 
 class BrokerMetrics:
-    """The registry of one broker: what the core counts, and what only the shell sees."""
+    """The registry of one broker: the core's counters, and what only the server sees."""
 
     def __init__(self, broker: Broker) -> None:
         self.turns = TurnStats()
@@ -86,30 +86,30 @@ class BrokerMetrics:
             "dovetail_pcp_refused_upgrades", "Upgrades refused, by HTTP status.", ["status"], registry=self.registry
         )
         self.closes = Counter(
-            "dovetail_pcp_closes", "Connections closed from here, by code.", ["code"], registry=self.registry
+            "dovetail_pcp_closes", "Connections closed by the broker, by code.", ["code"], registry=self.registry
         )
         self.refused_clients = Counter(
             "dovetail_pcp_refused_clients",
-            "Clients that were not let in, or not let send, by reason.",
+            "Clients refused, or refused permission to send, by reason.",
             ["reason"],
             registry=self.registry,
         )
         self.slow_consumers = Counter(
             "dovetail_pcp_slow_consumers",
-            "Connections closed because they did not read, by client.",
+            "Connections closed because the client did not read, by client.",
             ["client"],
             registry=self.registry,
         )
         self.handshake_seconds = Histogram(
-            "dovetail_pcp_handshake_seconds", "From the upgrade to the association.", registry=self.registry
+            "dovetail_pcp_handshake_seconds", "Time from the upgrade to the association.", registry=self.registry
         )
         self.rule_changes = Counter(
-            "dovetail_pcp_rule_changes", "Rules read again, by outcome.", ["outcome"], registry=self.registry
+            "dovetail_pcp_rule_changes", "Rule reloads, by outcome.", ["outcome"], registry=self.registry
         )
         self._named = 0
 
     def count_slow(self, uri: str) -> None:
-        """Count a slow consumer by name, up to a bound of names."""
+        """Count a slow consumer by name, up to a maximum number of names."""
         if self._named < MAX_NAMED_CLIENTS:
             self._named += 1
         else:

@@ -1,9 +1,8 @@
-"""A broker as a process: its journal, its event loop, its signals, from start to the last write."""
+"""A broker as a process: its journal, its event loop and its signals, from start to the last write."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
@@ -18,6 +17,7 @@ from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.hangup import hold_hangup, release_hangup
 from dovetail.runtime.journal_metrics import JournalCollector
+from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.pcp_server import PcpServer
 from dovetail.tlog.keys import Signer
 
@@ -35,13 +35,13 @@ def run_broker(
     on_journal: Callable[[Journal], None] | None = None,
     read_settings: Callable[[], PcpSettings] | None = None,
 ) -> None:
-    """Run a broker until SIGTERM or SIGINT; raises where it cannot start or can no longer keep its journal.
+    """Run a broker until SIGTERM or SIGINT; raises if it cannot start or can no longer write its journal.
 
-    `on_journal` is told the open journal before the broker starts, for whatever else is to be done with it.
-    `read_settings` is called at SIGHUP: the rules it returns decide from then on; where it raises, the old ones do.
+    `on_journal` gets the open journal before the broker starts, for any other use. `read_settings` is called on SIGHUP:
+    the rules it returns apply from then on; if it raises, the previous rules are kept.
     """
     check_settings(settings)
-    hold_hangup()  # until it can read its rules again
+    hold_hangup()  # until it can reload its rules
     if not settings.insecure_plain:
         for found in find_open_rules(settings):
             log.warning("%s", found)
@@ -58,7 +58,7 @@ def run_broker(
 
 
 def open_journal(settings: PcpSettings, options: JournalOptions | None = None) -> Journal | None:
-    """The broker's journal; its signing key is made beside it where none is named."""
+    """Open the broker's journal; creates its signing key beside it if none is configured."""
     if settings.journal is None:
         return None
     path = Path(settings.journal)
@@ -83,6 +83,7 @@ async def _serve(
     on_journal: Callable[[Journal], None] | None,
     read_settings: Callable[[], PcpSettings] | None,
 ) -> None:
+    stopped = stop_event()
     journal = open_journal(settings, journal_options)
     try:
         if journal is not None and on_journal is not None:
@@ -94,20 +95,23 @@ async def _serve(
             server.broker.restore(journal.hops(first), now_us())
         await server.start()
         gc.collect()
-        gc.freeze()  # what is there now stays; a collection looks only at what comes after
+        gc.freeze()  # what exists now stays; collections only look at what comes later
         gc.set_threshold(*_GC_THRESHOLDS)
         if read_settings is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_rules, server, read_settings)
         release_hangup()
-        await _until_stopped(server, lambda: on_started(describe(server)))
-        await server.stop()
+        try:
+            on_started(describe(server))
+            await wait_unless_failed(stopped, server.failed)
+        finally:
+            await server.stop()
     finally:
         if journal is not None:
             journal.close()
 
 
 def reload_rules(server: PcpServer, read_settings: Callable[[], PcpSettings]) -> None:
-    """Let the rules of newly read settings decide; where these cannot be read, the old rules stay."""
+    """Apply the rules of newly read settings; if they cannot be read, the old rules stay."""
     try:
         settings = read_settings()
     except DovetailError as error:
@@ -136,29 +140,3 @@ def describe(server: PcpServer) -> dict[str, object]:
     if server.metrics_port is not None:
         described["metrics"] = f"http://{settings.metrics_host}:{server.metrics_port}/metrics"
     return described
-
-
-async def _until_stopped(server: PcpServer, on_ready: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()
-
-    def stop(name: str) -> None:
-        log.info("%s: draining", name)
-        if not stopped.done():
-            stopped.set_result(None)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
-    assert server.failed is not None
-    try:
-        # whoever is told that it runs may stop it at once
-        on_ready()
-        await asyncio.wait([stopped, server.failed], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-    if server.failed.done():
-        error = server.failed.exception()
-        with contextlib.suppress(Exception):
-            await server.stop()
-        raise error if isinstance(error, DovetailError) else DovetailError(f"the broker failed: {error}")

@@ -1,8 +1,8 @@
-"""The broker on sockets: what WebSockets, certificates, signals and revocation mean to it.
+"""The broker on sockets: connects it to WebSockets, certificates, signals and revocation.
 
-The driver feeds the core and journals what it observed (`driver`). Here are its links: what comes by them is handed to
-the driver, and what leaves is written to each of them once a turn. That the kernel takes no more for a link, or has
-taken everything, is told to the core at once, so that `delivered` means what the kernel took.
+The driver feeds the core and journals what it observed (`driver`). This module has its links: it passes their input to
+the driver, and writes the output to each of them once per turn. The core learns at once when the kernel takes no
+more for a link, or has taken everything, so that `delivered` means what the kernel took.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ from dovetail.pcp.vocabulary import (
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Driver
 from dovetail.runtime.frames import Memory, encode_frames
 from dovetail.runtime.http import Reply
 from dovetail.runtime.limited_log import LimitedLog
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.link_metrics import LinkCollector, RateCollector
-from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal
+from dovetail.runtime.loop import CallingJournal, drive
 from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.pace import Rates
 from dovetail.runtime.pcp_access import access, log_message
@@ -77,7 +76,7 @@ class PcpServer(LinkHandler[LinkId]):
         self.memory = Memory(settings.unfinished_share)
         self.unsent = Memory(settings.unsent_share, Link.drop_unread)
         self.rates = Rates(settings.client_messages_per_s, settings.client_bytes_per_s)
-        self._clients: dict[LinkId, tuple[str, str]] = {}  # name of the certificate, address
+        self._clients: dict[LinkId, tuple[str, str]] = {}  # certificate name, address
         self._hosts: Counter[str] = Counter()
         self._exhausted: list[tuple[LinkId, int, int]] = []
         self._close_delays: dict[LinkId, float] = {}
@@ -85,27 +84,26 @@ class PcpServer(LinkHandler[LinkId]):
         self._metrics_server = MetricsServer(self.metrics.registry, self.health)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_reading = True
+        self._is_started = False
         self._is_draining = False
         self.port = 0
         self.metrics_port: int | None = None
-        self.failed: asyncio.Future[None] | None = None
+        self.failed: asyncio.Future[None]
+        """Gets the error if the broker has to stop; set by `start`."""
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
         """Listen."""
         settings = self.settings
         self._loop = asyncio.get_running_loop()
-        self.failed = self._loop.create_future()
-        journal = None if self._journal is None else LoopJournal(self._journal, lambda error: self.driver.fail(error))
-        self.driver: Driver[Event] = Driver(
+        self._is_started = True
+        self.driver, self.failed = drive(
             self.broker,
-            journal,
+            self._journal,
             self,
-            LoopClock(),
             durability=settings.durability,
             on_events=self._act,
-            on_failure=self._fail,
             max_inbox_bytes=settings.inbox_share,
             stats=self.metrics.turns,
         )
@@ -148,18 +146,18 @@ class PcpServer(LinkHandler[LinkId]):
         log.info("listening on %s://%s:%d", scheme, settings.host, self.port)
 
     async def stop(self) -> None:
-        """Take no more connections, write what is queued as far as it goes in time, close. Safe to call twice."""
-        if self._is_draining or self.failed is None:
+        """Accept no more connections, write what is queued within the time limit, close. Idempotent."""
+        if self._is_draining or not self._is_started:
             return
         self._is_draining = True
         self.driver.drain()
-        self.set_reading(False)  # else whoever sends on and on would keep it busy
+        self.set_reading(False)  # otherwise a client that keeps sending would keep it busy
         if self._acceptor is not None:
             self._acceptor.close()
         deadline = self._loop.time() + self.settings.drain_timeout_ms / 1000
         await self._wait_until(lambda: not (self._is_busy() or self._unwritten_bytes()), deadline)
         self.driver.call(self._close_all)
-        # what was handed over is journaled as delivered or not once the connections are closed
+        # once the connections are closed, what was handed over is journaled as delivered or not
         await self._wait_until(lambda: not (self._is_busy() or self._connections), self._loop.time() + LINGER_S)
         for remaining in list(self._connections.values()):
             remaining.abort()
@@ -182,12 +180,8 @@ class PcpServer(LinkHandler[LinkId]):
             self.broker.close(connection, CLOSE_GOING_AWAY, "shutting down", now)
 
     def health(self) -> str:
-        """What `/healthz` says."""
+        """The text of `/healthz`."""
         return judge_certificates(self.driver.health, {} if self._tls is None else self._expiries())
-
-    def _fail(self, error: Exception) -> None:
-        if self.failed is not None and not self.failed.done():
-            self.failed.set_exception(error)
 
     def _unwritten_bytes(self) -> int:
         return sum(link.unsent_bytes for link in self._connections.values())
@@ -197,10 +191,10 @@ class PcpServer(LinkHandler[LinkId]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # What happens to links
+    # Link events
 
     def _admit(self, request: Request) -> Accept[LinkId] | Reply:
-        """Refuse before the upgrade: clients then back off, while a close brings them back at once."""
+        """Refuse before the upgrade: clients then back off, while after a close they reconnect at once."""
         path = request.path.decode("latin-1")
         if parse_mount(path, self.settings) is None:
             refusal = Reply(404)
@@ -247,7 +241,7 @@ class PcpServer(LinkHandler[LinkId]):
 
     def _tell_opened(self, link: Link, name: str | None, path: str, now: int) -> None:
         self.broker.receive_opened(link.id, name, path, now)
-        if link.unsent_bytes:  # it got full before the core knew it
+        if link.unsent_bytes:  # it became full before the core knew it
             self.broker.receive_paused(link.id, 0, now)
 
     def _refuse(self, link: Link, name: str, code: int, detail: str) -> None:
@@ -260,11 +254,11 @@ class PcpServer(LinkHandler[LinkId]):
         self.broker.receive_ping(link, now_us())
 
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
-        """A message that was not taken in whole."""
+        """A message was refused before it was complete."""
         self.driver.call(lambda now: self.broker.receive_refused(data, link, now, reason, size))
 
     def exhausted(self, link: LinkId, messages: int, size: int) -> None:
-        """A connection had its turn: it goes on when that is fed, or later where its client sends too fast."""
+        """A connection used up its turn: it continues when that is fed, or later if its client sends too fast."""
         if not self._exhausted:
             self.driver.call(self._give_turns)
         self._exhausted.append((link, messages, size))
@@ -286,7 +280,7 @@ class PcpServer(LinkHandler[LinkId]):
 
     def paused(self, link: LinkId) -> None:
         """The kernel takes no more for this connection."""
-        if link in self._connections:  # else it was refused
+        if link in self._connections:  # otherwise it was refused
             self.driver.receive_paused(link, self._connections[link].unsent_bytes)
 
     def resumed(self, link: LinkId) -> None:
@@ -294,7 +288,7 @@ class PcpServer(LinkHandler[LinkId]):
         self.driver.receive_resumed(link)
 
     def closed(self, link: LinkId, code: int) -> None:  # noqa: ARG002
-        """The connection is gone."""
+        """The connection is closed."""
         gone = self._connections.pop(link, None)
         if gone is not None:
             self._texts.discard(link)
@@ -308,16 +302,16 @@ class PcpServer(LinkHandler[LinkId]):
                 del self._hosts[host]
             self.driver.receive_closed(link, lambda now: self.broker.receive_closed(link, now, gone.lost_bytes))
 
-    # What the driver calls
+    # Called by the driver
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on reading from all connections: TCP slows the senders down."""
+        """Stop or resume reading from all connections: TCP slows the senders down."""
         self._is_reading = wanted = wanted and not self._is_draining
         for link in self._connections.values():
             link.set_reading(wanted)
 
     def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:  # noqa: ARG002
-        """Write to each connection once; close what the core wants closed."""
+        """Write to each connection once; close those that the core wants closed."""
         connections = self._connections
         for item in outgoing:
             if isinstance(item, SendFrames):
@@ -325,9 +319,9 @@ class PcpServer(LinkHandler[LinkId]):
                 for link in item.links:
                     connection = connections.get(link)
                     if connection is None:
-                        continue  # refused or gone; the core was told
+                        continue  # refused or closed; the core was told
                     connection.write(frames)
-                    if connection.is_broken:  # by this write, or it would not be here any more
+                    if connection.is_broken:  # by this write, or it would not be registered any more
                         self.driver.receive_paused(link, len(frames))
             elif isinstance(item, CloseLink):
                 self.metrics.closes.labels(str(item.code)).inc()
@@ -386,7 +380,7 @@ class PcpServer(LinkHandler[LinkId]):
             try:
                 new = revocations.reload()
             except ConfigError as error:
-                log.error("revocation list not read, the last one stays: %s", error)
+                log.error("revocation list not loaded, keeping the previous one: %s", error)
                 continue
             revoked = [connection for connection, serial in self._serials.items() if serial in new]
             if revoked:
@@ -394,14 +388,14 @@ class PcpServer(LinkHandler[LinkId]):
                 self.driver.call(functools.partial(self._end_all, revoked, CLOSE_REVOKED, "certificate revoked"))
 
     def _end_all(self, connections: Sequence[LinkId], code: int, detail: str, now: int) -> None:
-        """End their sessions at once; they are closed spread over time, so that they do not all come back at once."""
+        """End their sessions now; the connections are closed spread over time, so that not all reconnect at once."""
         pause_s = self.settings.revocation_spread_ms / 1000 / len(connections)
         for number, connection in enumerate(connections):
             self._close_delays[connection] = number * pause_s
             self.broker.close(connection, code, detail, now)
 
     def change_rules(self, settings: PcpSettings) -> None:
-        """From now on these rules, types and groups decide; whom they do not let in is closed, spread over time."""
+        """Apply these rules, types and groups from now on; clients they refuse are closed, spread over time."""
         self.driver.call(functools.partial(self._change_rules, settings))
 
     def _change_rules(self, settings: PcpSettings, now: int) -> None:
@@ -412,6 +406,6 @@ class PcpServer(LinkHandler[LinkId]):
             self._end_all(refused, CLOSE_ASSOCIATION_UNSUCCESSFUL, "not authorised to associate", now)
 
     def keep_rules(self, error: DovetailError) -> None:
-        """New rules could not be read: say so; the old ones stay."""
+        """Report that new rules could not be loaded; the previous ones are kept."""
         self.metrics.rule_changes.labels("failed").inc()
-        log.error("rules not read, the old ones stay: %s", error)
+        log.error("rules not loaded, keeping the previous ones: %s", error)

@@ -22,7 +22,7 @@ _CLOSES = {
     CLOSE_REVOKED: "has closed the connection: the certificate is revoked",
     CLOSE_SUPERSEDED: "has closed the connection: another client associated with the same URI",
 }
-"""What a broker means by these codes."""
+"""What a broker means by these close codes."""
 
 
 class ClientWire(LinkHandler[LinkId]):
@@ -51,7 +51,7 @@ class ClientWire(LinkHandler[LinkId]):
     def drive(
         self, on_events: Callable[[list[ClientEvent]], None], on_failure: Callable[[Exception], None]
     ) -> Driver[ClientEvent]:
-        """Begin to work on the event loop that runs."""
+        """Start on the running event loop."""
         self._driver: Driver[ClientEvent] = Driver(
             self._core, None, self, LoopClock(), durability="relaxed", on_events=on_events, on_failure=on_failure
         )
@@ -59,7 +59,7 @@ class ClientWire(LinkHandler[LinkId]):
         return self._driver
 
     async def close(self) -> None:
-        """Hang up, and wait until the socket is closed."""
+        """Close the connection, and wait until the socket is closed."""
         if self._connecting is not None:
             self._connecting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -69,14 +69,14 @@ class ClientWire(LinkHandler[LinkId]):
             await self.is_gone.wait()
 
     def opened(self, link: Link, label: str) -> None:  # noqa: ARG002
-        """The broker took the connection."""
+        """The broker accepted the connection."""
         name: LinkId = link.id
         self.link = link
         self.is_gone.clear()
         self._driver.call(lambda now: self._core.receive_opened(name, now))
 
     def paused(self, link: LinkId) -> None:  # noqa: ARG002
-        """The kernel takes no more: whoever sends waits."""
+        """The kernel takes no more: senders wait."""
         self.is_writable.clear()
 
     def resumed(self, link: LinkId) -> None:  # noqa: ARG002
@@ -84,7 +84,7 @@ class ClientWire(LinkHandler[LinkId]):
         self.is_writable.set()
 
     def closed(self, link: LinkId, code: int) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         if self.link is not None and self.link.id == link:
             self.link = None
             self.is_gone.set()
@@ -95,7 +95,7 @@ class ClientWire(LinkHandler[LinkId]):
         self._driver.receive_closed(link, lambda now: self._core.receive_closed(link, now, code, detail))
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on reading."""
+        """Stop or resume reading."""
         if self.link is not None:
             self.link.set_reading(wanted)
 

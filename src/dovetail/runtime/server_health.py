@@ -1,27 +1,34 @@
-"""What `/healthz` of a server says besides its driver: certificates that are over, or soon will be.
+"""What `/healthz` of a server adds to its driver's health: expired certificates, and what is late or unreachable.
 
-A text that begins with `ok` is answered with 200: nothing has to be restarted. `ok, but ...` names what will not last.
+A text that starts with `ok` gives status 200: no restart needed. `ok, but ...` names what will fail soon.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dovetail.model.times import time_text
 
 OK = "ok"
 WARN_CERTIFICATE_S = 14 * 86_400
-"""A certificate that ends sooner is named."""
+"""A certificate that expires sooner is named."""
 
 
 def is_well(health: str) -> bool:
-    """True where a server can do its work, though perhaps not for long."""
+    """True if a server works, though perhaps not for long."""
     return health == OK or health.startswith(f"{OK}, but ")
 
 
+def add_remarks(health: str, remarks: Sequence[str]) -> str:
+    """The health of a working server, with remarks on what will fail soon."""
+    if not remarks or not is_well(health):
+        return health
+    return f"{health}{', but' if health == OK else ';'} {'; '.join(remarks)}"
+
+
 def judge_certificates(health: str, expiries: Mapping[str, float | None], now_s: float | None = None) -> str:
-    """The health of a server whose driver is as said, with the certificates that end then."""
+    """The health of a server, given its driver's health and the expiry of its certificates."""
     if health != OK:
         return health
     now = time.time() if now_s is None else now_s
@@ -30,7 +37,7 @@ def judge_certificates(health: str, expiries: Mapping[str, float | None], now_s:
     if over:
         return "; ".join(over)
     soon = [f"{name} ends at {_when(end)}" for end, name in ends if end <= now + WARN_CERTIFICATE_S]
-    return f"{OK}, but {'; '.join(soon)}" if soon else OK
+    return add_remarks(OK, soon)
 
 
 def _when(at_s: float) -> str:

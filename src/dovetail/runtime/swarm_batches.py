@@ -1,15 +1,16 @@
 """Many datagrams in few system calls: to one receiver by UDP segmentation, from one sender by receive offload (Linux).
 
-One message cannot share a datagram with another, since its payload reaches to the end (UEP-12). But one call may carry
-many datagrams: the kernel takes a buffer and a size and cuts it into datagrams of that size, the last one being what is
-left. So a run of datagrams of one size, and one smaller one after it, go out by one call that costs little more than
-a single datagram does. The order is kept: messages come after what they refer to.
+A datagram can carry only one message, since the payload extends to the end (UEP-12). But one call may carry many
+datagrams: the kernel takes a buffer and a size and splits it into datagrams of that size, the last one being what is
+left. So a run of datagrams of one size, and one smaller one after it, is sent by one call that costs little more than a
+single datagram. The order is kept: messages come after what they refer to.
 
-Receiving is the same the other way round: the kernel may hand over datagrams of one sender and size, with a smaller one
-at the end, as one buffer, and says the size. They come so where the network card or the kernel has gathered them, or
-where a sender on the same machine sent them as a run.
+Receiving is the reverse: the kernel may return datagrams of one sender and size, with a smaller one at the end, as one
+buffer with the size. This happens if the network card or the kernel has coalesced them, or if a sender on the same
+machine sent them as a run.
 
-Where the kernel or the way to a receiver cannot do it, datagrams go and come one by one, and that is remembered.
+If the kernel or the path to a receiver does not support it, datagrams are sent and received one by one, and that is
+remembered.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ SocketAddress = tuple[Any, ...]
 
 UDP_SEGMENT: Final = 103
 UDP_GRO: Final = 104
-"""From linux/udp.h; the socket module has no names for them."""
+"""From linux/udp.h; the socket module does not define them."""
 MAX_SEGMENTS: Final = 64
-"""What every kernel that has the option takes at once."""
+"""What every kernel with this option accepts at once."""
 MAX_RUN_BYTES: Final = 65_000
 """Below the largest UDP payload, 65,507 bytes."""
 MAX_PLAIN: Final = 1_024
-"""Receivers remembered that cannot be reached by runs; then all are tried again."""
+"""How many receivers that cannot be reached by runs are remembered; then all are tried again."""
 
 log = logging.getLogger("dovetail.swarm")
 
@@ -44,11 +45,11 @@ _MAX_GATHERED_BYTES: Final = 65_535
 
 
 def split_runs(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The datagrams in order, in runs that one call can carry: all of one size, but a last one that may be smaller."""
+    """Split datagrams, in order, into runs that one call can carry: all of one size, except a smaller last one."""
     start, count = 0, len(datagrams)
     while start < count:
         size = len(datagrams[start])
-        # an empty datagram cannot be a part of a run
+        # an empty datagram cannot be part of a run
         limit = min(count, start + min(MAX_SEGMENTS, MAX_RUN_BYTES // size)) if size else start + 1
         end = start + 1
         while end < limit and len(datagrams[end]) == size:
@@ -60,7 +61,7 @@ def split_runs(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 class BatchSender:
-    """Sends from one socket that does not block."""
+    """Sends from one non-blocking socket."""
 
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
@@ -68,7 +69,7 @@ class BatchSender:
         self._plain: set[SocketAddress] = set()
 
     def send(self, address: SocketAddress, datagrams: Sequence[bytes]) -> int:
-        """Send to one receiver; how many the kernel did not take: for UDP that is loss, and the swarm repairs it."""
+        """Send to one receiver; returns how many the kernel did not take: UDP loss, which the swarm repairs."""
         if len(datagrams) == 1 or not self._is_able or address in self._plain:
             return self._send_each(address, datagrams)
         lost = 0
@@ -83,7 +84,7 @@ class BatchSender:
         except OSError as error:
             if error.errno in _FULL:
                 return len(run)
-            # an interface without checksums, a smaller MTU, an old kernel: whatever it is, one by one may do
+            # an interface without checksums, a smaller MTU, an old kernel: sending one by one may still work
             if len(self._plain) >= MAX_PLAIN:
                 self._plain.clear()
             self._plain.add(address)
@@ -102,7 +103,7 @@ class BatchSender:
 
 
 class BatchReceiver:
-    """Receives on one socket that does not block; datagrams are cut at `max_bytes`."""
+    """Receives on one non-blocking socket; datagrams are truncated at `max_bytes`."""
 
     def __init__(self, opened: socket.socket, max_bytes: int) -> None:
         self._socket = opened
@@ -110,9 +111,9 @@ class BatchReceiver:
         self._is_able = sys.platform == "linux" and _gathers(opened)
 
     def receive(self, at_most: int) -> list[tuple[SocketAddress, list[bytes]]]:
-        """What the socket holds: senders in turn with their datagrams, in order.
+        """Read what the socket holds: senders in order with their datagrams, in order.
 
-        It ends at `at_most` datagrams and those that came together with the last of them.
+        Stops at `at_most` datagrams plus those that arrived together with the last of them.
         """
         receive = self._receive_gathered if self._is_able else self._receive_one
         runs: list[tuple[SocketAddress, list[bytes]]] = []
@@ -148,7 +149,7 @@ class BatchReceiver:
 
 
 def _gathers(opened: socket.socket) -> bool:
-    """Ask the kernel to hand over gathered datagrams; whether it can."""
+    """Ask the kernel to return coalesced datagrams; True if it can."""
     try:
         opened.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
     except OSError:

@@ -5,11 +5,11 @@ One request per connection, one JSON object per line in both directions, on a Un
     {"verb": "status"}                                     -> one object
     {"verb": "publish", "payload": HEX, "ttl_epochs": N}   -> {"examined": N, "expected": N} while it works,
                                                               then {"address": HEX}
-    {"verb": "tail", "since_ms": N or null}                -> one object per item, until the client goes
+    {"verb": "tail", "since_ms": N or null}                -> one object per item, until the client disconnects
     {"verb": "query", "since_ms": N, "until_ms": N}        -> one object per unexpired message of this time
 
-An answer {"error": TEXT} ends a request that cannot be done. A client that goes cancels its request. At most
-`MAX_CLIENTS` are served at a time; a request that does not come within 5 s, or is too long, is not served.
+A response {"error": TEXT} ends a request that failed. A client that disconnects cancels its request. At most
+`MAX_CLIENTS` are served at a time; a request that does not arrive within 5 s, or is too long, is not served.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from dovetail.model.errors import ConfigError, ConnectFailed, DovetailError
+from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.runtime.swarm_node import Evidence, Gap, Item, Message, Missed, SwarmNode
 from dovetail.swarm.content import MAX_CONTENT_BYTES
 from dovetail.swarm.pow import expected_hashes
@@ -35,11 +33,11 @@ PROGRESS_S: Final = 0.2
 MAX_CLIENTS: Final = 64
 CONTROL_FILE: Final = "control.sock"
 LAST_MS: Final = (1 << 48) - 1
-"""No timestamp of a message is later."""
+"""The latest possible timestamp of a message."""
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client asks for."""
+    """A client's request."""
 
     verb: Literal["status", "publish", "tail", "query"]
     payload: str = ""
@@ -152,7 +150,7 @@ class ControlServer:
 
 
 def describe_item(item: Item) -> dict[str, Any]:
-    """One item of the flow as a JSON object; bytes in hex."""
+    """One item of the subscription as a JSON object; bytes in hex."""
     match item:
         case Message():
             return {
@@ -170,25 +168,6 @@ def describe_item(item: Item) -> dict[str, Any]:
             return {"evidence": item.kind, "messages": [each.hex() for each in item.messages]}
         case Missed():
             return {"missed": item.count}
-
-
-def request(path: Path, asked: Request) -> Iterator[dict[str, Any]]:
-    """Ask a running peer and yield its answers as they come; DovetailError where it cannot be reached or refuses."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        try:
-            connection.connect(str(path))
-        except OSError as error:
-            raise ConnectFailed(f"unix:{path}", f"no peer answers: {(error.strerror or str(error)).lower()}") from None
-        connection.sendall(msgspec.json.encode(asked) + b"\n")
-        with connection.makefile("rb") as lines:
-            for line in lines:
-                answer: dict[str, Any] = msgspec.json.decode(line)
-                if "error" in answer:
-                    raise DovetailError(str(answer["error"]))
-                yield answer
-    finally:
-        connection.close()
 
 
 def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:

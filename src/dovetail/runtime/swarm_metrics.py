@@ -1,4 +1,4 @@
-"""A peer's numbers for Prometheus, read from the core when they are asked for, so that counting costs nothing."""
+"""A peer's metrics for Prometheus, read from the core on request, so that counting costs nothing."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from dovetail.runtime.swarm_node import SwarmNode
 
 
 class PeerCollector(Collector):
-    """Collects what the core counts."""
+    """Collects the core's counters."""
 
     def __init__(self, node: SwarmNode) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield the metric families."""
         status = self._node.status()
         for name, help_text, value in (
             ("messages", "Unexpired messages that others may pull.", status.messages),
+            ("held_bytes", "Memory counted for held messages.", status.held_bytes),
             ("tips", "Messages that no unexpired message refers to.", status.tips),
-            ("missing", "Messages that are wanted and have not come.", status.missing),
-            ("unconfirmed", "Own messages that nobody was seen to have.", status.unconfirmed),
+            ("missing", "Messages that are known but missing.", status.missing),
+            ("unconfirmed", "Own messages that no other peer is known to hold.", status.unconfirmed),
             ("contacts", "Peers that have answered a ticket.", status.contacts),
             ("strangers", "Endpoints that have not answered a ticket.", status.strangers),
         ):
@@ -37,10 +38,11 @@ class PeerCollector(Collector):
         links.add_metric(["backward"], len(status.backward))
         yield links
         for name, help_text, value in (
-            ("accepted", "Messages that joined the flow, own ones included.", status.accepted),
-            ("duplicates", "Messages that came again.", status.duplicates),
-            ("late_answers", "Answers to own questions that came late or again.", status.late_answers),
-            ("refused_journaled", "Refusals that went into the journal.", status.refused_journaled),
+            ("accepted", "Messages accepted, including own ones.", status.accepted),
+            ("duplicates", "Duplicate messages received.", status.duplicates),
+            ("crowded_out", "Missing messages not pulled because too many were wanted.", status.crowded_out),
+            ("late_answers", "Answers that arrived late or more than once.", status.late_answers),
+            ("refused_journaled", "Refusals recorded in the journal.", status.refused_journaled),
             ("received_bytes", "Bytes received.", status.received_bytes),
             ("received_datagrams", "Datagrams received.", status.received_datagrams),
             ("sent_datagrams", "Datagrams sent.", status.sent_datagrams),
@@ -57,5 +59,5 @@ class PeerCollector(Collector):
 
 
 def peer_registry(node: SwarmNode) -> CollectorRegistry:
-    """A registry with one peer in it."""
+    """A registry for one peer."""
     return new_registry(PeerCollector(node), JournalCollector(node.journal))

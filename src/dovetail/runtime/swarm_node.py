@@ -1,16 +1,16 @@
-"""The application's door to a swarm: join, publish, subscribe, query by time.
+"""The application's interface to a swarm: join, publish, subscribe, query by time.
 
     async with SwarmNode(settings, directory, listen=["0.0.0.0:4711"], bootstrap=["192.0.2.7:4711"]) as swarm:
         await swarm.publish(b"hello", ttl_epochs=60)
         async for item in swarm.subscribe():
             ...
 
-A node keeps its identity (`peer.skey`) and its journal (`journal.db`) in a directory of its own. After a restart
-everything unexpired is back from the journal.
+A node has its identity (`peer.skey`) and its journal (`journal.db`) in its own directory. A restart restores everything
+unexpired from the journal.
 
-While the disk is full a node waits: nothing is sent, `publish` does not return. When the journal fails for good, or its
-file is removed or replaced, the node reads and sends nothing more, and the block of `async with` is cancelled and ends
-with the JournalError, as that of a TaskGroup does.
+While the disk is full a node waits: nothing is sent, `publish` does not return. When the journal fails permanently, or
+its file is removed or replaced, the node reads and sends nothing more: `failed` gets the JournalError, and `publish`,
+`subscribe`, `linked` and the end of the `async with` block raise it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import msgspec
 from cryptography.hazmat.primitives import serialization
@@ -32,9 +32,13 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.purger import start_purging
 from dovetail.keys import load_signing_key
 from dovetail.keys.files import make_private_directory, write_private
-from dovetail.model.address import Address, address_of
+from dovetail.model.address import NO_MESSAGE, Address, address_of
+from dovetail.model.errors import JournalError
+from dovetail.model.hop import Observation, Reason, Stage
+from dovetail.model.times import time_text
 from dovetail.runtime.clock import note_clock_steps, now_us
-from dovetail.runtime.loop import ask
+from dovetail.runtime.loop import ask, wait_unless_failed
+from dovetail.runtime.mailbox import Mailbox
 from dovetail.runtime.server_health import OK
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp
@@ -61,13 +65,16 @@ log = logging.getLogger("dovetail.swarm")
 PURGE_S: Final = 60.0
 """How often the bytes of expired messages are removed from the journal (UEP-12, Message Life-Cycle)."""
 MAX_WAITING: Final = 65_536
-"""Items kept for a subscriber that does not read; then the oldest give way, and it is told how many."""
+"""Items queued for a slow subscriber; beyond that the oldest are dropped, and it learns how many it missed."""
+LIFE_SIGN_S: Final = 5.0
+"""How often a running peer touches its `LIFE_SIGN_FILE`: what is known of a peer that was killed."""
 KEY_FILE: Final = "peer.skey"
 JOURNAL_FILE: Final = "journal.db"
+LIFE_SIGN_FILE: Final = "running"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of the swarm; each comes once."""
+    """A message of the swarm; each is returned once."""
 
     address: Address
     timestamp_ms: int
@@ -78,7 +85,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """A referenced message is missing, has come after all, or was given up."""
+    """A referenced message is missing, has arrived after all, or was given up."""
 
     msg_hash: MsgHash
     state: Literal["missing", "filled", "given_up"]
@@ -86,31 +93,19 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that collide in their 8 bytes, or refer to each other in a circle."""
+    """Messages that collide in their 8 bytes, or refer to each other in a cycle."""
 
     kind: Literal["collision", "cycle"]
     messages: tuple[Address, ...]
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """This subscriber read too slowly: so many items before this one are lost to it; `query` has the messages."""
+    """This subscriber read too slowly: it missed this many items before the next one; `query` has the messages."""
 
     count: int
 
 
 Item = Message | Gap | Evidence | Missed
-
-
-class _Subscription:
-    def __init__(self) -> None:
-        self.items: asyncio.Queue[Item | None] = asyncio.Queue()
-        self.missed = 0
-
-    def put(self, item: Item) -> None:
-        if self.items.qsize() >= MAX_WAITING:
-            self.items.get_nowait()
-            self.missed += 1
-        self.items.put_nowait(item)
 
 
 class SwarmNode:
@@ -129,6 +124,7 @@ class SwarmNode:
         purge_interval_s: float = PURGE_S,
     ) -> None:
         make_private_directory(directory)
+        self.directory = directory
         for text in swarm.warnings:
             log.warning("swarm %s: %s", swarm.name, text)
         options = journal_options or JournalOptions()
@@ -148,6 +144,7 @@ class SwarmNode:
             directory / JOURNAL_FILE, server=self.peer.uri, signer=Signer(self.peer.uri, key), options=options
         )
         note_clock_steps(self.journal)
+        _note_restart(self.journal, now, directory / LIFE_SIGN_FILE)
         self.peer.has_application = False
         self.restored = self.peer.restore(self.journal.hops(), now)
         self._purge_interval_s = purge_interval_s
@@ -158,19 +155,17 @@ class SwarmNode:
             self.journal,
             durability=options.durability,
             listener=self._hear,
-            on_failure=self._fail,
         )
-        self.failure: Exception | None = None
-        """Why the node had to stop."""
-        self._block: asyncio.Task[Any] | None = None
         self._threads = threads
         self._solver: WorkSolver | None = None
-        self._subscriptions: set[_Subscription] = set()
+        self._subscriptions: set[Mailbox[Item]] = set()
         self._linked = asyncio.Event()
         self._knows_others = bool(contacts)
+        self._living: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self.endpoints = await self._udp.start(self._listen)
+        self._living = asyncio.create_task(_show_life(self.directory / LIFE_SIGN_FILE))
         if self._purge_interval_s:
             start_purging(
                 self.journal,
@@ -179,38 +174,36 @@ class SwarmNode:
                 now_us=now_us,
                 agreement=self.peer.swarm.agreement,
             )
-        self._block = asyncio.current_task()
+        self.failed.add_done_callback(lambda _: self._end_subscriptions())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        block, self._block = self._block, None
-        is_cancelled = False
-        if self.failure is not None and block is not None:
-            if kind is not asyncio.CancelledError:
-                # the block ended before our cancellation reached it
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0)
-            is_cancelled = block.uncancel() > 0
         await self.close()
-        if self.failure is not None and kind in (None, asyncio.CancelledError):
-            # somebody else's cancellation goes before our error
-            raise asyncio.CancelledError if is_cancelled else self.failure
+        if kind is None and self.failed.done():
+            self.failed.result()
+
+    @property
+    def failed(self) -> asyncio.Future[None]:
+        """Gets the error if the node has to stop; available once it is started."""
+        return self._udp.failed
 
     async def close(self) -> None:
         """Leave: commit, close sockets and journal, end all subscriptions."""
         await self._udp.stop()
-        for subscription in self._subscriptions:
-            subscription.items.put_nowait(None)
+        if self._living is not None:
+            self._living.cancel()
+        self._end_subscriptions()
         if self._solver is not None:
             self._solver.close()
+        _note_stop(self.journal)
         await asyncio.to_thread(self.journal.close)
 
     async def publish(
         self, payload: bytes, ttl_epochs: int, *, progress: Callable[[int], None] = lambda _: None
     ) -> Address:
-        """Compose, solve and push a message; returns when it is journaled and on its way. Safe to cancel before."""
+        """Compose, solve and push a message; returns when it is journaled and sent. Safe to cancel before."""
         message = self.peer.compose(payload, ttl_epochs, now_us())
         if self._solver is None:
             self._solver = await asyncio.to_thread(WorkSolver, self._threads)
@@ -218,22 +211,23 @@ class SwarmNode:
         return await ask(self._udp.driver, lambda now: self.peer.publish_solved(solved, now))
 
     async def subscribe(self) -> AsyncIterator[Item]:
-        """Everything that joins the flow from now on, with its gaps; ends when the node closes."""
-        subscription = _Subscription()
+        """Every message accepted from now on, and gaps; ends when the node closes, or with its failure."""
+        subscription: Mailbox[Item] = Mailbox(MAX_WAITING)
         self._subscriptions.add(subscription)
         self.peer.has_application = True
         try:
-            while (item := await subscription.items.get()) is not None:
-                if subscription.missed:
-                    count, subscription.missed = subscription.missed, 0
-                    yield Missed(count=count)
+            while (item := await subscription.get()) is not None:
+                if missed := subscription.take_missed():
+                    yield Missed(count=missed)
                 yield item
+            if self.failed.done():
+                self.failed.result()
         finally:
             self._subscriptions.discard(subscription)
             self.peer.has_application = bool(self._subscriptions)
 
     def query(self, start_ms: int, end_ms: int) -> list[Message]:
-        """Unexpired messages of this time, both ends included, by time."""
+        """Unexpired messages of this time range, both ends inclusive, by time."""
         found = []
         for entry in self.peer.messages_between(start_ms, end_ms):
             content = decode_content(entry.raw)
@@ -249,25 +243,24 @@ class SwarmNode:
         return found
 
     def status(self) -> PeerStatus:
-        """The peer in numbers."""
+        """The peer's state and counters."""
         return self.peer.status()
 
     @property
     def health(self) -> str:
-        """Whether the peer can do its work, and whether it knows another one."""
+        """Whether the peer works, and whether it knows another one."""
         health = self._udp.driver.health
         if health != OK or not self._knows_others or self.peer.status().forward:
             return health
         return f"{OK}, but no other peer is in reach"
 
     async def linked(self) -> None:
-        """Wait until the first peer is there that we relay to."""
-        await self._linked.wait()
+        """Wait until there is a peer that we relay to."""
+        await wait_unless_failed(self._linked, self.failed)
 
-    def _fail(self, error: Exception) -> None:
-        self.failure = error
-        if self._block is not None:
-            self._block.cancel()
+    def _end_subscriptions(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
 
     def _hear(self, events: list[Event]) -> None:
         for event in events:
@@ -309,8 +302,38 @@ def _item_of(event: Event) -> Item | None:
             return None
 
 
+async def _show_life(path: Path) -> None:
+    """Touch the file for as long as the event loop runs."""
+    while True:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(path.touch, 0o600)
+        await asyncio.sleep(LIFE_SIGN_S)
+
+
+def _note_restart(journal: Journal, now: int, life_sign: Path) -> None:
+    """Record since when the peer had not been running: messages may have expired meanwhile."""
+    size = journal.size
+    for last in journal.hops(max(0, size - 1), size):
+        alive_us = last.at_us
+        with contextlib.suppress(OSError):
+            alive_us = max(alive_us, life_sign.stat().st_mtime_ns // 1_000)
+        _note(journal, Reason.RESTARTED, now, time_text(alive_us))
+
+
+def _note_stop(journal: Journal) -> None:
+    """Record when the peer was stopped, if that can be written."""
+    if journal.size and journal.stalled is None:
+        with contextlib.suppress(JournalError):
+            _note(journal, Reason.STOPPED, now_us())
+
+
+def _note(journal: Journal, reason: Reason, now: int, *counterparts: str) -> None:
+    note = Observation(at_us=now, stage=Stage.NOTED, message=NO_MESSAGE, counterparts=counterparts, reason=reason)
+    journal.commit([note], lambda _: None)
+
+
 def _load_key(path: Path) -> Ed25519PrivateKey:
-    """The peer's signing key, made at the first start; the peer's address is the hash of its public half."""
+    """The peer's signing key, created at the first start; the peer's address is the hash of its public half."""
     if not path.exists():
         pem = Ed25519PrivateKey.generate().private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

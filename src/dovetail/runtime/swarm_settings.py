@@ -9,7 +9,7 @@ from dovetail.swarm.settings import MAX_SETTINGS_BYTES, SwarmSettings, parse_swa
 
 
 def load_swarm_settings(path: Path) -> SwarmSettings:
-    """Settings from a TOML file; ConfigError names the file and what is wrong."""
+    """Load settings from a TOML file; ConfigError names the file and what is wrong."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SETTINGS_BYTES + 1)

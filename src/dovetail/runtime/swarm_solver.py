@@ -1,4 +1,4 @@
-"""Proof of work in threads: the search releases the interpreter lock, so every thread is one core."""
+"""Proof of work in threads: the search releases the interpreter lock, so each thread uses one core."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class WorkSolver:
         self._random = random.SystemRandom()
 
     async def solve(self, message: bytes, target: int, progress: Callable[[int], None] = lambda _: None) -> bytes:
-        """The message with a nonce that fulfils the target. Cancelling stops the threads within one run.
+        """Return the message with a nonce that meets the target. Cancelling stops the threads within one run.
 
-        The search begins at a random nonce and increases, wrapping; the threads take runs of nonces in turn. `progress`
+        The search starts at a random nonce and counts up, wrapping; the threads take runs of nonces in turn. `progress`
         is called from the threads with the number of nonces examined.
         """
         async with self._turn:
@@ -54,5 +54,5 @@ class WorkSolver:
             return next(solved for solved in found if solved is not None)
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Shut down the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)

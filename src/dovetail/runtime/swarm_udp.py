@@ -1,11 +1,12 @@
 """The swarm on UDP sockets: the transport of a peer's driver.
 
-Everything that a socket holds, up to about `MAX_BATCH` datagrams, is fed in one turn; what comes of it leaves once its
-observations are journaled (`driver`). Datagrams come and go in as few system calls as can be (`swarm_batches`). While
-the driver's inbox is over its bound nothing is read: the kernel's buffer fills, then UDP loses, and the swarm repairs
-it. Datagrams that were made more than `MAX_HELD_US` ago are not sent: the swarm's signature has rotated since.
+Everything that a socket holds, up to about `MAX_BATCH` datagrams, is fed in one turn; the output leaves once its
+observations are journaled (`driver`). Datagrams are received and sent in as few system calls as possible
+(`swarm_batches`). While the driver's inbox is over its limit nothing is read: the kernel's buffer fills, then UDP drops
+datagrams, and the swarm repairs the loss. Datagrams created more than `MAX_HELD_US` ago are not sent: the swarm's
+signature has rotated since.
 
-Endpoints are numeric, `192.0.2.7:4711` or `[2001:db8::7]:4711`: names that peers pass on are never looked up.
+Endpoints are numeric, `192.0.2.7:4711` or `[2001:db8::7]:4711`: host names from peers are never resolved.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from typing import Final
 from dovetail.model.errors import ConfigError
 from dovetail.model.wire import Datagrams, Outgoing
 from dovetail.runtime.clock import now_us
-from dovetail.runtime.driver import Driver, Durability
+from dovetail.runtime.driver import Durability
 from dovetail.runtime.listening import listening
-from dovetail.runtime.loop import CallingJournal, LoopClock, LoopJournal, come_to_rest
+from dovetail.runtime.loop import CallingJournal, come_to_rest, drive
 from dovetail.runtime.swarm_batches import BatchReceiver, BatchSender, SocketAddress
 from dovetail.swarm.events import Event
 from dovetail.swarm.peer import Peer
@@ -54,7 +55,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 
 
 def is_sendable(text: str) -> bool:
-    """Whether a peer may live there: a port, and an address of one machine."""
+    """True if a peer can be at this endpoint: a port, and the address of one machine."""
     try:
         host, port = parse_endpoint(text)
     except ConfigError:
@@ -73,7 +74,6 @@ class SwarmUdp:
         *,
         durability: Durability = "full",
         listener: Callable[[list[Event]], None] = lambda _: None,
-        on_failure: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self.peer = peer
         self.dropped = 0
@@ -81,7 +81,6 @@ class SwarmUdp:
         self._journal = journal
         self._durability: Durability = durability
         self._listener = listener
-        self._on_failure = on_failure
         self._sockets: dict[int, socket.socket] = {}
         self._endpoints: dict[SocketAddress, Endpoint] = {}
         self._receivers: dict[int, BatchReceiver] = {}
@@ -91,7 +90,7 @@ class SwarmUdp:
         self._is_stopping = False
 
     async def start(self, listen: Sequence[str]) -> list[Endpoint]:
-        """Bind and begin; the endpoints that were bound, with the ports that 0 became."""
+        """Bind and start; returns the bound endpoints, with the assigned ports for 0."""
         self._loop = asyncio.get_running_loop()
         for text in listen:
             host, port = parse_endpoint(text)
@@ -101,15 +100,12 @@ class SwarmUdp:
             opened = self._sockets[family] = _open_socket(family, host, port)
             self._receivers[family] = BatchReceiver(opened, MAX_DATAGRAM_BYTES)
             self._senders[family] = BatchSender(opened)
-        journal = None if self._journal is None else LoopJournal(self._journal, lambda error: self.driver.fail(error))
-        self.driver: Driver[Event] = Driver(
+        self.driver, self.failed = drive(
             self.peer,
-            journal,
+            self._journal,
             self,
-            LoopClock(),
             durability=self._durability,
             on_events=self._listener,
-            on_failure=self._on_failure,
             max_inbox_bytes=MAX_INBOX_BYTES,
         )
         self.set_reading(True)
@@ -117,7 +113,7 @@ class SwarmUdp:
         return [format_endpoint(each.getsockname()) for each in self._sockets.values()]
 
     async def stop(self) -> None:
-        """Commit and send what came, then close; what the journal has no room for is dropped. Safe to call twice."""
+        """Commit and send what arrived, then close; what the full journal cannot take is dropped. Idempotent."""
         self._is_stopping = True
         self.set_reading(False)
         if self._sockets:
@@ -138,7 +134,7 @@ class SwarmUdp:
                 self.dropped += len(item.datagrams) if found is None else found[0].send(found[1], item.datagrams)
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on reading from the sockets."""
+        """Stop or resume reading from the sockets."""
         wanted = wanted and not self._is_stopping
         if wanted is self._is_reading:
             return

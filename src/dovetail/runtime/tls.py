@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import _ssl
+import abc
 import asyncio
+import contextlib
+import ctypes
 import logging
 import os
 import socket
 import ssl
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -14,11 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from dovetail.model.errors import ConfigError, KeyFileError
 
 MAX_REVOCATION_LIST_BYTES = 64 * 1024 * 1024
 CHECK_S = 2.0
+CLOSED = "the peer closed the connection"
+_SET_SESSION_CACHE_MODE, _SESSION_CACHE_OFF = 44, 0  # SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF
 _HANDSHAKE_RECORD = 22
 _RECORD_HEAD_BYTES = 5
 _MAX_RECORD_BYTES = 16_384
@@ -27,16 +35,34 @@ log = logging.getLogger("dovetail.tls")
 
 
 def server_context(certificate: str, key: str, authority: str | None = None) -> ssl.SSLContext:
-    """TLS 1.2 and 1.3 for a server; with an authority, clients must show a certificate that it signed."""
+    """TLS 1.2 and 1.3 for a server; with an authority, clients must present a certificate that it signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2  # some clients of PCP speak no other
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # some PCP clients support nothing newer
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     context.num_tickets = 0  # a session ticket would outlive a revocation
     context.options |= ssl.OP_NO_TICKET
+    _keep_no_sessions(context)
     if authority is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     _load(context, certificate, key, authority)
     return context
+
+
+def _keep_no_sessions(context: ssl.SSLContext) -> None:
+    """Disable the cache of TLS 1.2 sessions: each takes 8 KiB with its certificates, and there may be 20,480.
+
+    Python does not expose the option. The pointer to OpenSSL's context is the first field of Python's: the transports
+    (aiofastnet) rely on that too. If OpenSSL's library cannot be found through `_ssl`, the cache stays on.
+    """
+    path = getattr(_ssl, "__file__", None)
+    if path is None or sys.implementation.name != "cpython":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        control = ctypes.CDLL(path).SSL_CTX_ctrl
+        control.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_void_p)
+        control.restype = ctypes.c_long
+        address = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
+        control(address, _SET_SESSION_CACHE_MODE, _SESSION_CACHE_OFF, None)
 
 
 def client_context(
@@ -62,8 +88,8 @@ def _load(context: ssl.SSLContext, certificate: str | None, key: str | None, aut
         raise KeyFileError(f"{files} cannot be used: {error}") from None
 
 
-class ReloadedTls:
-    """A context made of files, made again for new connections when these have changed."""
+class ReloadedTls(abc.ABC):
+    """A context loaded from files, reloaded for new connections when they change."""
 
     _files: tuple[str | None, ...]
 
@@ -74,7 +100,7 @@ class ReloadedTls:
         self._looked_at = time.monotonic()
 
     def current(self) -> ssl.SSLContext:
-        """The context for a new connection; where changed files cannot be used, the last one that could be."""
+        """The context for a new connection; if changed files are unusable, the last usable one."""
         now = time.monotonic()
         if now - self._looked_at >= self._check_s:
             self._looked_at = now
@@ -85,20 +111,20 @@ class ReloadedTls:
                     self._load()
                     log.info("certificates read again: %s", ", ".join(path for path in self._files if path))
                 except KeyFileError as error:
-                    log.error("certificate not read, the last one stays: %s", error)
+                    log.error("certificate not loaded, keeping the previous one: %s", error)
         return self._context
 
     def expiries(self) -> dict[str, float | None]:
-        """When the certificate and the authority of `current` are over."""
+        """When the certificate and the authority of `current` expire."""
         self.current()
         return self._expiries
 
     def _load(self) -> None:
         self._context, self._expiries = self._make()
 
+    @abc.abstractmethod
     def _make(self) -> tuple[ssl.SSLContext, dict[str, float | None]]:
-        """The context, and when its files are over; raises KeyFileError."""
-        raise NotImplementedError
+        """Load the context and the expiry of its files; raises KeyFileError."""
 
     def _stat(self) -> list[tuple[int, int] | None]:
         return [_stamp(Path(path)) for path in self._files if path is not None]
@@ -119,7 +145,7 @@ class ServerTls(ReloadedTls):
 
 
 class ClientTls(ReloadedTls):
-    """The authority that servers must be certified by, or the system's without one."""
+    """The authority that must certify servers, or the system's if there is none."""
 
     def __init__(self, authority: str | None, *, check_s: float = CHECK_S) -> None:
         self._files = (authority,)
@@ -138,17 +164,40 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def first_expiry(path: str | None) -> float | None:
-    """When the first certificate of a chain or bundle is over, in seconds since 1970; None without a file."""
+    """When the first certificate of a chain or bundle expires, in seconds since 1970; None without a file."""
     if path is None:
         return None
     chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
     return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
 
 
-async def wait_for_hello(accepted: socket.socket) -> None:
-    """Wait until the first record of a TLS handshake has come, without taking it: until then TLS takes no memory.
+def guess_refusal(certificate: str, authority: str | None) -> str:
+    """What a server that closed the connection may have against our certificate: servers tend not to say."""
+    try:
+        chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
+        issuers = [] if authority is None else x509.load_pem_x509_certificates(Path(authority).read_bytes())
+    except (OSError, ValueError):
+        return "it may not accept our certificate"
+    expiry = min(each.not_valid_after_utc for each in chain)
+    if expiry.timestamp() < time.time():
+        return f"our certificate {certificate} expired on {expiry:%Y-%m-%d}"
+    if issuers and not any(_is_issued_by(each, issuer) for each in chain for issuer in issuers):
+        return f"our certificate {certificate} was not issued by the CA in {authority}"
+    return "it may not accept our certificate"
 
-    What is no TLS is left to TLS to refuse. Raises ConnectionResetError where the peer leaves.
+
+def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+async def wait_for_hello(accepted: socket.socket) -> None:
+    """Wait until the first record of a TLS handshake has arrived, without reading it: until then TLS uses no memory.
+
+    Input that is not TLS is left for TLS to refuse. Raises ConnectionResetError if the peer disconnects.
     """
     loop = asyncio.get_running_loop()
     wanted = 1
@@ -161,7 +210,7 @@ async def wait_for_hello(accepted: socket.socket) -> None:
             finally:
                 loop.remove_reader(accepted)
             head = accepted.recv(_RECORD_HEAD_BYTES + _MAX_RECORD_BYTES, socket.MSG_PEEK)
-            if len(head) < wanted:  # the kernel wakes us with less only at the end
+            if len(head) < wanted:  # the kernel wakes us with less only at the end of the stream
                 raise ConnectionResetError
             wanted = _RECORD_HEAD_BYTES
             if len(head) >= _RECORD_HEAD_BYTES:
@@ -179,11 +228,11 @@ def _finish(future: asyncio.Future[None]) -> None:
 
 
 class TransportLoop:
-    """The running event loop as aiofastnet's transports are to see it.
+    """The running event loop as presented to aiofastnet's transports.
 
-    Their timers keep no transport alive: it cancels none where a handshake is given up, and each held 55 KiB until the
-    garbage collector came by. And it reports a peer that leaves during its handshake twice, the first time by the class
-    ConnectionResetError where an exception belongs, which the loop would log with a traceback.
+    Its timers keep no transport alive: aiofastnet does not cancel them for an abandoned handshake, and each held 55 KiB
+    until the garbage collector ran. And aiofastnet reports a peer that disconnects during its handshake twice, the
+    first time with the class ConnectionResetError instead of an exception, which the loop would log with a traceback.
     """
 
     def __init__(self) -> None:
@@ -193,12 +242,12 @@ class TransportLoop:
         return getattr(self._loop, name)
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call a method of a transport, if that is still there."""
+        """Call a method of a transport, if the transport still exists."""
         owner: Any = callback.__self__  # type: ignore[attr-defined]
         return self._loop.call_later(delay_s, _call_if_alive, weakref.ref(owner), callback.__name__)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tell what is an exception."""
+        """Report only real exceptions."""
         if context.get("exception") is not ConnectionResetError:
             self._loop.call_exception_handler(context)
 
@@ -216,14 +265,14 @@ def describe_failure(error: OSError) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return f"tls: {error.reason.lower().replace('_', ' ')}"
     if isinstance(error, ConnectionResetError):
-        return "the peer closed the connection"
+        return CLOSED
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return error.strerror or str(error) or type(error).__name__
 
 
 def common_name(certificate: dict[str, Any] | None) -> str | None:
-    """The one CN among all RDNs of a peer's certificate; None where there is none, or several."""
+    """The only CN among all RDNs of a peer's certificate; None if there is none, or more than one."""
     if not certificate:
         return None
     names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName" and value]
@@ -286,4 +335,4 @@ def _is_signed_by(revocations: x509.CertificateRevocationList, issuer: x509.Cert
     try:
         return revocations.is_signature_valid(key)  # type: ignore[arg-type]
     except TypeError:
-        return False  # a kind of key that signs no lists
+        return False  # a key type that signs no lists

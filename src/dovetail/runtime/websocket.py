@@ -1,10 +1,10 @@
-"""WebSockets for servers and clients: the same bounds on both sides, picows behind an interface of our own.
+"""WebSockets for servers and clients: the same limits on both sides, with picows behind our own interface.
 
-A `Link` is one open WebSocket, whoever opened it. `listen` and `dial` make links and tell a `LinkHandler` what happens
-to them. picows hands over frames, not messages: fragments are put together here, within bounds. Whatever breaks a
-bound or a rule of RFC 6455 ends the link, after `refused` was told where bytes were refused.
+A `Link` is one open WebSocket, opened by either side. `listen` and `dial` create links and report their events to a
+`LinkHandler`. picows delivers frames, not messages: fragments are reassembled here, within limits. Whatever breaks a
+limit or a rule of RFC 6455 closes the link, after `refused` was called if bytes were refused.
 
-The transport's high-water mark is zero: `paused` comes as soon as the kernel does not take everything at once.
+The transport's high-water mark is zero: `paused` is called as soon as the kernel does not take everything at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
 LINGER_S = 1.0
 ROOM_CHECK_S = 0.05
-_SPARE_S = 1.0  # who waits for a handshake limits its time, before the transport does
+_SPARE_S = 1.0  # the caller's time limit for a handshake must expire before the transport's
 
 CLOSE_GOING_AWAY = 1001
 _NO_CODE = 1005
@@ -55,22 +55,22 @@ LinkId = TypeVar("LinkId")
 
 
 class LinkHandler(Generic[LinkId]):
-    """Who is told what happens to links; called from the event loop, must not raise. Override what matters."""
+    """Receives link events; called from the event loop, must not raise. Override what you need."""
 
     def opened(self, link: Link, label: str) -> None:
-        """The handshake is done; `label` is what `dial` or `admit` said."""
+        """The handshake is complete; `label` is from `dial` or `admit`."""
 
     def frame(self, data: bytes, link: LinkId, is_text: bool) -> None:
-        """A whole message came; the hot path."""
+        """A whole message arrived; the hot path."""
 
     def pinged(self, link: LinkId) -> None:
-        """A ping, which is answered already, or a pong came."""
+        """A ping, already answered, or a pong arrived."""
 
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:
-        """A message of at least `size` bytes, beginning with `data`, was not taken; the link is closed next."""
+        """A message of at least `size` bytes, starting with `data`, was refused; the link is closed next."""
 
     def exhausted(self, link: LinkId, messages: int, size: int) -> None:
-        """Its turn is over, in which so many frames of so many bytes came; `give_turn` lets it go on."""
+        """Its turn is over, with this many frames and bytes received; `give_turn` lets it continue."""
 
     def paused(self, link: LinkId) -> None:
         """The kernel takes no more."""
@@ -79,11 +79,11 @@ class LinkHandler(Generic[LinkId]):
         """The kernel has taken everything."""
 
     def closed(self, link: LinkId, code: int) -> None:
-        """The link is gone: with the peer's close code, 1005 if it gave none, 1006 if it did not say goodbye."""
+        """The link is closed: with the peer's close code, 1005 if it gave none, 1006 if there was no close frame."""
 
 
 class Request(NamedTuple):
-    """A GET, before any upgrade, and the host that it comes from."""
+    """A GET, before any upgrade, and the host that it is from."""
 
     path: bytes
     headers: Any
@@ -92,14 +92,14 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accept(Generic[LinkId]):
-    """Let a request become the link of this id."""
+    """Upgrade the request to a link with this id."""
 
     link: LinkId
     label: str = ""
 
 
 class Link(picows.WSListener):
-    """An open WebSocket, of either side: what shells call, and behind it what picows calls."""
+    """An open WebSocket, of either side: what the runtime calls, then what picows calls."""
 
     __slots__ = (
         "_assembler",
@@ -146,7 +146,7 @@ class Link(picows.WSListener):
         self._is_closing = False
         self._is_full = False
         self.lost_bytes = 0
-        """What the kernel had not taken when the link ended, or when that was last known; for `closed`."""
+        """What the kernel had not taken when the link ended, or when last known; for `closed`."""
 
     @property
     def host(self) -> str:
@@ -166,12 +166,14 @@ class Link(picows.WSListener):
             self.abort()
         elif not self._is_closing:
             self._transport.send(_TEXT if is_text else _BINARY, message)
+            self._count_unread()
 
     def close(self, code: int, detail: str = "") -> None:
-        """Write a close frame and hang up without waiting for an answer; once is enough."""
+        """Write a close frame and disconnect without waiting for an answer; idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
+        self._assembler = None
         self._memory.release(self)
         text = detail.encode()[:MAX_CLOSE_DETAIL_BYTES].decode(errors="ignore")
         self._transport.send_close(cast(Any, code), text)
@@ -179,37 +181,37 @@ class Link(picows.WSListener):
         asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Disconnect immediately."""
         self._is_closing = True
         self.lost_bytes = self.unsent_bytes or self.lost_bytes
         self._underlying.abort()
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on taking bytes from the peer."""
+        """Stop or resume reading from the peer."""
         self._is_wanted = wanted
         if not wanted or self._is_held_back or self._is_resting:
             self._underlying.pause_reading()
         elif not self._underlying.is_reading():
-            # aiofastnet would first read more from the socket, and fails where what it has leaves no room for that
+            # aiofastnet would first read more from the socket, which fails if its buffered data leaves no room
             hand_on = getattr(self._underlying, "_retry_ssl_read", None)
             if hand_on is not None:
                 asyncio.get_running_loop().call_soon(hand_on)
             self._underlying.resume_reading()
 
     def trust(self) -> None:
-        """The peer has proven who it is: `untrusted_bytes` no longer counts."""
+        """The peer has proven its identity: `untrusted_bytes` no longer applies."""
         self._is_trusted, self._is_held_back = True, False
         self.set_reading(self._is_wanted)
 
     def give_turn(self) -> None:
-        """Let it go on after `exhausted`."""
+        """Let it continue after `exhausted`."""
         self._left_messages, self._left_bytes = self._limits.turn_messages or NO_LIMIT, self._limits.turn_bytes
         self._is_resting = False
         if not self._is_closing:
             self.set_reading(self._is_wanted)
 
     def hold(self, more_bytes: int) -> None:
-        """Count what has come of messages that are not whole; of an untrusted peer no more is read at its limit."""
+        """Count bytes of incomplete messages; an untrusted peer is not read beyond its limit."""
         if not self._is_closing:
             held = self._memory.hold(self, more_bytes)
             if not self._is_trusted and held > (self._limits.untrusted_bytes or 0):
@@ -229,16 +231,16 @@ class Link(picows.WSListener):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet; with TLS those that are encrypted already, too."""
+        """Bytes that the kernel has not taken yet; with TLS including those already encrypted."""
         return int(self._count_unsent())
 
     @property
     def is_broken(self) -> bool:
-        """Whether what is written now goes nowhere."""
+        """True if writes go nowhere now."""
         return bool(self._underlying.is_closing())
 
     def take_certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, as `ssl` describes it. The transport's copy is emptied: it takes 1 KiB."""
+        """The peer's certificate, as `ssl` describes it. Clears the transport's copy, which takes 1 KiB."""
         kept: dict[str, Any] | None = self._underlying.get_extra_info("peercert")
         if kept is None:
             return None
@@ -252,13 +254,13 @@ class Link(picows.WSListener):
         self._transport = transport
         self._underlying: Any = transport.underlying_transport
         self._underlying.set_write_buffer_limits(high=0)
-        # TLS of aiofastnet encrypts into a buffer of its own, which its write buffer does not count
+        # aiofastnet's TLS encrypts into its own buffer, which its write buffer size does not include
         self._count_unsent = getattr(
             self._underlying, "get_local_write_buffer_size", self._underlying.get_write_buffer_size
         )
         has_tls = self._underlying.get_extra_info("ssl_object") is not None
         self.write = self._write_encrypted if has_tls else self._underlying.write
-        # picows keeps both for as long as the connection lives; their headers take 2 KiB
+        # picows keeps both for the life of the connection; their headers take 2 KiB
         for exchanged in (transport.request, transport.response):
             exchanged.headers.clear()
         self._handler.opened(self, self._label)
@@ -288,7 +290,7 @@ class Link(picows.WSListener):
             self._take_fragment(frame)
 
     def _rest(self) -> None:
-        """The turn is over: whoever sends much lets the others go first."""
+        """The turn is over: a link that sends much lets the others go first."""
         self._is_resting = True
         self._underlying.pause_reading()
         messages = (self._limits.turn_messages or 0) - self._left_messages
@@ -336,12 +338,20 @@ class Link(picows.WSListener):
 
     def _write_encrypted(self, frames: bytes) -> None:
         self._underlying.write(frames)
-        if not self._is_full and self.unsent_bytes:
+        self._count_unread()
+
+    def _count_unread(self) -> None:
+        """After each write: TLS does not report that the kernel took less, and a link that keeps writing holds more."""
+        unsent = self.unsent_bytes
+        if unsent and not self._is_full:
             self.pause_writing()
             self._await_room()
+        elif unsent > self.lost_bytes and not self._is_closing:
+            more, self.lost_bytes = unsent - self.lost_bytes, unsent
+            self._unsent.hold(self, more)
 
     def _await_room(self) -> None:
-        """Nobody tells when the buffer of TLS is empty."""
+        """Poll, since nothing reports when the TLS buffer is empty."""
         if self.is_broken or not self._is_full:
             return
         if self.unsent_bytes:
@@ -381,7 +391,7 @@ async def listen(
     memory: Memory = PROCESS_MEMORY,
     unsent: Memory = PROCESS_UNSENT,
 ) -> Acceptor:
-    """Accept links until the acceptor is closed; `admit` decides what each GET gets, before any upgrade.
+    """Accept links until the acceptor is closed; `admit` decides the response to each GET, before any upgrade.
 
     A failed handshake is one line in the log, and counted by the acceptor.
     """
@@ -432,9 +442,9 @@ async def dial(
     memory: Memory = PROCESS_MEMORY,
     unsent: Memory = PROCESS_UNSENT,
 ) -> Link:
-    """Open a link, which is `opened` before this returns; raises ConnectFailed with one line.
+    """Open a link; `opened` is called before this returns. Raises ConnectFailed with one line.
 
-    Whoever gives up waiting leaves no socket behind.
+    Leaves no socket open if cancelled.
     """
     loop: Any = TransportLoop()
     parts = urlsplit(url)
@@ -455,7 +465,7 @@ async def dial(
     except TimeoutError:
         raise ConnectFailed(url, f"did not answer within {limits.handshake.timeout_s:g} s") from None
     except OSError as error:
-        error.__traceback__ = None  # else its frames and the transport keep each other alive
+        error.__traceback__ = None  # otherwise its frames and the transport keep each other alive
         raise ConnectFailed(url, f"cannot be reached: {describe_failure(error)}") from None
     except picows.WSError as error:
         raise ConnectFailed(url, f"refuses: {error}") from None
@@ -463,7 +473,7 @@ async def dial(
 
 
 async def _open(protocol: LinkProtocol, connecting: Awaitable[object]) -> None:
-    """Wait until a protocol's transport is connected and its upgrade is done; give up both on any error."""
+    """Wait until a protocol's transport is connected and its upgrade is done; abandon both on any error."""
     try:
         await connecting
         await protocol.wait_until_handshake_complete()

@@ -1,8 +1,8 @@
-"""An owner's client with a directory of its own: the atom's key, its journal, and the keys of others it has seen.
+"""An owner's client with its own directory: the atom's key, its journal, and the keys of others it has seen.
 
 atom.json       the atom's URI and its sockets
 atom.skey       the atom's signing key (PEM)
-keys/           documents of nodes and atoms, by which messages can be checked later without any network
+keys/           documents of nodes and atoms, for verifying messages later without a network
 journal.db      every message of the atom's conversations, as this owner got them
 """
 
@@ -49,7 +49,7 @@ class AtomFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sockets: tuple[str, ...]
     authority: str | None = None
     networks: tuple[str, ...] = ()
-    """Networks that are not public and that keys of others may be fetched from."""
+    """Non-public networks that keys of others may be fetched from."""
 
 
 class OwnerHome:
@@ -70,7 +70,7 @@ class OwnerHome:
 
     @classmethod
     def create(cls, directory: Path, file: AtomFile, key: Ed25519PrivateKey | None = None) -> OwnerHome:
-        """Make a directory for an atom, with a new key or, for a further client of the same atom, its key."""
+        """Create a directory for an atom, with a new key or, for another client of the same atom, its key."""
         make_private_directory(directory)
         if (directory / "atom.json").exists():
             raise ConfigError(f"{directory} has an atom already")
@@ -82,17 +82,17 @@ class OwnerHome:
         return cls(directory)
 
     def set_sockets(self, sockets: tuple[str, ...]) -> None:
-        """The atom was replaced, and has these sockets now."""
+        """Record that the atom was replaced, and has these sockets now."""
         self.file = msgspec.structs.replace(self.file, sockets=sockets)
         replace_file(self.directory / "atom.json", msgspec.json.format(msgspec.json.encode(self.file)))
 
     @property
     def journal_path(self) -> Path:
-        """Where the owner's own copy is kept."""
+        """The path of the owner's own copy."""
         return self.directory / "journal.db"
 
     def open_journal(self) -> Journal:
-        """The journal, open for writing; close it when done."""
+        """Open the journal for writing; the caller must close it."""
         signer = Signer(self.file.atom, self.private_key)
         return Journal.open(self.journal_path, server=self.file.atom, signer=signer)
 
@@ -100,19 +100,19 @@ class OwnerHome:
         return self.directory / "keys" / (hashlib.sha256(uri.encode()).hexdigest()[:32] + ".trig")
 
     def read_document(self, uri: str) -> bytes | None:
-        """A document kept earlier."""
+        """A document stored earlier."""
         path = self._document_path(uri)
         return path.read_bytes() if path.exists() else None
 
     def keep_document(self, uri: str, data: bytes) -> None:
-        """Keep a document, if there is a key in it: the first key seen for a URI stays."""
+        """Store a document if it contains a key: the first key seen for a URI stays."""
         path = self._document_path(uri)
         if not path.exists() and read_key_document(uri, data) is not None:
-            path.parent.mkdir(exist_ok=True)
+            make_private_directory(path.parent)
             path.write_bytes(data)
 
     def find_keys(self, uris: set[str]) -> dict[str, PublicKey]:
-        """The keys of some signers, from the documents kept."""
+        """The keys of these signers, from stored documents."""
         found = {self.file.atom: SigningKey(self.private_key.private_bytes_raw()).public}
         for uri in uris - found.keys():
             data = self.read_document(uri)
@@ -127,7 +127,7 @@ class OwnerHome:
         return AddressGuard(self.file.atom, self.file.networks, trusts_own=True)
 
     async def fetch_keys(self, uris: set[str]) -> None:
-        """Fetch and keep the documents that are missing."""
+        """Fetch and store the missing documents."""
         fetches = KeyFetches(self.guard, ClientTls(self.file.authority).current)
         for uri in uris - self.find_keys(uris).keys():
             data = await fetches.fetch(uri)
@@ -135,13 +135,13 @@ class OwnerHome:
                 self.keep_document(uri, data)
 
     async def read_signed(self, uri: str) -> bytes | None:
-        """A document that is only for those who take part, asked for as this atom."""
+        """Fetch a document that only participants may read, as this atom."""
         key = SigningKey(self.private_key.private_bytes_raw())
         headers = sign_request(uri, self.file.atom, key, now_us())
         return await fetch(uri, ClientTls(self.file.authority).current(), headers=headers)
 
     def read_messages(self) -> list[bytes]:
-        """The bytes of every message taken or made, in order."""
+        """The bytes of every message accepted or created, in order."""
         if not self.journal_path.exists():
             return []
         with self.open_journal() as journal:
@@ -149,12 +149,12 @@ class OwnerHome:
 
 
 def read_bodies(journal: Journal) -> list[bytes]:
-    """The bytes of every message that an owner took or made, in order."""
+    """The bytes of every message that an owner accepted or created, in order."""
     return [hop.raw for hop in journal.hops() if hop.raw is not None and hop.stage in (Stage.ACCEPTED, Stage.CREATED)]
 
 
 class OwnerClient:
-    """A running client. `async with` it."""
+    """A running client. Use it with `async with`."""
 
     def __init__(
         self,
@@ -165,6 +165,7 @@ class OwnerClient:
         observer: Callable[[Event], None] | None = None,
     ) -> None:
         self.home = home
+        self._settings = settings or WonSettings()
         self._observer = observer
         self._registered = asyncio.Event()
         self._waiters: dict[str, asyncio.Future[None]] = {}
@@ -173,7 +174,7 @@ class OwnerClient:
             home.file.atom,
             SigningKey(home.private_key.private_bytes_raw()),
             random.SystemRandom(),
-            settings=settings,
+            settings=self._settings,
             is_created=is_created,
         )
 
@@ -185,6 +186,7 @@ class OwnerClient:
             context=ClientTls(self.home.file.authority).current,
             guard=self.home.guard,
             is_dialling_others=False,
+            settings=self._settings,
             observer=self._observe,
             documents=self.home,
         )
@@ -198,11 +200,11 @@ class OwnerClient:
         await asyncio.to_thread(self.journal.close)
 
     async def say(self, action: Callable[[Owner, int], Message]) -> Message:
-        """Let the owner make a message; returns when it is journaled and on its way."""
+        """Let the owner create a message; returns when it is journaled and sent."""
         return await ask(self._links.driver, lambda now: action(self.owner, now))
 
     async def wait_registered(self, timeout_s: float) -> bool:
-        """Wait until this client has all that the node has."""
+        """Wait until this client has everything that the node has."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._registered.wait()
@@ -211,7 +213,7 @@ class OwnerClient:
         return True
 
     async def wait_settled(self, uri: str, timeout_s: float) -> ChainState | None:
-        """Wait until a message is complete or has failed; its state then, or when the time is over."""
+        """Wait until a message is complete or has failed; returns its state then, or when the time is over."""
         if not self._is_final(uri):
             waiter = self._waiters.setdefault(uri, asyncio.get_running_loop().create_future())
             with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
-"""The links and documents of a won core, node or owner: the transport of its driver, and the keys it asks for.
+"""The links and documents of a won core, node or owner: the transport of its driver, and the keys it requests.
 
-What comes by a link goes to the driver, links that the core asks for are dialled, and a `KeyWanted` is answered with
-the document, kept earlier or fetched. There is no protocol rule here.
+Input from links goes to the driver, links that the core requests are dialled, and a `KeyWanted` is answered with the
+document, stored or fetched. There are no protocol rules here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
@@ -17,14 +18,16 @@ from dovetail.model.errors import ConnectFailed
 from dovetail.model.hop import Reason
 from dovetail.model.wire import CLOSE_NORMAL, CloseLink, LinkId, OpenLink, Outgoing, SendFrames
 from dovetail.runtime.addresses import AddressGuard
-from dovetail.runtime.driver import Driver, Durability, LinkCore
+from dovetail.runtime.driver import Durability, LinkCore
+from dovetail.runtime.frames import Memory
 from dovetail.runtime.key_fetches import KeyFetches
 from dovetail.runtime.limits import Limits
-from dovetail.runtime.loop import LoopClock, LoopJournal, come_to_rest
+from dovetail.runtime.loop import come_to_rest, drive
 from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Link, LinkHandler, dial
 from dovetail.won.events import Event, HopUnreadable, KeyWanted
+from dovetail.won.settings import WonSettings
 
-# Larger messages than the core takes still reach it, so that their refusal is journaled
+# Messages larger than the core accepts still reach it, so that their refusal is journaled
 LIMITS = Limits(
     max_message_bytes=16 << 20, max_unsent_bytes=32 << 20, ping_s=20.0, turn_messages=16, turn_bytes=256 * 1024
 )
@@ -32,13 +35,13 @@ log = logging.getLogger("dovetail.won")
 
 
 class Core(LinkCore[Event], Protocol):
-    """What is driven here: a node or an owner."""
+    """A node or an owner."""
 
     def receive_document(self, uri: str, data: bytes | None, now: int) -> None: ...
 
 
 class Documents(Protocol):
-    """Documents of nodes and atoms that are kept; `OwnerHome` is one."""
+    """Stored documents of nodes and atoms; `OwnerHome` implements it."""
 
     def read_document(self, uri: str) -> bytes | None: ...
 
@@ -48,9 +51,8 @@ class Documents(Protocol):
 class WonLinks(LinkHandler[LinkId]):
     """One core on the event loop. `start` it, and `stop` it when done.
 
-    Others name the hosts that are connected to for keys and, with `is_dialling_others`, for links: `guard` says which
-    of them may be. `on_accepted` is called, in order with all input, for links that others open; their label is their
-    kind.
+    Others choose the hosts that are contacted for keys and, with `is_dialling_others`, for links: `guard` says which
+    are allowed. `on_accepted` is called, in order with all input, for incoming links; their label is their kind.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class WonLinks(LinkHandler[LinkId]):
         context: Callable[[], ssl.SSLContext],
         guard: AddressGuard,
         is_dialling_others: bool,
+        settings: WonSettings,
         on_accepted: Callable[[LinkId, str, int], None] | None = None,
         observer: Callable[[Event], None] | None = None,
         documents: Documents | None = None,
@@ -73,22 +76,25 @@ class WonLinks(LinkHandler[LinkId]):
         self._on_accepted = on_accepted
         self._observer = observer
         self._documents = documents
+        self.memory = Memory(settings.unfinished_share)
+        self.unsent = Memory(settings.unsent_share, Link.drop_unread)
         self._links: dict[LinkId, Link] = {}
+        self.hosts: Counter[str] = Counter()
+        """How many links each address has opened to us."""
+        self._opened_from: dict[LinkId, str] = {}
         self._opening: set[LinkId] = set()
         self._unwanted: set[LinkId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_reading = True
+        self._is_stopping = False
         self._loop = asyncio.get_running_loop()
-        self.failed: asyncio.Future[None] = self._loop.create_future()
-        """Done with the error once the journal can no longer be written."""
-        self.driver: Driver[Event] = Driver(
+        self.driver, self.failed = drive(
             core,
-            LoopJournal(journal, lambda error: self.driver.fail(error)),
+            journal,
             self,
-            LoopClock(),
             durability=durability,
             on_events=self._act,
-            on_failure=self.failed.set_exception,
+            max_inbox_bytes=settings.inbox_share,
         )
         self.frame = self.driver.receive  # type: ignore[method-assign]
 
@@ -98,11 +104,16 @@ class WonLinks(LinkHandler[LinkId]):
         return len(self._links)
 
     def start(self) -> None:
-        """Begin to journal and send; whatever the core has to say already goes first."""
+        """Start to journal and send; whatever the core already has to send goes first."""
         self.driver.wake()
 
+    def stop_reading(self) -> None:
+        """Read no more; otherwise whoever keeps sending would keep a node busy that is to stop."""
+        self._is_stopping = True
+        self.set_reading(False)
+
     async def stop(self) -> None:
-        """Journal and send what came, then close all links; what the journal has no room for is dropped."""
+        """Journal and send what arrived, then close all links; what the journal cannot take in time is dropped."""
         self.driver.drain()
         await come_to_rest(self.driver)
         self.driver.stop()
@@ -110,13 +121,14 @@ class WonLinks(LinkHandler[LinkId]):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for link in list(self._links.values()):
+            link.set_reading(True)  # TLS reads up to its end; what arrives for a closed link is dropped
             link.close(CLOSE_GOING_AWAY)
         await asyncio.sleep(0)
 
-    # What happens to links
+    # Link events
 
     def opened(self, link: Link, label: str) -> None:
-        """A link is ready: one that we opened, or with a label one that was opened to us."""
+        """A link is open: one that we opened, or, with a label, an incoming one."""
         name: LinkId = link.id
         if name in self._unwanted:
             link.close(CLOSE_NORMAL)
@@ -125,36 +137,43 @@ class WonLinks(LinkHandler[LinkId]):
         link.set_reading(self._is_reading)
         if label and self._on_accepted is not None:
             accept = self._on_accepted
+            self._opened_from[name] = link.host
+            self.hosts[link.host] += 1
             self.driver.call(lambda now: accept(name, label, now))
         else:
             self.driver.call(lambda now: self._core.receive_opened(name, now))
 
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:  # noqa: ARG002
-        """A message that was not taken in whole."""
+        """A message was refused before it was complete."""
         log.warning("link %s is closed: %s, %d bytes or more", link, reason.value, size)
 
     def exhausted(self, link: LinkId, messages: int, size: int) -> None:  # noqa: ARG002
-        """A link had its turn: it goes on when what it sent is fed."""
+        """A link used up its turn: it continues when what it sent is fed."""
         self.driver.call(lambda _: self._links[link].give_turn() if link in self._links else None)
 
     def closed(self, link: LinkId, code: int) -> None:  # noqa: ARG002
-        """A link ended."""
+        """A link was closed."""
+        host = self._opened_from.pop(link, None)
+        if host is not None:
+            self.hosts[host] -= 1
+            if not self.hosts[host]:
+                del self.hosts[host]
         if self._links.pop(link, None) is not None:
             self._tell_closed(link)
 
     def _tell_closed(self, link: LinkId) -> None:
         self.driver.receive_closed(link, lambda now: self._core.receive_closed(link, now))
 
-    # What the driver calls
+    # Called by the driver
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on reading from all links."""
-        self._is_reading = wanted
+        """Stop or resume reading from all links."""
+        self._is_reading = wanted = wanted and not self._is_stopping
         for link in self._links.values():
             link.set_reading(wanted)
 
     def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:  # noqa: ARG002
-        """Write frames, open and close links; frames for a link that is gone are dropped."""
+        """Write frames, open and close links; frames for a closed link are dropped."""
         for item in outgoing:
             match item:
                 case SendFrames():
@@ -186,7 +205,16 @@ class WonLinks(LinkHandler[LinkId]):
         self._opening.add(item.link)
         try:
             address = None if self._guard is None else await self._guard.resolve(item.destination)
-            await dial(self, url, item.link, tls=self._context(), limits=LIMITS, address=address)
+            await dial(
+                self,
+                url,
+                item.link,
+                tls=self._context(),
+                limits=LIMITS,
+                address=address,
+                memory=self.memory,
+                unsent=self.unsent,
+            )
         except (ConnectFailed, OSError, ValueError) as error:
             log.debug("%s", error)
             self._tell_closed(item.link)
@@ -195,7 +223,7 @@ class WonLinks(LinkHandler[LinkId]):
             self._unwanted.discard(item.link)
 
     def ask(self, uri: str) -> None:
-        """Have the core told the document of a node or atom."""
+        """Fetch the document of a node or atom for the core."""
         self._spawn(self._answer(uri))
 
     async def _answer(self, uri: str) -> None:
@@ -214,5 +242,5 @@ class WonLinks(LinkHandler[LinkId]):
 
 
 def link_url(node: str, kind: str) -> str:
-    """Where a node takes links of a kind."""
+    """The URL where a node accepts links of a kind."""
     return f"{node.replace('http', 'ws', 1)}/link/{kind}"

@@ -1,4 +1,4 @@
-"""A node's numbers for Prometheus, read from the core when they are asked for, so that counting costs nothing."""
+"""A node's metrics for Prometheus, read from the core on request, so that counting costs nothing."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _State = TypeVar("_State", bound=StrEnum)
 
 
 class NodeCollector(Collector):
-    """Collects what the core counts."""
+    """Collects the core's counters."""
 
     def __init__(self, node: Node, driver: Driver[Event]) -> None:
         self._node = node
         self._driver = driver
 
     def collect(self) -> Iterator[Metric]:
-        """One family after the other."""
+        """Yield the metric families."""
         status = self._node.status(now_us())
         messages = CounterMetricFamily(
-            "dovetail_won_messages", "Hops observed, by stage and reason.", labels=["stage", "reason"]
+            "dovetail_won_messages", "Hops, by stage and reason.", labels=["stage", "reason"]
         )
         for (stage, reason), count in sorted(status.hops.items(), key=lambda item: (item[0][0], item[0][1] or "")):
             messages.add_metric([stage, reason or ""], count)
@@ -49,19 +49,19 @@ class NodeCollector(Collector):
         yield _by_state("connections", "Connections of its atoms by state.", ConnectionState, status.connections)
         yield _by_state(
             "chains",
-            "Messages of its atoms by how far they got.",
+            "Messages of its atoms by delivery state.",
             [state for state in ChainState if state is not ChainState.AWAITING_SENDER],
             status.chains,
         )
-        yield _by_state("links", "Open WebSockets by who is at the other end.", LinkKind, status.links, label="kind")
+        yield _by_state("links", "Open WebSockets by kind of remote end.", LinkKind, status.links, label="kind")
         yield from _describe_queues(status.queues)
         keys = GaugeMetricFamily("dovetail_won_keys", "Public keys in memory: own and fetched ones.", labels=["kind"])
         keys.add_metric(["own"], status.keys_pinned)
         keys.add_metric(["fetched"], status.keys_fetched)
         yield keys
         for name, help_text, value in (
-            ("links_waiting", "Links whose next frame waits for a signer's key.", status.links_waiting),
-            ("inbox_bytes", "Bytes of input that wait for the journal.", self._driver.inbox_bytes),
+            ("links_waiting", "Links whose next frame is waiting for a signer's key.", status.links_waiting),
+            ("inbox_bytes", "Bytes of input waiting for the journal.", self._driver.inbox_bytes),
         ):
             yield GaugeMetricFamily(f"dovetail_won_{name}", help_text, value=value)
 
@@ -76,11 +76,9 @@ def _by_state(
 
 
 def _describe_queues(queues: list[QueueStatus]) -> Iterator[Metric]:
-    """The longest queues by name; the rest together, so that any number of nodes makes a bounded answer."""
-    length = GaugeMetricFamily("dovetail_won_queue_messages", "Messages owed to another node.", labels=["node"])
-    age = GaugeMetricFamily(
-        "dovetail_won_queue_oldest_seconds", "For how long the oldest of them has been owed.", labels=["node"]
-    )
+    """The longest queues by name, the rest as a sum, so that the output is bounded for any number of nodes."""
+    length = GaugeMetricFamily("dovetail_won_queue_messages", "Messages queued for another node.", labels=["node"])
+    age = GaugeMetricFamily("dovetail_won_queue_oldest_seconds", "Age of the oldest of them.", labels=["node"])
     reachable = GaugeMetricFamily(
         "dovetail_won_node_linked", "1 while a link to the other node is open.", labels=["node"]
     )
@@ -99,5 +97,5 @@ def _describe_queues(queues: list[QueueStatus]) -> Iterator[Metric]:
 
 
 def node_registry(node: Node, journal: Journal, driver: Driver[Event]) -> CollectorRegistry:
-    """A registry with one node in it."""
+    """A registry for one node."""
     return new_registry(NodeCollector(node, driver), JournalCollector(journal))

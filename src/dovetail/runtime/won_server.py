@@ -21,10 +21,11 @@ from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
+from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.metrics import MetricsServer
-from dovetail.runtime.server_health import judge_certificates
+from dovetail.runtime.server_health import add_remarks, is_well, judge_certificates
 from dovetail.runtime.tls import ClientTls, ServerTls
-from dovetail.runtime.websocket import PROCESS_MEMORY, PROCESS_UNSENT, Accept, Request, listen
+from dovetail.runtime.websocket import Accept, Request, listen
 from dovetail.runtime.won_links import LIMITS, WonLinks
 from dovetail.runtime.won_metrics import node_registry
 from dovetail.tlog.keys import Signer
@@ -38,12 +39,15 @@ from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import NODE_PATH
 
+LATE_MS = 300_000
+"""A node to which something has been owed for longer counts as unreachable."""
+MAX_NAMED = 3
 _SIGN = (("WWW-Authenticate", "Signature"), ("Vary", "Signature"))
 log = logging.getLogger("dovetail.won")
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node listens and what it keeps."""
+    """Where a node listens and what it stores."""
 
     uri: str
     host: str
@@ -59,14 +63,18 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_node_uri(uri: str) -> str:
     """The URI itself, if a node can have it; raises ConfigError."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("https", "http") or not parts.hostname or parts.path != NODE_PATH or parts.query:
+    try:
+        parts = urlsplit(uri)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_host = False
+    if not has_host or parts.scheme not in ("https", "http") or parts.path != NODE_PATH or parts.query:
         raise ConfigError(f"node URI {uri!r}, expected https://HOST{NODE_PATH}")
     return uri
 
 
 class NodeServer:
-    """A running node. `async with` it, or `start` and `stop` it."""
+    """A running node. Use it with `async with`, or `start` and `stop` it."""
 
     def __init__(
         self, options: NodeOptions, key: Ed25519PrivateKey, observer: Callable[[Event], None] | None = None
@@ -80,7 +88,7 @@ class NodeServer:
         self.metrics_port: int | None = None
         self._tls: ServerTls | None = None
         if options.certificate is not None and options.certificate_key is not None:
-            # Owners and nodes prove who they are by signatures, not certificates.
+            # Owners and nodes prove their identity by signatures, not certificates.
             self._tls = ServerTls(options.certificate, options.certificate_key)
         self._client_tls = ClientTls(options.authority)
         self.journal = Journal.open(
@@ -92,11 +100,11 @@ class NodeServer:
             SigningKey(key.private_bytes_raw()),
             random.SystemRandom(),
             settings=options.settings,
-            archive=RecentArchive(self.journal.raw, options.settings.recent_messages),
+            archive=RecentArchive(self.journal.raw, options.settings.recent_messages, options.settings.recent_share),
         )
 
     async def start(self) -> int:
-        """Rebuild the node from its journal, listen, and begin to work; the port."""
+        """Rebuild the node from its journal, listen, and start; returns the port."""
         self.node.restore(self.journal.hops(), now_us())
         self._links = WonLinks(
             self.node,
@@ -105,6 +113,7 @@ class NodeServer:
             context=self._client_tls.current,
             guard=AddressGuard(self.options.uri, self.options.settings.fetch_networks),
             is_dialling_others=True,
+            settings=self.options.settings,
             on_accepted=lambda link, kind, now: self.node.receive_accepted(link, LinkKind(kind), now),
             observer=self._observer,
         )
@@ -116,12 +125,14 @@ class NodeServer:
             admit=self._answer,
             tls=self._tls,
             limits=LIMITS,
+            memory=self._links.memory,
+            unsent=self._links.unsent,
         )
         self._links.start()
         if self.options.metrics is not None:
             registry = node_registry(self.node, self.journal, self.driver)
             registry.register(CertificateCollector(self._expiries))
-            registry.register(LinkCollector(self._acceptor, PROCESS_MEMORY, PROCESS_UNSENT))
+            registry.register(LinkCollector(self._acceptor, self._links.memory, self._links.unsent))
             self._metrics = MetricsServer(registry, self.health)
             self.metrics_port = await self._metrics.start(*self.options.metrics)
         port = self._acceptor.port
@@ -133,15 +144,22 @@ class NodeServer:
         return {**served, **self._client_tls.expiries()}
 
     def health(self) -> str:
-        """Whether the node takes messages in and makes them durable."""
-        return judge_certificates(self.driver.health, self._expiries())
+        """Whether the node accepts messages and makes them durable, and which nodes it has not reached for long."""
+        health = judge_certificates(self.driver.health, self._expiries())
+        waiting = self.node.queues(now_us()) if is_well(health) else ()
+        late = sorted((queue for queue in waiting if queue.oldest_ms > LATE_MS), key=lambda queue: -queue.oldest_ms)
+        remarks = [f"{queue.node} has not been reached for {queue.oldest_ms // 1000} s" for queue in late[:MAX_NAMED]]
+        if len(late) > MAX_NAMED:
+            remarks.append(f"{len(late) - MAX_NAMED} more nodes neither")
+        return add_remarks(health, remarks)
 
     async def stop(self) -> None:
-        """Stop listening, journal what waits, close the journal."""
+        """Stop listening, journal what is pending, close the journal."""
         if self._metrics is not None:
             await self._metrics.stop()
         if self._acceptor is not None:
             self._acceptor.close()
+            self._links.stop_reading()
             await self._links.stop()
         await asyncio.to_thread(self.journal.close)
 
@@ -156,7 +174,9 @@ class NodeServer:
         path, _, query = request.path.decode("latin-1").partition("?")
         for kind in LinkKind:
             if path == f"{NODE_PATH}/link/{kind.value}":
-                if self._links.count >= self.options.settings.max_links:
+                limits = self.options.settings
+                is_crowded = self._links.hosts[request.host] >= limits.max_links_per_address
+                if is_crowded or self._links.count >= limits.max_links:
                     return Reply(503, headers=(("Retry-After", "5"),))
                 return Accept(f"in {next(self._numbers)}", kind.value)
         varies = (("Vary", "Accept"),)
@@ -175,7 +195,7 @@ class NodeServer:
             if claim is None or key is None or not is_proven(claim, uri, key, now_us(), skew_ms):
                 return Reply(401, b"sign the request with the key of an atom that takes part\n", headers=_SIGN)
             reader = claim.signer
-        # Only what the journal has is shown: a message that could still be lost is not told to anybody.
+        # Only what the journal has is shown: a message that could still be lost is not shown to anybody.
         body = encode_resource(self.node, path, query, media_type, self.journal.raw, reader)
         if body is None:
             return Reply(404, b"not found\n", headers=varies)
@@ -183,3 +203,16 @@ class NodeServer:
         if log_of_deleted is not None:
             return Reply(410, body, media_type, (*varies, ("Link", f'<{log_of_deleted}>; rel="archives"')))
         return Reply(200, body, media_type, varies)
+
+
+async def serve_node(server: NodeServer, on_ready: Callable[[dict[str, object]], None]) -> None:
+    """Run a node until SIGTERM or SIGINT; raises if it cannot start or can no longer write its journal."""
+    stopped = stop_event()
+    try:
+        ready: dict[str, object] = {"server": server.node.uri, "port": await server.start()}
+        if server.metrics_port is not None:
+            ready["metrics_port"] = server.metrics_port
+        on_ready(ready)
+        await wait_unless_failed(stopped, server.failed)
+    finally:
+        await server.stop()

@@ -1,4 +1,4 @@
-"""Cut a stream of bytes into lines of text, of a bounded length."""
+"""Splits a stream of bytes into lines of text of bounded length."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ MAX_LINE_BYTES = 64 * 1024
 
 
 class LineSplitter:
-    """Feed it bytes as they come; a line longer than the maximum comes in pieces."""
+    """Feed it bytes as they arrive; a line longer than the maximum is returned in pieces."""
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_bytes = max_bytes
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that are whole now, without their ends."""
+        """The complete lines so far, without line ends."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             yield from self._pieces(line)
@@ -24,7 +24,7 @@ class LineSplitter:
             yield _text(piece)
 
     def finish(self) -> Iterator[str]:
-        """What is left when the stream ends."""
+        """The rest when the stream ends."""
         rest, self._rest = self._rest, b""
         if rest:
             yield _text(rest)

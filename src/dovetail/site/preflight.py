@@ -1,4 +1,4 @@
-"""What keeps a site from running, found before anything is started: each a line that says what to do."""
+"""Finds what would keep a site from running, before anything is started: one line per problem, with advice."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dovetail.journal.continuity import check_writable
 from dovetail.journal.high_water import mark_path
 from dovetail.journal.reader import read_identity
 from dovetail.keys.signing import load_signing_key
+from dovetail.lake.head import read_head
 from dovetail.lake.known import known_to_lake
 from dovetail.lake.location import local_directory, open_store
-from dovetail.lake.snapshot import read_head
 from dovetail.model.errors import DovetailError, JournalRolledBack, KeyFileError
 from dovetail.site.config import parse_listen
 from dovetail.site.config.sections import DashboardSection
@@ -24,7 +24,7 @@ from dovetail.site.doctor.site import check_directory, check_file_system, check_
 from dovetail.site.servers import Site, server_uri
 
 CONTROL_FILE = "control.sock"
-"""What `swarm_control` calls the socket in a peer's directory."""
+"""The name that `swarm_control` gives the socket in a peer's directory."""
 MAX_SOCKET_PATH_BYTES = 107
 FindJava = Callable[[], tuple[Java | None, list[Rejected]]]
 
@@ -50,13 +50,13 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
         if problem is not None:
             yield f"dashboard: {token_file}: {problem}: write a token into it, for example with `openssl rand -hex 32`"
     for finding in _findings(site, look_for_java):
-        # what the doctor only warns of does not keep anything from running
+        # the doctor's warnings do not keep anything from running
         if finding.status is Status.FAIL or (finding.check == "spark" and finding.status is not Status.OK):
             yield f"{finding.check}: {finding.detail}: {finding.advice}"
 
 
 def check_needed_files(site: Site) -> Iterator[Finding]:
-    """The keys and certificates that servers cannot start or work without: not there, or out of date."""
+    """Check the keys and certificates that servers need to start and work: missing or expired."""
     for table in site.servers():
         for path, advice in site.needed_files(table):
             problem = _why_unreadable(path)
@@ -79,19 +79,20 @@ def _why_out_of_date(path: Path) -> str | None:
 
 def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
     config = site.config
-    lake = local_directory(config.lake.directory)
-    directories = {} if lake is None else {"lake": lake}
-    for journal in site.journals():
-        directories[f"journals in {journal.parent}"] = journal.parent
+    places = {"lake": config.lake.directory}
     if site.runs_audit:
-        directories["audit"] = config.audit.directory
+        places["audit"] = config.audit.directory
         java, rejected = look_for_java()
         yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
         yield check_spark()
+    directories = {f"journals in {journal.parent}": journal.parent for journal in site.journals()}
+    for name, place in places.items():
+        if (directory := local_directory(place)) is None:
+            yield check_object_store(place)
+        else:
+            directories[name] = directory
     for name, directory in directories.items():
         yield check_directory(name, directory)
-    if lake is None:
-        yield check_object_store(config.lake.directory)
     for journal in site.journals():
         yield check_file_system(f"journal {journal.name}", journal.parent)
     yield from check_room(directories)
@@ -106,7 +107,7 @@ def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
 
 
 def check_exposure(dashboard: DashboardSection) -> Finding:
-    """Whether the dashboard asks for a token where others can reach it."""
+    """Check that the dashboard asks for a token if others can reach it."""
     from dovetail.dashboard.guard import is_loopback
 
     host, _ = parse_listen(dashboard.listen)
@@ -117,19 +118,21 @@ def check_exposure(dashboard: DashboardSection) -> Finding:
 
 
 def check_journal(site: Site, table: ServerSection) -> None:
-    """JournalRolledBack where a server's journal lacks hops that its mark or the lake knows of.
+    """Raise JournalRolledBack if a server's journal lacks hops that its mark or the lake knows.
 
-    The server would give the same numbers to other hops. What else may be wrong with it, the server says itself.
+    The server would reuse their numbers for other hops. Other faults are reported by the server itself.
     """
     journal, lake = site.journal_of(table), open_store(site.config.lake.directory)
     try:
         if journal.exists():
             identity = read_identity(journal)
-            check_writable(journal, identity.verifier, known_to_lake(lake, identity))
+            check_writable(journal, identity.verifier, known_to_lake(lake, identity.verifier))
             return
-        # the name of a peer comes from its key, which it makes with its journal
-        server = None if isinstance(table, SwarmServerSection) else server_uri(table)
-        sealed = 0 if server is None else read_head(lake, server).end
+        # a peer is named by its key, which it creates with its journal
+        server, sealed = "", 0
+        if not isinstance(table, SwarmServerSection):
+            server = server_uri(table)
+            sealed = read_head(lake, load_signing_key(site.signing_key_of(table), server).verifier).end
     except JournalRolledBack:
         raise
     except (DovetailError, OSError):
@@ -150,7 +153,7 @@ def _find_rolled_back(site: Site, table: ServerSection) -> Iterator[str]:
 
 
 def _find_bad_key(label: str, path: Path) -> Iterator[str]:
-    """A signing key that is there and cannot be used."""
+    """Find a signing key that exists and cannot be used."""
     if _why_unreadable(path) is None:
         try:
             load_signing_key(path, label)

@@ -1,8 +1,9 @@
-"""What the servers of a running site say about themselves: every /healthz, and processes that do not answer."""
+"""The health of a running site: every /healthz, and processes that do not answer."""
 
 from __future__ import annotations
 
 import http.client
+import math
 import threading
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
-from dovetail.runtime.server_health import OK, is_well
+from dovetail.runtime.server_health import OK, add_remarks, is_well
 from dovetail.site.doctor.finding import Finding, fail, ok, warn
 from dovetail.site.servers import Site
 
@@ -19,12 +20,14 @@ ASK_TIMEOUT_S = 3.0
 POLL_S = 5.0
 MAX_ANSWER_BYTES = 4_096
 SPARE_S = 60.0
+WITNESS_OLD_S = 2 * 86_400.0
+"""A witness that has cosigned nothing for longer is unreachable, or is not being asked."""
 BEHIND = 10
-"""Sealing or audit is behind when it lags by more than so many of its intervals, and a minute."""
+"""Sealing or audit is behind if it lags by more than this many of its intervals, and a minute."""
 
 
 def ask_health(url: str) -> str:
-    """What a server answers at the /healthz beside its /metrics; a text that is not `ok` where it does not answer."""
+    """A server's answer at the /healthz next to its /metrics; a text other than `ok` if it does not answer."""
     try:
         with urllib.request.urlopen(_healthz(url), timeout=ASK_TIMEOUT_S) as answer:  # noqa: S310 - always http:
             text: str = answer.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
@@ -38,7 +41,7 @@ def ask_health(url: str) -> str:
 
 
 def check_running(site: Site) -> Iterator[Finding]:
-    """One finding for the supervisor and each server that can be asked."""
+    """One finding for the supervisor and each server with an endpoint."""
     asked = site.metrics_endpoints()
     if site.config.supervisor.metrics is not None:
         asked.insert(0, ("up", f"http://{site.config.supervisor.metrics}/metrics"))
@@ -55,7 +58,7 @@ def check_running(site: Site) -> Iterator[Finding]:
 
 
 class SiteHealth:
-    """The health of a whole site, asked by a thread every few seconds, so that /healthz of `up` waits for nobody."""
+    """The health of a whole site, polled by a thread every few seconds, so that /healthz of `up` never waits."""
 
     def __init__(
         self,
@@ -75,34 +78,34 @@ class SiteHealth:
         self._warnings: list[str] = []
 
     def start(self) -> None:
-        """Ask now and every few seconds, in a thread that ends with the process."""
+        """Poll now and every few seconds, in a thread that ends with the process."""
         threading.Thread(target=self._loop, name="site health", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread after what it is doing."""
+        """End the thread after its current poll."""
         self._stopped.set()
 
     def health(self) -> str:
-        """What /healthz of `up` says: processes as they are now, and what was heard last."""
+        """The answer of /healthz of `up`: the processes as they are now, and the results of the last poll."""
         own = self._own()
         troubles = ([] if own == OK else [own]) + self._stopped_processes() + self._troubles
         if troubles:
             return "; ".join(troubles)
-        return f"{OK}, but {'; '.join(self._warnings)}" if self._warnings else OK
+        return add_remarks(OK, self._warnings)
 
     def ask(self) -> None:
-        """Ask every server once."""
+        """Poll every server once."""
         troubles, warnings = [], []
         running = self._pids()
         for name, url in self._site.metrics_endpoints():
             if name not in running:
-                continue  # the supervisor says so itself
+                continue  # the supervisor reports this itself
             health = ask_health(url)
             if not is_well(health):
                 troubles.append(f"{name}: {health}")
             elif health != OK:
                 warnings.append(f"{name}: {health.removeprefix(f'{OK}, but ')}")
-        self._troubles, self._warnings = troubles + self._behind(), warnings
+        self._troubles, self._warnings = troubles + self._behind(), warnings + self._unwitnessed()
 
     def _behind(self) -> list[str]:
         config = self._site.config
@@ -119,8 +122,18 @@ class SiteHealth:
                     found.append(f"{what}{f' of {server}' if server else ''} is {sample.value:.0f} s behind")
         return found
 
+    def _unwitnessed(self) -> list[str]:
+        """The journals that no trusted witness has cosigned for a long time."""
+        families = (family for family in self._lags() if family.name == "dovetail_witness_age_seconds")
+        old = [each for family in families for each in family.samples if each.value > WITNESS_OLD_S]
+        return [
+            f"no witness has cosigned the journal of {each.labels['server']}"
+            + ("" if each.value == math.inf else f" for {each.value / 3600:.0f} h")
+            for each in old
+        ]
+
     def _stopped_processes(self) -> list[str]:
-        """Processes that somebody stopped: they are there, and do nothing."""
+        """Processes that were stopped: they exist but do nothing."""
         return [f"{name}: stopped by a signal" for name, pid in self._pids().items() if is_stopped(pid)]
 
     def _loop(self) -> None:
@@ -131,7 +144,7 @@ class SiteHealth:
 
 
 def is_stopped(pid: int) -> bool:
-    """True if a process is stopped (SIGSTOP); False where that is not told."""
+    """True if a process is stopped (SIGSTOP); False if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     except (OSError, IndexError):

@@ -1,10 +1,10 @@
-"""One process of a site, in the foreground: a broker, a node, a peer, or the sealing.
+"""One process of a site, in the foreground: a broker, a node, a peer, or the sealer.
 
-It runs until SIGTERM or SIGINT, or, below a supervisor, until the supervisor is gone. When it is ready it calls
-`on_ready` once with what it has to say about itself. What keeps it from starting and will not go away by itself is a
-UsageError (exit code 2), so that a supervisor knows not to try again; a taken port or journal is ResourceBusy.
+It runs until SIGTERM or SIGINT, or, under a supervisor, until the supervisor is gone. When it is ready it calls
+`on_ready` once with a description of itself. A permanent start-up error is a UsageError (exit code 2), which tells the
+supervisor not to retry; a port or journal in use is ResourceBusy.
 
-Each fabric is loaded only where it is run, so that a process that was killed is back the sooner.
+Each fabric is imported only by the process that runs it, so that a killed process restarts faster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dovetail.model.fabric import Agreement
 from dovetail.site.config import parse_listen
 from dovetail.site.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection
 from dovetail.site.preflight import check_journal
-from dovetail.site.servers import SEAL, Member, Site
+from dovetail.site.servers import SEAL, Site, SiteProcess
 
 if TYPE_CHECKING:
     from dovetail.journal.journal import Journal
@@ -34,18 +34,18 @@ MIB = 1024 * 1024
 Ready = Callable[[dict[str, object]], None]
 
 
-def run_member(site: Site, member: Member, on_ready: Ready, read_site: Callable[[], Site]) -> None:
-    """Run a server or the sealing until it is told to stop; at SIGHUP a broker takes the rules of `read_site`."""
+def run_process(site: Site, process: SiteProcess, on_ready: Ready, read_site: Callable[[], Site]) -> None:
+    """Run a server or the sealer until stopped; at SIGHUP a broker takes the rules of `read_site`."""
 
     def read_settings() -> PcpSettings:
         again = read_site()
-        table = again.member(member.name).section
+        table = again.process(process.name).section
         assert isinstance(table, PcpServerSection)
         return again.broker_settings(table)
 
-    if isinstance(member.section, ServerSection):
-        check_journal(site, member.section)  # also when it is started again
-    match member.section:
+    if isinstance(process.section, ServerSection):
+        check_journal(site, process.section)  # at every restart too
+    match process.section:
         case PcpServerSection() as table:
             with _explained():
                 from dovetail.runtime.pcp_serve import run_broker
@@ -66,12 +66,12 @@ def run_member(site: Site, member: Member, on_ready: Ready, read_site: Callable[
             with _explained():
                 asyncio.run(_run_peer(site, table, on_ready))
         case None:
-            assert member.name == SEAL
+            assert process.name == SEAL
             _run_sealer(site, on_ready)
 
 
 def end_with_parent() -> None:
-    """End this process as SIGTERM does when standard input, a pipe from the supervisor, is closed."""
+    """End this process like SIGTERM when standard input, a pipe from the supervisor, is closed."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 4096):
@@ -103,32 +103,19 @@ def _run_sealer(site: Site, on_ready: Ready) -> None:
 
 async def _run_node(site: Site, table: WonServerSection, on_ready: Ready) -> None:
     from dovetail.keys import load_signing_key
-    from dovetail.runtime.loop import stopped_or_failed
-    from dovetail.runtime.won_server import NodeServer
+    from dovetail.runtime.won_server import NodeServer, serve_node
 
     key = load_signing_key(site.signing_key_of(table), table.uri)
-    stopped = _stop_event()
     server = NodeServer(site.node_options(table), key.private_key)
     _tend(site, server.journal)
-    try:
-        port = await server.start()
-        ready: dict[str, object] = {"server": table.uri, "port": port}
-        if server.metrics_port is not None:
-            ready["metrics_port"] = server.metrics_port
-        on_ready(ready)
-        await stopped_or_failed(stopped, server.failed)
-    finally:
-        await server.stop()
+    await serve_node(server, on_ready)
 
 
 async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> None:
-    from dovetail.runtime.metrics import MetricsServer
-    from dovetail.runtime.swarm_control import CONTROL_FILE, ControlServer
-    from dovetail.runtime.swarm_metrics import peer_registry
     from dovetail.runtime.swarm_node import SwarmNode
+    from dovetail.runtime.swarm_serve import serve_peer
 
     directory = site.swarm_directory(table)
-    stopped = _stop_event()
     node = SwarmNode(
         table,
         directory,
@@ -140,45 +127,27 @@ async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> N
         purge_interval_s=0,
     )
     _tend(site, node.journal, table.agreement)
-    control = ControlServer(node, directory / CONTROL_FILE)
-    metrics = MetricsServer(peer_registry(node), lambda: node.health)
-    async with node:
-        try:
-            await control.start()
-            ready: dict[str, object] = {"server": node.peer.uri, "listen": node.endpoints, "directory": str(directory)}
-            if table.metrics is not None:
-                ready["metrics_port"] = await metrics.start(*parse_listen(table.metrics))
-            on_ready(ready)
-            await stopped.wait()
-        finally:
-            await control.stop()
-            await metrics.stop()
-
-
-def _stop_event() -> asyncio.Event:
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    return stopped
+    metrics = None if table.metrics is None else parse_listen(table.metrics)
+    await serve_peer(node, metrics, lambda ready: on_ready(ready | {"directory": str(directory)}))
 
 
 def _tend(site: Site, journal: Journal, agreement: Agreement | None = None) -> None:
     from dovetail.journal.purger import start_purging
+    from dovetail.lake.head import read_head
     from dovetail.lake.location import open_store
-    from dovetail.lake.snapshot import read_head
     from dovetail.runtime.clock import now_us
 
     interval_s = site.config.journal.purge_interval_s
     if interval_s:
-        lake, server = open_store(site.config.lake.directory), journal.identity.server
+        lake, verifier = open_store(site.config.lake.directory), journal.identity.verifier
         start_purging(
-            journal, lambda: read_head(lake, server).end, interval_s=interval_s, now_us=now_us, agreement=agreement
+            journal, lambda: read_head(lake, verifier).end, interval_s=interval_s, now_us=now_us, agreement=agreement
         )
 
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Errors of starting, told apart: to be corrected by a person, or gone by themselves perhaps."""
+    """Classify start-up errors: those that a person must fix, and those that may pass."""
     try:
         yield
     except (ConfigError, KeyFileError) as error:

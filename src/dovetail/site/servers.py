@@ -1,7 +1,7 @@
-"""What of a configuration runs on this machine: the processes of a site, and the settings each starts with.
+"""What of a configuration runs on this machine: the processes of a site, and the settings of each.
 
-A site's processes stop in waves: first who only look (audit, dashboard), then the servers, and last the sealing, which
-so sees everything that the servers wrote.
+A site's processes stop in stages: first those that only read (audit, dashboard), then the servers, and last the sealer,
+so that it seals everything the servers wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dovetail.journal.folder import PEER_JOURNAL, SUFFIX
+from dovetail.keys.files import make_private_directory
 from dovetail.keys.signing import SIGNING_SUFFIX, file_stem
+from dovetail.lake.location import local_directory
 from dovetail.model.errors import ConfigError, UsageError
 from dovetail.pcp.settings import PcpSettings
 from dovetail.site.config import Config, parse_listen
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
 SEAL = "seal"
 AUDIT = "audit"
 DASHBOARD = "dashboard"
-_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not listened on
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - for comparison, not to listen on
 
 
-class Wave(enum.IntEnum):
-    """When a process is stopped: lower ones first. They are started the other way round."""
+class ShutdownStage(enum.IntEnum):
+    """When a process is stopped: lower stages first. Processes start in reverse order."""
 
     WATCHING = 0
     SERVING = 1
@@ -48,24 +50,24 @@ class Wave(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One process of the site: its name, its wave, and its table where it is a server."""
+class SiteProcess:
+    """One process of the site: its name, its stage, and its table if it is a server."""
 
     name: str
-    wave: Wave
+    stage: ShutdownStage
     section: ServerSection | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A configuration with the roles that this machine has; without roles, it has all of them."""
+    """A configuration with the roles of this machine; no roles means all of them."""
 
     config: Config
     roles: frozenset[str] = frozenset()
 
     @classmethod
     def choose(cls, config: Config, roles: Sequence[str] = ()) -> Site:
-        """The site of these roles; UsageError where a role is not in the file, or nothing is left to run."""
+        """The site of these roles; raises UsageError if a role is not in the file, or nothing is left to run."""
         watchers = [section for section in (config.audit, config.dashboard) if section.enabled]
         known = {table.role for table in (*_tables(config), *watchers)} - {""}
         for role in roles:
@@ -81,50 +83,50 @@ class Site:
 
     @property
     def runs_audit(self) -> bool:
-        """Whether the audit runs here."""
+        """True if the audit runs here."""
         return self.config.audit.enabled and self._has(self.config.audit.role)
 
     @property
     def runs_dashboard(self) -> bool:
-        """Whether the dashboard runs here."""
+        """True if the dashboard runs here."""
         return self.config.dashboard.enabled and self._has(self.config.dashboard.role)
 
     def servers(self) -> list[ServerSection]:
         """The servers that run here."""
         return [table for table in _tables(self.config) if self._has(table.role)]
 
-    def members(self) -> list[Member]:
-        """All processes, in the order in which they start."""
-        members = [Member(name=each.label, wave=Wave.SERVING, section=each) for each in self.servers()]
-        if members:
-            members.append(Member(name=SEAL, wave=Wave.SEALING))
+    def processes(self) -> list[SiteProcess]:
+        """All processes, in start order."""
+        processes = [SiteProcess(name=each.label, stage=ShutdownStage.SERVING, section=each) for each in self.servers()]
+        if processes:
+            processes.append(SiteProcess(name=SEAL, stage=ShutdownStage.SEALING))
         if self.runs_audit:
-            members.append(Member(name=AUDIT, wave=Wave.WATCHING))
+            processes.append(SiteProcess(name=AUDIT, stage=ShutdownStage.WATCHING))
         if self.runs_dashboard:
-            members.append(Member(name=DASHBOARD, wave=Wave.WATCHING))
-        return members
+            processes.append(SiteProcess(name=DASHBOARD, stage=ShutdownStage.WATCHING))
+        return processes
 
-    def member(self, name: str) -> Member:
-        """The process of this name; UsageError where there is none."""
-        members = {member.name: member for member in self.members()}
-        if name not in members:
-            raise UsageError(f"--only {name}: no such process; there are: {', '.join(members)}")
-        return members[name]
+    def process(self, name: str) -> SiteProcess:
+        """The process of this name; raises UsageError if there is none."""
+        processes = {process.name: process for process in self.processes()}
+        if name not in processes:
+            raise UsageError(f"--only {name}: no such process; there are: {', '.join(processes)}")
+        return processes[name]
 
-    def role_of(self, member: Member) -> str:
-        """The role that a process belongs to; sealing has none, it runs wherever a server does."""
-        if member.section is not None:
-            return member.section.role
-        return {AUDIT: self.config.audit.role, DASHBOARD: self.config.dashboard.role}.get(member.name, "")
+    def role_of(self, process: SiteProcess) -> str:
+        """The role of a process; the sealer has none, since it runs alongside servers of any role."""
+        if process.section is not None:
+            return process.section.role
+        return {AUDIT: self.config.audit.role, DASHBOARD: self.config.dashboard.role}.get(process.name, "")
 
-    def listens_of(self, member: Member) -> list[tuple[str, str]]:
-        """Kind and address of everything that a process listens on."""
-        if member.section is not None:
-            return member.section.listens()
-        return [("tcp", self.config.dashboard.listen)] if member.name == DASHBOARD else []
+    def listens_of(self, process: SiteProcess) -> list[tuple[str, str]]:
+        """Kind and address of everything a process listens on."""
+        if process.section is not None:
+            return process.section.listens()
+        return [("tcp", self.config.dashboard.listen)] if process.name == DASHBOARD else []
 
     def journals(self) -> list[Path]:
-        """The journals that are written here."""
+        """The journals written here."""
         return [self.journal_of(each) for each in self.servers()]
 
     def journal_of(self, table: ServerSection) -> Path:
@@ -138,7 +140,7 @@ class Site:
                 return self.swarm_directory(table) / PEER_JOURNAL
 
     def journal_options(self, table: ServerSection) -> JournalOptions:
-        """How a server's journal behaves."""
+        """The options of a server's journal."""
         from dovetail.journal.journal import JournalOptions
 
         journal = self.config.journal
@@ -152,7 +154,7 @@ class Site:
         )
 
     def broker_settings(self, table: PcpServerSection) -> PcpSettings:
-        """The settings of a broker, complete."""
+        """The complete settings of a broker."""
         keys = self.config.keys.directory
         revocations = table.revocations
         if revocations is None and (keys / "crl.pem").exists():
@@ -174,7 +176,7 @@ class Site:
         )
 
     def node_options(self, table: WonServerSection) -> NodeOptions:
-        """The settings of a node, complete."""
+        """The complete settings of a node."""
         from dovetail.runtime.won_server import NodeOptions
 
         keys = self.config.keys.directory
@@ -214,7 +216,7 @@ class Site:
         return found
 
     def needed_files(self, table: ServerSection) -> Iterator[tuple[Path, str]]:
-        """Files that must be there before a server can start, each with the command that makes it."""
+        """Files that a server needs to start, each with the command that creates it."""
         directory = self.config.keys.directory
         if isinstance(table, SwarmServerSection):
             return
@@ -241,9 +243,9 @@ class Site:
 
 
 def write_agreements(config: Config) -> list[Path]:
-    """Write the agreement of each swarm of the file, for the audit; the paths. The secret is not part of it."""
-    directory = config.audit.directory / "_agreements"
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write the agreement of each swarm of the file, for the audit; returns the paths. Omits the secret."""
+    directory = (local_directory(config.audit.directory) or config.journal.directory) / "_agreements"
+    make_private_directory(directory)
     agreements = {table.name: table for table in config.swarm}
     paths = []
     for name, table in agreements.items():
@@ -264,7 +266,7 @@ def server_uri(table: PcpServerSection | WonServerSection) -> str:
 
 
 def _check_apart(site: Site) -> None:
-    """No two servers of one machine may have one name or one journal; raises ConfigError."""
+    """Check that no two servers on one machine share a name or a journal; raises ConfigError."""
     names: set[str] = set()
     journals: dict[Path, str] = {}
     for table in site.servers():
@@ -279,8 +281,10 @@ def _check_apart(site: Site) -> None:
 
 
 def _check_ports(site: Site) -> None:
-    """No two processes of one machine may listen on one port; raises ConfigError."""
-    listens = [(member.name, kind, address) for member in site.members() for kind, address in site.listens_of(member)]
+    """Check that no two processes on one machine share a port; raises ConfigError."""
+    listens = [
+        (process.name, kind, address) for process in site.processes() for kind, address in site.listens_of(process)
+    ]
     if site.config.supervisor.metrics is not None:
         listens.append(("the supervisor", "tcp", site.config.supervisor.metrics))
     taken: dict[tuple[str, int], list[tuple[str, str]]] = {}

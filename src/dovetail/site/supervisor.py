@@ -1,20 +1,20 @@
-"""Look after processes: start them, pass on what they say, start again what ends, and stop them in order.
+"""Supervises processes: starts them, relays their output, restarts those that end, and stops them in order.
 
-Theory of operation. Each process has one task, which runs it again and again:
+Theory of operation. Each process has one task, which runs it repeatedly:
 
     starting --ready line--> running --ends--> waiting --pause over--> starting
         |                       |                 |
         '------ends with 2, or with 75 too often--'------> given up
 
-A process says `ready {...}` on its standard output when it can do its work. One that ends with 2 cannot start as it is
-configured, and is given up at once; one that ends with 75 found its port or journal taken, and is given up after
-`MAX_TAKEN` tries, because whoever has it may be ending just now. Everything else is tried for ever, with pauses from
-`Backoff`. What a process writes goes through line by line with its name in front; its last error, one line that begins
-with `dovetail: `, is told with the change of state instead.
+A process writes `ready {...}` to standard output when it can work. One that ends with 2 cannot start as configured and
+is given up immediately; one that ends with 75 found its port or journal in use, and is given up after `MAX_TAKEN`
+attempts, because the holder may just be ending. Everything else is retried for ever, with pauses from `Backoff`. The
+output of a process is relayed line by line, prefixed with its name; its last error, one line that begins with
+`dovetail: `, is reported with the change of state instead.
 
-Every process has a pipe from the supervisor as standard input, and ends when that closes: if the supervisor itself is
-killed, nothing stays behind. They have sessions of their own, so that Ctrl-C reaches only the supervisor, which stops
-the waves of the site one after another; who is not gone after the grace time is killed.
+Every process has a pipe from the supervisor as standard input, and ends when it closes: if the supervisor itself is
+killed, nothing stays behind. Each process has its own session, so Ctrl-C reaches only the supervisor, which stops the
+stages of the site one after another; processes still running after the grace time are killed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LAST_WORDS_S = 1.0
 
 
 class State(enum.StrEnum):
-    """Where a process is in its life."""
+    """The state of a process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -59,11 +59,11 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A process to look after. Lower waves stop first. One that `reloads` reads its settings again at SIGHUP."""
+    """A process to supervise. Lower stages stop first. One that `reloads` rereads its settings at SIGHUP."""
 
     name: str
     command: Sequence[str]
-    wave: int
+    stage: int
     reloads: bool = False
     environment: Mapping[str, str] | None = None
 
@@ -79,13 +79,13 @@ class Rules:
 
 
 class Listener:
-    """What the supervisor tells: changes of state, and lines of processes. All may be overridden."""
+    """Callbacks of the supervisor: state changes, and output lines of processes. All may be overridden."""
 
     def changed(self, name: str, state: State, detail: str) -> None:
-        """A process is now in this state."""
+        """A process changed to this state."""
 
     def became_well(self, count: int) -> None:
-        """All `count` processes work now, and a moment ago not all did."""
+        """All `count` processes work now, and before this moment not all did."""
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
         """A process wrote a line to standard output, or to standard error."""
@@ -93,7 +93,7 @@ class Listener:
 
 @dataclass(slots=True)
 class _Child:
-    """One process with what is known about it."""
+    """One process and its state."""
 
     plan: Plan
     backoff: Backoff
@@ -106,7 +106,7 @@ class _Child:
 
 
 class _Pipes(asyncio.SubprocessProtocol):
-    """What a process writes, line by line, and its end: `exited`, and `silent` when its pipes are closed too."""
+    """The output of a process, line by line, and its end: `exited`, and `silent` when its pipes are closed too."""
 
     def __init__(
         self, started: Callable[[asyncio.SubprocessTransport], None], take_line: Callable[[str, bool], None]
@@ -119,7 +119,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         self.silent: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # before the first line, which may come sooner than `subprocess_exec` returns
+        # before the first line, which may arrive before `subprocess_exec` returns
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._started(transport)
 
@@ -141,7 +141,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
 
 class Supervisor:
-    """Runs a set of processes. `run` it; call `stop` to end it, a second time to end it at once."""
+    """Runs a set of processes. Call `run`; call `stop` to end it, a second time to end it immediately."""
 
     def __init__(
         self,
@@ -171,20 +171,16 @@ class Supervisor:
 
     @property
     def states(self) -> dict[str, tuple[State, str]]:
-        """Every process with its state and what is to say about it."""
+        """Every process with its state and a detail."""
         return {name: (child.state, child.detail) for name, child in self._children.items()}
 
     @property
     def pids(self) -> dict[str, int]:
-        """The processes that there are now."""
+        """The running processes."""
         return {name: child.process.get_pid() for name, child in self._children.items() if child.process is not None}
 
-    def ready_of(self, name: str) -> dict[str, object]:
-        """What a process said when it became ready the last time."""
-        return self._children[name].ready
-
     def health(self) -> str:
-        """`ok` while every process works; else who does not, and why."""
+        """`ok` while every process works; else which do not, and why."""
         troubles = [
             f"{name}: {child.state}" + (f": {child.detail}" if child.detail else "")
             for name, child in self._children.items()
@@ -193,30 +189,30 @@ class Supervisor:
         return "; ".join(troubles) or OK
 
     def stop(self) -> None:
-        """End all processes in order; called again, at once. Safe in a signal handler of the event loop."""
+        """End all processes in order; if called again, immediately. Safe in a signal handler of the event loop."""
         if self._stopping.is_set():
             self._killing.set()
         self._stopping.set()
 
     def reload(self) -> None:
-        """Tell the processes that can to read their settings again. Safe in a signal handler of the event loop."""
+        """Tell processes that support it to reread their settings. Safe in a signal handler of the event loop."""
         for child in self._children.values():
-            # the signal would end one that is still starting, and that reads them anyway
+            # the signal would end one that is still starting, which reads them anyway
             if child.plan.reloads and child.state is State.RUNNING:
                 _signal(child, signal.SIGHUP)
 
     async def run(self) -> bool:
-        """Look after the processes until stopped, or until all are given up; whether none was given up."""
-        waves = sorted({child.plan.wave for child in self._children.values()}, reverse=True)
+        """Supervise the processes until stopped, or until all are given up; True if none was given up."""
+        stages = sorted({child.plan.stage for child in self._children.values()}, reverse=True)
         tasks: list[asyncio.Task[None]] = []
-        for wave in waves:
-            tasks += [asyncio.create_task(self._look_after(child)) for child in self._in_wave(wave)]
+        for stage in stages:
+            tasks += [asyncio.create_task(self._look_after(child)) for child in self._in_stage(stage)]
         stopping: asyncio.Task[object] = asyncio.create_task(self._stopping.wait())
         everyone: asyncio.Task[object] = asyncio.create_task(_finish(tasks))
         try:
             await asyncio.wait({everyone, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for wave in reversed(waves):
-                await self._stop_wave(wave)
+            for stage in reversed(stages):
+                await self._stop_stage(stage)
             await everyone
         finally:
             stopping.cancel()
@@ -224,12 +220,12 @@ class Supervisor:
                 _signal(child, signal.SIGKILL)
         return all(child.state is not State.GIVEN_UP for child in self._children.values())
 
-    def _in_wave(self, wave: int) -> list[_Child]:
-        return [child for child in self._children.values() if child.plan.wave == wave]
+    def _in_stage(self, stage: int) -> list[_Child]:
+        return [child for child in self._children.values() if child.plan.stage == stage]
 
-    async def _stop_wave(self, wave: int) -> None:
-        """Ask a wave to end, and end it."""
-        children = self._in_wave(wave)
+    async def _stop_stage(self, stage: int) -> None:
+        """Ask a stage to end, then kill what is left."""
+        children = self._in_stage(stage)
         for child in children:
             _signal(child, signal.SIGTERM)
         gone = asyncio.create_task(self._await_gone(children))
@@ -247,7 +243,7 @@ class Supervisor:
             await self._changed.wait_for(lambda: all(child.process is None for child in children))
 
     async def _look_after(self, child: _Child) -> None:
-        """Run one process again and again, until it is given up or all is stopped."""
+        """Run one process repeatedly, until it is given up or everything is stopped."""
         while not self._stopping.is_set():
             began = time.monotonic()
             try:
@@ -270,7 +266,7 @@ class Supervisor:
         self._change(child, State.STOPPED, "")
 
     def _judge(self, child: _Child, code: int | None) -> str | None:
-        """Why a process that ended is not to be started again; None where it is."""
+        """Why a process that ended is not restarted; None if it is."""
         if code == EXIT_MISUSE:
             return _how_ended(child, code)
         child.taken = child.taken + 1 if code == EXIT_TAKEN else 0
@@ -279,7 +275,7 @@ class Supervisor:
         return None
 
     async def _run_once(self, child: _Child) -> int | None:
-        """Start a process and wait for its end; its exit code."""
+        """Start a process and wait for its end; returns its exit code."""
         child.last_error, child.ready = "", {}
         with hangup_held():
             transport, pipes = await asyncio.get_running_loop().subprocess_exec(
@@ -290,7 +286,7 @@ class Supervisor:
             )
         try:
             await pipes.exited
-            # what it wrote last is read; but its own children may hold the pipes open, and are not waited for
+            # read its last output; its children may hold the pipes open, so do not wait for those
             await asyncio.wait({pipes.silent}, timeout=_LAST_WORDS_S)
             return transport.get_returncode()
         finally:

@@ -1,4 +1,4 @@
-"""The configuration: its sections, what is allowed in them, and reading them from a file and the environment."""
+"""The configuration: its sections, their allowed values, and reading them from a file and the environment."""
 
 from dovetail.site.config.fields import ListenTcp, ListenUdp, Section, parse_listen
 from dovetail.site.config.reader import ConfigProblems, LoadedConfig, Setting, load_config

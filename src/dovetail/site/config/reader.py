@@ -1,16 +1,18 @@
-"""Read a configuration: one TOML file, overridden by environment variables, checked key by key.
+"""Reads a configuration: one TOML file, overridden by environment variables, checked key by key.
 
-Every problem names where the value came from, the key, the value and what is allowed; all problems of a file are found
-in one go. Overrides are variables `DOVETAIL_SECTION__KEY`: two underscores between the parts of the key, upper case.
-Text is taken as it is, everything else is written as in TOML (`DOVETAIL_LAKE__SEAL_INTERVAL_S=30`). A relative path is
-meant from the directory of the file, or, in a variable, from the current directory.
+Every problem names the source of the value, the key, the value and what is allowed; all problems of a file are reported
+together. Overrides are variables `DOVETAIL_SECTION__KEY`: two underscores between the parts of the key, upper case.
+Text is taken literally, everything else is written as in TOML (`DOVETAIL_LAKE__SEAL_INTERVAL_S=30`). A relative path is
+relative to the directory of the file or, in a variable, to the current directory.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,13 +43,21 @@ from dovetail.site.config.schema import (
 from dovetail.site.config.sections import Config
 from dovetail.site.config.toml import parse_toml, read_toml
 
+FORMER_NAMES = {
+    "audit.patience_s": "loss_timeout_s",
+    "pcp.total_queue_bytes": "memory_bytes",
+    "won.limits.key_patience_ms": "partner_key_timeout_ms",
+}
+"""Keys that were renamed; the old name works for one release, with a warning."""
+
 MAX_PROBLEMS = 200
 NOT_SHOWN = "(not shown)"
+log = logging.getLogger("dovetail.config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One effective value and where it came from: `default`, `file`, or the name of a variable."""
+    """One effective value and its source: `default`, `file`, or the name of a variable."""
 
     key: str
     value: object
@@ -64,7 +74,7 @@ class LoadedConfig:
 
 
 class ConfigProblems(ConfigError):
-    """Everything that is wrong with a configuration; as text, the first problem and how many more there are."""
+    """All problems of a configuration; as text, the first one and the number of others."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         more = f" (and {len(problems) - 1} more: dovetail config check lists them)" if len(problems) > 1 else ""
@@ -85,25 +95,32 @@ def load_config(path: Path | None = None, environ: Mapping[str, str] | None = No
 
 @dataclass(slots=True)
 class _Reader:
-    """One reading: walks the table beside the Structs and gathers values, sources and problems."""
+    """One read: walks the table alongside the Structs and collects values, sources and problems."""
 
     path: Path | None
     root: type[Struct]
     problems: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
-    """Key -> the variable that gave its value."""
+    """Key -> the variable that set its value."""
 
     def override(self, table: dict[str, Any], environ: Mapping[str, str]) -> None:
-        """Puts the values of environment variables into the table."""
+        """Put the values of environment variables into the table."""
         names = {name: value for name, value in environ.items() if name.startswith(ENV_PREFIX)}
-        if not names:  # to list all keys takes longer than to read the file
+        if not names:  # listing all keys takes longer than reading the file
             return
         keys = {
             variable_of(key.name): (key.name, key.kind)
             for key in keys_of(self.root)
-            if section_in_list(bare_type(key.kind)) is None  # a variable cannot say which table of a list it means
+            if section_in_list(bare_type(key.kind)) is None  # a variable cannot name one table of a list
         }
+        for former, name in FORMER_NAMES.items():
+            now = variable_of(f"{former.rpartition('.')[0]}.{name}")
+            if variable_of(former) in names and now in keys and now not in names:
+                names[now] = names.pop(variable_of(former))
+                log.warning(
+                    "%s is now called %s; the old name will be removed in the next release", variable_of(former), now
+                )
         for variable, text in sorted(names.items()):
             if variable in keys:
                 key, kind = keys[variable]
@@ -119,9 +136,10 @@ class _Reader:
                 )
 
     def read_section(self, cls: type[Struct], table: Mapping[str, Any], key: str) -> Struct | None:
-        """A Struct from a table; None where there were problems, which are noted."""
+        """A Struct from a table; None if there were problems, which are recorded."""
         fields = {each.encode_name: each for each in structs.fields(cls)}
         before = len(self.problems)
+        table = {self._present_name(key, name, table): value for name, value in table.items()}
         for name in table:
             if name not in fields and len(self.problems) < MAX_PROBLEMS:
                 self._unknown(join_key(key, name), table[name], [join_key(key, known) for known in fields])
@@ -141,6 +159,20 @@ class _Reader:
         except (ValueError, ConfigError) as error:
             self.problems.append(f"{self._where(key)}: [{key}] {error}")
             return None
+
+    def _present_name(self, section: str, name: str, table: Mapping[str, Any]) -> str:
+        """The name of a key today, if `name` is its former one and the file does not have both."""
+        present = FORMER_NAMES.get(join_key(re.sub(r"\[\d+\]", "", section), name))
+        if present is None or present in table:
+            return name
+        former = join_key(section, name)
+        log.warning(
+            "%s: %s is now called %s; the old name will be removed in the next release",
+            self._where(former),
+            former,
+            present,
+        )
+        return present
 
     def _read_value(self, kind: object, value: object, key: str) -> object:
         info = bare_type(kind)
@@ -173,7 +205,7 @@ class _Reader:
 
     @staticmethod
     def _resolve(kind: object, value: object, base: Path) -> object:
-        """Relative paths made absolute; other values as they are."""
+        """Make relative paths absolute; other values are unchanged."""
         match value:
             case str() if extra_of(kind).get("role") == PATH_TEXT:
                 return str(base / Path(value).expanduser())
@@ -221,7 +253,7 @@ class _Reader:
 
 
 def _insert(table: dict[str, Any], parts: Sequence[str], value: object) -> bool:
-    """Sets a nested key; False where the file has something other than a table on the way."""
+    """Set a nested key; False if the file has something other than a table on the way."""
     for part in parts[:-1]:
         inner: object = table.setdefault(part, {})
         if not isinstance(inner, dict):
@@ -243,7 +275,7 @@ def _parse_override(kind: object, text: str) -> object:
 
 
 def _names_a_section(variable: str, root: type[Struct]) -> bool:
-    """`DOVETAIL_LAKE_DIRECTORY`, with one underscore, is meant for us; `DOVETAIL_DEBUG` is not a key."""
+    """True for `DOVETAIL_LAKE_DIRECTORY`, with one underscore, which is meant for us; `DOVETAIL_DEBUG` is not a key."""
     rest = variable.removeprefix(ENV_PREFIX).lower()
     return any(rest.startswith(each.encode_name + "_") for each in structs.fields(root))
 

@@ -1,4 +1,4 @@
-"""What the Structs of a configuration say about themselves: keys, allowed values, variables, and an example file."""
+"""What the Structs of a configuration declare: keys, allowed values, variables, and an example file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ EXAMPLE_COMMANDS = (
     "dovetail keys issue pcp://broker/server --kind signing",
     "dovetail keys issue https://localhost:8443/won/resource --kind signing",
 )
-"""What makes the keys that the example needs."""
+"""The commands that create the keys used in the example."""
 _SHOWN_CHARS = 80
-_MAX_SHOWN_BITS = 1024  # Python refuses to write very long numbers in decimal digits
+_MAX_SHOWN_BITS = 1024  # Python refuses to convert very long integers to decimal
 _EXAMPLE_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """One key that holds a value of its own."""
+    """One key that holds a value."""
 
     name: str
     kind: object
@@ -39,7 +39,7 @@ class Key:
 
 
 def keys_of(cls: type[Struct], prefix: str = "") -> Iterator[Key]:
-    """Every key below a Struct, in the order of its fields; tables inside are walked into."""
+    """Every key below a Struct, in field order, including those of nested tables."""
     for each in structs.fields(cls):
         name = join_key(prefix, each.encode_name)
         section = section_in(bare_type(each.type))
@@ -50,7 +50,7 @@ def keys_of(cls: type[Struct], prefix: str = "") -> Iterator[Key]:
 
 
 def sections_of(cls: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
-    """Every direct section of a configuration, by its heading: `[lake]`, or `[[pcp]]` where there may be several."""
+    """Every direct section of a configuration, by its heading: `[lake]`, or `[[pcp]]` if there may be several."""
     for each in structs.fields(cls):
         info = bare_type(each.type)
         section = section_in(info)
@@ -61,7 +61,7 @@ def sections_of(cls: type[Struct]) -> Iterator[tuple[str, type[Struct]]]:
 
 
 def default_of(each: structs.FieldInfo) -> object:
-    """A field's default; NODEFAULT where it is required."""
+    """A field's default; NODEFAULT if it is required."""
     if each.default_factory is not msgspec.NODEFAULT:
         return each.default_factory()
     return each.default
@@ -102,7 +102,7 @@ def section_in_map(info: inspect.Type) -> type[Struct] | None:
 
 
 def is_text(info: inspect.Type) -> bool:
-    """Whether values are written as text, so that a variable needs no quotes around them."""
+    """True if values are written as text, so that a variable needs no quotes."""
     match info:
         case inspect.StrType():
             return True
@@ -128,7 +128,7 @@ def description_of(kind: object) -> str:
 
 
 def extra_of(kind: object) -> dict[str, Any]:
-    """What a type's metadata says beyond descriptions and limits."""
+    """The metadata of a type other than descriptions and limits."""
     info = inspect.type_info(kind)
     extra: dict[str, Any] = {}
     while isinstance(info, inspect.Metadata):
@@ -138,10 +138,10 @@ def extra_of(kind: object) -> dict[str, Any]:
 
 
 def allowed_text(kind: object) -> str:
-    """What values of a type are allowed, in words."""
+    """The allowed values of a type, in words."""
     bare = typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
     if typing.get_origin(bare) is typing.Literal:
-        # In the order in which they were declared, which msgspec's description has lost.
+        # In declaration order, which msgspec's description has lost.
         return " or ".join(toml_value(value) for value in typing.get_args(bare))
     return str(extra_of(kind).get("allowed") or _allowed(bare_type(kind)))
 
@@ -196,13 +196,13 @@ def _strip(info: inspect.Type) -> inspect.Type:
 
 
 def show_value(value: object) -> str:
-    """A value as it would stand in a TOML file, cut where it is long."""
+    """A value as in a TOML file, truncated if it is long."""
     text = toml_value(value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
 
 
 def toml_value(value: object) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML syntax."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -221,7 +221,7 @@ def toml_value(value: object) -> str:
 
 
 def example_of(kind: object) -> object:
-    """The first example in a type's metadata; NODEFAULT where there is none."""
+    """The first example in a type's metadata; NODEFAULT if there is none."""
     info = inspect.type_info(kind)
     while isinstance(info, inspect.Metadata):
         examples = (info.extra_json_schema or {}).get("examples")
@@ -232,7 +232,7 @@ def example_of(kind: object) -> object:
 
 
 def example_text(root: type[Struct]) -> str:
-    """A whole configuration file, explained: every key with its default, or with an example where it has one."""
+    """A complete configuration file with explanations: every key with its default, or an example if it has one."""
     lines = [
         "# Dovetail configuration. Every key is shown with its default; leave out what you do not change.",
         f"# The variable {ENV_PREFIX}SECTION{ENV_SEPARATOR}KEY overrides the key of that [section].",
@@ -254,7 +254,7 @@ def example_text(root: type[Struct]) -> str:
 
 
 def _write_long(value: object) -> str:
-    """A value; tables in a list on lines of their own."""
+    """A value; tables in a list each on their own line."""
     if isinstance(value, list | tuple) and value and all(isinstance(each, dict) for each in value):
         return "[\n" + "".join(f"  {toml_value(each)},\n" for each in value) + "]"
     return toml_value(value)

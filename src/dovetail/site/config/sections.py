@@ -21,7 +21,7 @@ GIB = 1024 * MIB
 
 
 class JournalSection(Section, frozen=True, kw_only=True):
-    """Where and how hops are kept."""
+    """Where and how hops are stored."""
 
     directory: Annotated[Path, Meta(description="Directory of the journals, one SQLite file per server.")] = Path(
         "journals"
@@ -70,10 +70,17 @@ class JournalSection(Section, frozen=True, kw_only=True):
     evidence_max_bytes: Annotated[
         int, Meta(ge=0, le=16 * MIB, description="How many bytes of a rejected message are kept as evidence.")
     ] = 64 * KIB
+    cosigned: Annotated[
+        Path | None,
+        Meta(
+            description="Directory of the checkpoints that witnesses cosigned (`receipt cosign`), one `.note` file"
+            " each. Metrics tell their age; the keys are looked for in `keys.directory`."
+        ),
+    ] = None
 
 
 class LakeSection(Section, frozen=True, kw_only=True):
-    """Where journals are sealed to, as Parquet."""
+    """Where journals are sealed as Parquet."""
 
     directory: Annotated[
         str, location_text, Meta(description="Directory of the lake, or its place in an object store.")
@@ -90,7 +97,7 @@ class LakeSection(Section, frozen=True, kw_only=True):
 
 
 class KeysSection(Section, frozen=True, kw_only=True):
-    """Where keys and certificates are found."""
+    """Where keys and certificates are."""
 
     directory: Annotated[
         Path, Meta(description="Directory of the CA, the certificates and the signing keys of `dovetail keys`.")
@@ -98,7 +105,7 @@ class KeysSection(Section, frozen=True, kw_only=True):
 
 
 class LogsSection(Section, frozen=True, kw_only=True):
-    """What is told to people on stderr. The journal is the audit trail; logs are not."""
+    """Log output on stderr. The journal is the audit trail; logs are not."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least urgent level that is shown.")
@@ -109,7 +116,7 @@ class LogsSection(Section, frozen=True, kw_only=True):
 
 
 class SupervisorSection(Section, frozen=True, kw_only=True):
-    """How `dovetail up` looks after its processes."""
+    """How `dovetail up` supervises its processes."""
 
     metrics: Annotated[
         ListenTcp | None, Meta(description="Address of the supervisor's own /metrics and /healthz; none if not given.")
@@ -139,9 +146,11 @@ class AuditSection(Section, frozen=True, kw_only=True):
     role: Annotated[
         Role, Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
     ] = ""
-    directory: Annotated[Path, Meta(description="Directory of the tables.")] = Path("audit")
+    directory: Annotated[
+        str, location_text, Meta(description="The tables: a directory, or `s3://bucket/prefix` in an object store.")
+    ] = "audit"
     interval_s: Annotated[float, Meta(ge=0.1, le=86_400, description="How often it looks at the lake.")] = 10.0
-    patience_s: Annotated[
+    loss_timeout_s: Annotated[
         float, Meta(ge=0, le=86_400, description="After how long what is under way counts as lost.")
     ] = 30.0
     master: Annotated[str | None, Meta(description="Spark's master; this machine if not given.")] = None

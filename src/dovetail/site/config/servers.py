@@ -1,7 +1,7 @@
 """The tables of servers: `[[pcp]]`, `[[won]]` and `[[swarm]]`, one for each server that `dovetail up` runs.
 
-Each is the fabric's own settings and what the site adds to them: where the server listens, what it keeps, and the role
-it belongs to. What stays unset comes from the sections `[journal]` and `[keys]`; `site/servers` puts it together.
+Each has the fabric's own settings and what the site adds: where the server listens, what it keeps, and its role. Unset
+values come from the sections `[journal]` and `[keys]`; `site/servers` combines them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PcpServerSection(PcpSettings, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def label(self) -> str:
-        """What the process is called."""
+        """The name of the process."""
         return f"pcp/{self.name}"
 
     def listens(self) -> list[tuple[str, str]]:
@@ -138,7 +138,7 @@ class WonServerSection(Section, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What the process is called."""
+        """The name of the process."""
         return f"won/{urlsplit(self.uri).netloc}"
 
     def listens(self) -> list[tuple[str, str]]:
@@ -185,7 +185,7 @@ class SwarmServerSection(SwarmSettings, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def label(self) -> str:
-        """What the process is called."""
+        """The name of the process."""
         return f"swarm/{self.name}/{self.peer}"
 
     def listens(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""TOML from a file or a variable, within bounds: what would exhaust the parser is refused in one line."""
+"""TOML from a file or a variable, within limits: input that would exhaust the parser is refused in one line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dovetail.model.errors import ConfigError
 MAX_FILE_BYTES = 1024 * 1024
 MAX_KEY_PARTS = 64
 _POSITION = re.compile(r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
-# The parser takes time with the square of a key's parts.
+# Parsing time is quadratic in the number of parts of a key.
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table that a text is; ValueError says what is wrong, with the position where that is known."""
+    """Parse a TOML text; ValueError says what is wrong, with the position if it is known."""
     long_key = _LONG_KEY.search(text)
     if long_key is not None:
         line = text.count("\n", 0, long_key.start()) + 1
@@ -30,7 +30,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a file; raises ConfigError with the file's name, and line and column where they are known."""
+    """Read a TOML file; raises ConfigError with the file's name, and line and column if they are known."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""What a valid configuration leaves open, for `config check` and `doctor` to warn of."""
+"""Risks in a valid configuration, for `config check` and `doctor` to warn about."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dovetail.site.config.sections import Config
 
 
 def find_warnings(config: Config) -> list[str]:
-    """A sentence for each thing that lets strangers do more than they should."""
+    """One sentence for each setting that lets strangers do more than they should."""
     return [
         f"pcp[{number}] {broker.name}: {found}"
         for number, broker in enumerate(config.pcp)

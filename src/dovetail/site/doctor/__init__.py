@@ -1,4 +1,4 @@
-"""Checks of a machine and of a configuration, each with what to do where it is not well."""
+"""Checks of a machine and of a configuration, each with advice if it fails."""
 
 from dovetail.site.doctor.finding import Finding, Status
 from dovetail.site.doctor.machine import check_machine, start_spark

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Status(enum.StrEnum):
-    """How a check ended."""
+    """The status of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Status(enum.StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the doctor: what was looked at, how it is, and what to do where it is not well."""
+    """One line of the doctor: what was checked, the result, and what to do if it is not ok."""
 
     check: str
     status: Status
@@ -25,12 +25,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(check: str, detail: str) -> Finding:
-    """All is well."""
+    """The check passed."""
     return Finding(check=check, status=Status.OK, detail=detail)
 
 
 def warn(check: str, detail: str, advice: str) -> Finding:
-    """It will work, but not for long or not for everything."""
+    """It works now, but will fail soon or in some cases."""
     return Finding(check=check, status=Status.WARN, detail=detail, advice=advice)
 
 

@@ -1,4 +1,4 @@
-"""Checks of journals: that none was cut or put back, and that only their owner may read them."""
+"""Checks of journals: that none was truncated or rolled back, and that only their owner may read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.site.doctor.finding import Finding, fail, ok, warn
 
 
 def check_journals(directory: Path, lake: Store) -> Iterator[Finding]:
-    """Every journal below a directory, compared with its high-water mark and with the lake."""
+    """Check every journal below a directory against its high-water mark and the lake."""
     if not directory.is_dir():
         return
     found = list(find_journals(directory))
@@ -30,7 +30,7 @@ def check_journals(directory: Path, lake: Store) -> Iterator[Finding]:
 
 
 def check_journal(path: Path, lake: Store) -> Iterator[Finding]:
-    """What is wrong with one journal, as far as its end and what others know of it tell; `journal verify` reads all."""
+    """Faults of one journal that show at its end or against others' records; `journal verify` reads all of it."""
     check, advice = (
         f"journal {path.name}",
         f"dovetail journal verify {path}; dovetail journal recover {path} --lake LAKE",
@@ -49,13 +49,13 @@ def check_journal(path: Path, lake: Store) -> Iterator[Finding]:
 
 def _known(reader: JournalReader, lake: Store) -> list[Known]:
     try:
-        return known_to_lake(lake, reader.identity)
+        return known_to_lake(lake, reader.identity.verifier)
     except ConnectFailed:
-        return []  # that the lake does not answer is a finding of its own
+        return []  # an unreachable lake is a separate finding
 
 
 def check_mode(path: Path) -> Iterator[Finding]:
-    """Whether others than the owner may read a journal or its directory."""
+    """Warn if anyone but the owner may read a journal or its directory."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         wanted = "700" if path.is_dir() else "600"

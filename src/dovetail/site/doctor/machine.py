@@ -37,7 +37,8 @@ def check_machine() -> Iterator[Finding]:
     yield check_python()
     yield check_fast()
     java, rejected = find_java()
-    yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
+    is_needed = importlib.util.find_spec("pyspark") is not None
+    yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"), is_needed=is_needed)
     yield check_spark()
     yield check_sqlite(sqlite3.sqlite_version_info)
     yield check_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
@@ -46,7 +47,7 @@ def check_machine() -> Iterator[Finding]:
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """Whether this Python is new enough."""
+    """Check that this Python is new enough."""
     text = ".".join(map(str, version))
     if version < MIN_PYTHON:
         return fail("python", f"Python {text}", "install Python 3.11 or newer")
@@ -54,17 +55,21 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
 
 
 def check_fast() -> Finding:
-    """Whether what every message passes runs in native code; without it everything works, and costs more."""
+    """Check that the per-message functions run in native code; without it everything works but costs more."""
     if fast.IMPLEMENTATION == "native":
         return ok("native code", f"in use: {fast.REASON}")
     return ok("native code", f"not in use: {fast.REASON}; with it a message costs about half (docs/how-to/native.md)")
 
 
-def check_java(java: Java | None, rejected: list[Rejected], *, java_home: str | None) -> Finding:
-    """Which Java Spark would run on."""
+def check_java(
+    java: Java | None, rejected: list[Rejected], *, java_home: str | None, is_needed: bool = True
+) -> Finding:
+    """Which Java Spark would use; none is needed if Spark is not installed."""
     if java is None:
         seen = "; ".join(f"the one in {each.home} {each.why}" for each in rejected)
         detail = f"no Java 17 or newer found{': ' + seen if seen else ''}"
+        if not is_needed:
+            return warn("java", detail, "only the audit needs it, which is not installed")
         return fail("java", detail, "make setup fetches one; or install Java 17, 21 or 25, or set JAVA_HOME")
     detail = f"Java {java.version_text} in {java.home} (from {java.source})"
     if java_home and java.source != "JAVA_HOME":
@@ -76,7 +81,7 @@ def check_java(java: Java | None, rejected: list[Rejected], *, java_home: str | 
 
 
 def check_spark() -> Finding:
-    """Whether Spark and what it needs in Python are installed; imports none of them."""
+    """Check that Spark and its Python dependencies are installed; imports none of them."""
     versions = {}
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
@@ -91,7 +96,7 @@ def check_spark() -> Finding:
 
 
 def start_spark() -> Finding:
-    """Starts a real session in a process of its own and computes something in Java and in a Python worker."""
+    """Start a real session in its own process and compute something in Java and in a Python worker."""
     java, _ = find_java()
     if java is None:
         return fail("spark session", "not started: there is no Java", "see the line on java")
@@ -120,7 +125,7 @@ def start_spark() -> Finding:
 
 
 def check_sqlite(version: tuple[int, ...]) -> Finding:
-    """Whether the SQLite inside this Python has what journals use."""
+    """Check that the SQLite in this Python has the features used by journals."""
     text = ".".join(map(str, version))
     if version < MIN_SQLITE:
         return fail("sqlite", f"SQLite {text}", f"use a Python with SQLite {'.'.join(map(str, MIN_SQLITE))} or newer")
@@ -128,7 +133,7 @@ def check_sqlite(version: tuple[int, ...]) -> Finding:
 
 
 def check_descriptors(soft: int, hard: int) -> Finding:
-    """Whether enough files and connections may be open at once."""
+    """Check that enough files and connections may be open at once."""
     unlimited = resource.RLIM_INFINITY
     detail = f"{'unlimited' if soft == unlimited else soft} may be open at once"
     if soft == unlimited or soft >= GOOD_DESCRIPTORS:
@@ -142,7 +147,7 @@ def check_descriptors(soft: int, hard: int) -> Finding:
 
 
 def check_clock() -> Finding:
-    """Whether the wall clock is in this age and goes as fast as the monotonic one."""
+    """Check that the wall clock is plausible and runs as fast as the monotonic one."""
     wall, monotonic = time.time(), time.monotonic()
     time.sleep(_CLOCK_SAMPLE_S)
     step = (time.time() - wall) - (time.monotonic() - monotonic)
@@ -150,7 +155,7 @@ def check_clock() -> Finding:
 
 
 def judge_clock(wall: float, step: float) -> Finding:
-    """`step` is how much further the wall clock went than the monotonic one."""
+    """Judge the clock; `step` is how much further the wall clock advanced than the monotonic one."""
     detail = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(wall))
     if wall < EARLIEST_SANE_TIME:
         return fail("clock", detail, "the date is in the past: set the clock; lifetimes and certificates depend on it")
@@ -161,7 +166,7 @@ def judge_clock(wall: float, step: float) -> Finding:
 
 
 def check_synchronised(state: tuple[bool, int] | None) -> Finding:
-    """Whether the system says that its clock follows a time server; `state` is that and the error in microseconds."""
+    """Check that the system clock is synchronised; `state` is that and the error in microseconds."""
     if state is None:
         return ok("time server", "this system does not say whether its clock follows one")
     synchronised, error_us = state
@@ -175,7 +180,7 @@ def check_synchronised(state: tuple[bool, int] | None) -> Finding:
 
 
 class _Timex(ctypes.Structure):
-    """The first fields of `struct timex` (adjtimex(2)), and room for the others."""
+    """The first fields of `struct timex` (adjtimex(2)), and space for the others."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -188,7 +193,7 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock_state() -> tuple[bool, int] | None:
-    """What the kernel knows of its clock: synchronised or not, and the largest error; None where it cannot be asked."""
+    """The kernel's clock state: whether it is synchronised, and the maximum error; None if unavailable."""
     if sys.platform != "linux":
         return None
     buffer = _Timex()  # modes = 0: only read

@@ -1,4 +1,4 @@
-"""Checks of what a configuration names: directories, room, certificates, ports."""
+"""Checks of what a configuration names: directories, disk space, certificates, ports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GIB = 1024**3
 
 
 def check_site(config: Config) -> Iterator[Finding]:
-    """Every check of what a configuration names."""
+    """Run every check of what a configuration names."""
     yield check_directory("journals", config.journal.directory)
     yield check_file_system("journals", config.journal.directory)
     lake = local_directory(config.lake.directory)
@@ -50,7 +50,7 @@ def check_site(config: Config) -> Iterator[Finding]:
 
 
 def check_directory(check: str, path: Path) -> Finding:
-    """Whether files can be made in a directory, or the directory itself."""
+    """Check that files, or the directory itself, can be created."""
     if path.is_dir():
         try:
             with tempfile.NamedTemporaryFile(dir=path, prefix=".doctor-") as file:
@@ -64,12 +64,12 @@ def check_directory(check: str, path: Path) -> Finding:
         return fail(check, f"{path} is not a directory", "move it away, or name another directory")
     parent = existing_parent(path)
     if not os.access(parent, os.W_OK | os.X_OK):
-        return fail(check, f"{path} is not there and cannot be made in {parent}", "make it, writable for this user")
-    return ok(check, f"{path} will be made")
+        return fail(check, f"{path} does not exist and cannot be created in {parent}", "create it, writable to you")
+    return ok(check, f"{path} will be created")
 
 
 def check_object_store(location: str) -> Finding:
-    """Whether the lake's object store answers and lets us in."""
+    """Check that the lake's object store answers and grants access."""
     try:
         open_store(location).directories(f"{MANIFESTS}/")
     except (DovetailError, OSError) as error:
@@ -79,7 +79,7 @@ def check_object_store(location: str) -> Finding:
 
 
 def check_file_system(check: str, path: Path, mounts: str | None = None) -> Finding:
-    """Whether a journal may live there: SQLite's write-ahead log needs shared memory, which network mounts lack."""
+    """Check that a journal may be stored there: SQLite's WAL needs shared memory, which network mounts lack."""
     parent = existing_parent(path)
     kind = file_system_of(parent, read_mounts() if mounts is None else mounts)
     if kind in _NETWORK_FILE_SYSTEMS:
@@ -88,7 +88,7 @@ def check_file_system(check: str, path: Path, mounts: str | None = None) -> Find
 
 
 def check_room(directories: dict[str, Path]) -> Iterator[Finding]:
-    """Whether there is room, once for each disk."""
+    """Check disk space, once per disk."""
     disks: dict[int, tuple[Path, list[str]]] = {}
     for name, path in directories.items():
         parent = existing_parent(path)
@@ -99,7 +99,7 @@ def check_room(directories: dict[str, Path]) -> Iterator[Finding]:
 
 
 def judge_room(check: str, free: int, total: int) -> Finding:
-    """`free` of `total` bytes."""
+    """Judge `free` of `total` bytes."""
     detail = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
     if free < MIN_FREE_BYTES:
         return fail(check, detail, "make room: a full disk stops the journals and with them the servers")
@@ -109,7 +109,7 @@ def judge_room(check: str, free: int, total: int) -> Finding:
 
 
 def check_keys(directory: Path) -> Iterator[Finding]:
-    """Certificates and revocation lists that are, or soon will be, out of date; private keys others may read."""
+    """Find expired or soon expiring certificates and revocation lists, and private keys that others may read."""
     from dovetail.keys import describe
 
     if not directory.is_dir():
@@ -131,14 +131,14 @@ def check_keys(directory: Path) -> Iterator[Finding]:
 
 
 def check_swarms(peers: Iterable[SwarmServerSection]) -> Iterator[Finding]:
-    """What is unwise about the agreements of swarms."""
+    """Find weaknesses in the agreements of swarms."""
     for peer in peers:
         for text in peer.warnings:
             yield warn(peer.label, text, "give all peers of the swarm an agreement with longer epochs")
 
 
 def judge_key_file(record: dict[str, Any]) -> Finding | None:
-    """What is wrong with one key file, from its description; None if nothing is."""
+    """The fault of one key file, from its description; None if there is none."""
     name = record["file"]
     match record["kind"]:
         case "unreadable":
@@ -175,20 +175,20 @@ def listen_addresses(section: Section) -> Iterator[tuple[str, str]]:
 
 
 def check_ports(addresses: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    """Whether the ports that will be listened on are free."""
+    """Check that the ports to listen on are free."""
     for kind, address in addresses:
         yield check_port(kind, address)
 
 
 def check_port(kind: str, address: str) -> Finding:
-    """Tries to take a port, and gives it back."""
+    """Try to bind a port, and release it."""
     name = f"port {kind}:{address}"
     host, port = parse_listen(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as trial:
             if kind == "tcp":
-                # As servers do it: connections that are still winding down are no hindrance.
+                # As servers do: connections still closing do not matter.
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((host, port))
             if kind == "tcp":
@@ -207,7 +207,7 @@ def check_port(kind: str, address: str) -> Finding:
 
 
 def existing_parent(path: Path) -> Path:
-    """The path itself, or the nearest directory above it that is there."""
+    """The path itself, or its nearest existing parent directory."""
     path = path.absolute()
     while not path.is_dir() and path != path.parent:
         path = path.parent
@@ -215,7 +215,7 @@ def existing_parent(path: Path) -> Path:
 
 
 def read_mounts() -> str:
-    """The kernel's list of mounts; empty where there is none."""
+    """The kernel's list of mounts; empty if there is none."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             return Path("/proc/self/mounts").read_text(errors="replace")
@@ -223,7 +223,7 @@ def read_mounts() -> str:
 
 
 def file_system_of(path: Path, mounts: str) -> str | None:
-    """The kind of file system a path is on: that of the longest mount point above it, the last of equals."""
+    """The type of the file system of a path: that of the longest mount point above it, the last of equals."""
     best: tuple[int, str] | None = None
     real = path.resolve()
     for line in mounts.splitlines():
