@@ -17,7 +17,7 @@ MAX_TIMER_SPINS = 1000
 
 
 class Clock:
-    """Reads `world time + skew + drift`; with a positive drift it runs fast by so many parts in a million."""
+    """Reads `world time + skew + drift`; with a positive drift it runs fast by that many parts per million."""
 
     def __init__(self, start_us: int, skew_us: int = 0, drift_ppm: int = 0) -> None:
         if abs(drift_ppm) >= _MILLION:
@@ -27,13 +27,13 @@ class Clock:
         self.drift_ppm = drift_ppm
 
     def read(self, world_us: int) -> int:
-        """What this clock shows at a moment of world time."""
+        """The reading of this clock at a world time."""
         if not self.drift_ppm:
             return world_us + self.skew_us
         return world_us + self.skew_us + (world_us - self._start_us) * self.drift_ppm // _MILLION
 
     def when(self, shown_us: int) -> int:
-        """The first moment of world time at which this clock shows so much."""
+        """The first world time at which this clock reads `shown_us`."""
         world_us = shown_us - self.skew_us
         if not self.drift_ppm:
             return world_us
@@ -60,15 +60,15 @@ class ProcessClock:
         self._last_us = 0
 
     def now(self) -> int:
-        """What the process's clock shows."""
+        """The reading of the process's clock."""
         return self._clock.read(self._timeline.now)
 
     def call_soon(self, action: Callable[[], None]) -> None:
-        """At this moment, after what was planned for it before."""
+        """Call it at the current time, after everything already scheduled for it."""
         self._timeline.push(self._timeline.now, self._run, action, None)
 
     def call_at(self, when: int, action: Callable[[], None]) -> Cancellable:
-        """Once the clock shows so much; setting the clock meanwhile does not change it."""
+        """Call it when the clock reads `when`; setting the clock meanwhile does not change that."""
         at_us = max(self._timeline.now, self._clock.when(when))
         self._spins = self._spins + 1 if at_us == self._last_us == self._timeline.now else 0
         self._last_us = at_us

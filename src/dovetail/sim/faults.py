@@ -1,8 +1,8 @@
-"""Misfortune as data: what goes wrong in a world, when and where.
+"""Faults as data: what goes wrong in a world, when and where.
 
 A schedule is a list of faults. It is drawn from the world's seed or read from JSON, can be printed and replayed, and
-does not depend on what the places do. Times are microseconds after the world's start. Every fault ends by itself, so
-that after `end_of(faults)` the world is whole again and can be expected to settle.
+does not depend on what the processes do. Times are microseconds after the world's start. Every fault ends by itself, so
+after `end_of(faults)` the world is intact again and can be expected to settle.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.model.errors import LocalProtocolError, UsageError
 from dovetail.sim.core import CrashPoint
+from dovetail.sim.damage import Damage
 from dovetail.sim.network import Link
 from dovetail.sim.randomness import Randomness, draw_between
 from dovetail.sim.world import SECOND_US, World
@@ -23,6 +24,8 @@ MAX_FAULTS = 10_000
 MAX_SCHEDULE_BYTES = 4 << 20
 _MAX_DOWN_US = 5 * SECOND_US
 _MAX_CLOCK_JUMP_US = 20 * SECOND_US
+_MAX_SLOW_US = SECOND_US // 2
+_OUTAGE_US = (3600 * SECOND_US, 4 * 3600 * SECOND_US)
 _APPENDS_WORTH_A_CRASH = 50
 
 Span = Annotated[int, msgspec.Meta(ge=0)]
@@ -30,7 +33,7 @@ Ordinal = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="crash"):
-    """A place dies at a moment and comes back from its journal."""
+    """A process crashes at a given time and restarts from its journal."""
 
     at_us: Span
     place: str
@@ -38,7 +41,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="c
 
 
 class AppendCrash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="append_crash"):
-    """A place dies in the turn of its n-th append (from 1), before the commit, before, amid or after the sends."""
+    """A process crashes in the turn of its n-th append (from 1): before the commit, before, amid or after the sends."""
 
     place: str
     append: Ordinal
@@ -47,7 +50,7 @@ class AppendCrash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", 
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="partition"):
-    """Groups of places, and all that are named in none, cannot reach each other for a while."""
+    """Groups of processes, and all processes in no group, cannot reach each other for a while."""
 
     at_us: Span
     groups: tuple[tuple[str, ...], ...]
@@ -55,7 +58,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", ta
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="pause"):
-    """A place stands still for a while and then goes on."""
+    """A process is suspended for a while, then continues."""
 
     at_us: Span
     place: str
@@ -63,7 +66,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="p
 
 
 class ClockJump(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="clock"):
-    """A place's clock is set forwards or backwards."""
+    """A process's clock is set forwards or backwards."""
 
     at_us: Span
     place: str
@@ -71,11 +74,36 @@ class ClockJump(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", ta
 
 
 class DiskFull(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="disk"):
-    """A place's journal has no room for a while."""
+    """A process's journal has no disk space for a while."""
 
     at_us: Span
     place: str
     for_us: Span
+
+
+class DiskSlow(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="slow"):
+    """Commits of a process are slow for a while."""
+
+    at_us: Span
+    place: str
+    commit_us: Span
+    for_us: Span
+
+
+class DiskFailure(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="failure"):
+    """The next commit of a process fails, which ends it; it is restarted a second later."""
+
+    at_us: Span
+    place: str
+
+
+class DiskDamage(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="damage"):
+    """A process crashes, and its disk returns other bytes than were written; for worlds with journals in files."""
+
+    at_us: Span
+    place: str
+    damage: Damage
+    down_us: Span
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="weather"):
@@ -86,17 +114,19 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag=
     for_us: Span
 
 
-AnyFault = Crash | AppendCrash | Partition | Pause | ClockJump | DiskFull | Weather
+AnyFault = (
+    Crash | AppendCrash | Partition | Pause | ClockJump | DiskFull | DiskSlow | DiskFailure | DiskDamage | Weather
+)
 
 
 def encode_faults(faults: Sequence[AnyFault]) -> bytes:
-    """A schedule as JSON, one fault a line."""
+    """A schedule as JSON, one fault per line."""
     lines = b",\n".join(msgspec.json.encode(fault) for fault in faults)
     return b"[\n" + lines + b"\n]\n" if lines else b"[]\n"
 
 
 def decode_faults(data: bytes) -> list[AnyFault]:
-    """A schedule from JSON; UsageError says what is wrong with it."""
+    """A schedule from JSON; raises UsageError if it is invalid."""
     if len(data) > MAX_SCHEDULE_BYTES:
         raise UsageError(f"fault schedule of {len(data)} bytes, expected at most {MAX_SCHEDULE_BYTES}")
     try:
@@ -109,7 +139,7 @@ def decode_faults(data: bytes) -> list[AnyFault]:
 
 
 def apply_faults(world: World, faults: Sequence[AnyFault]) -> None:
-    """Plan a schedule in a world whose places are all there and which has not run yet."""
+    """Schedule the faults in a world that has all its processes and is not running yet."""
     for fault in faults:
         names = [name for group in fault.groups for name in group] if isinstance(fault, Partition) else []
         names += [fault.place] if not isinstance(fault, Partition | Weather) else []
@@ -123,15 +153,15 @@ def apply_faults(world: World, faults: Sequence[AnyFault]) -> None:
 
 
 def end_of(faults: Sequence[AnyFault]) -> int:
-    """When the last fault is over, in microseconds after the start; crashes on an append have no time of their own."""
+    """When the last fault ends, in microseconds after the start; crashes on an append have no time of their own."""
     ends = [0]
     for fault in faults:
         match fault:
-            case Crash():
+            case Crash() | DiskDamage():
                 ends.append(fault.at_us + fault.down_us)
-            case Partition() | Pause() | DiskFull() | Weather():
+            case Partition() | Pause() | DiskFull() | DiskSlow() | Weather():
                 ends.append(fault.at_us + fault.for_us)
-            case ClockJump():
+            case ClockJump() | DiskFailure():
                 ends.append(fault.at_us)
             case AppendCrash():
                 pass
@@ -152,6 +182,12 @@ def _strike(world: World, fault: AnyFault) -> Callable[[], None]:
                 world.jump_clock(fault.place, fault.by_us)
             case DiskFull():
                 world.fill_disk(fault.place, fault.for_us)
+            case DiskSlow():
+                world.slow_disk(fault.place, fault.commit_us, fault.for_us)
+            case DiskFailure():
+                world.fail_disk(fault.place)
+            case DiskDamage():
+                world.damage_disk(fault.place, fault.damage, fault.down_us)
             case Weather():
                 number = world.network.add_weather(fault.link)
                 world.schedule(fault.for_us, lambda: world.network.end_weather(number))
@@ -191,6 +227,12 @@ def _draw_partition(chance: random.Random, places: Sequence[str], span_us: int) 
     return Partition(at_us=at_us, groups=(tuple(sides[0]), tuple(sides[1])), for_us=_while(chance, span_us, at_us))
 
 
+def _draw_outage(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    """One process is cut off for hours."""
+    at_us, place = _moment(chance, span_us), _pick(chance, places)
+    return Partition(at_us=at_us, groups=((place,),), for_us=draw_between(chance, *_OUTAGE_US))
+
+
 def _draw_pause(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
     at_us = _moment(chance, span_us)
     return Pause(at_us=at_us, place=_pick(chance, places), for_us=_while(chance, span_us, at_us))
@@ -206,7 +248,27 @@ def _draw_disk_full(chance: random.Random, places: Sequence[str], span_us: int) 
     return DiskFull(at_us=at_us, place=_pick(chance, places), for_us=_while(chance, span_us, at_us))
 
 
-def _draw_weather(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:  # noqa: ARG001 - as the others
+def _draw_disk_slow(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    at_us, commit_us = _moment(chance, span_us), draw_between(chance, 1, _MAX_SLOW_US)
+    return DiskSlow(
+        at_us=at_us, place=_pick(chance, places), commit_us=commit_us, for_us=_while(chance, span_us, at_us)
+    )
+
+
+def _draw_disk_failure(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    return DiskFailure(at_us=_moment(chance, span_us), place=_pick(chance, places))
+
+
+def _draw_disk_damage(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:
+    return DiskDamage(
+        at_us=_moment(chance, span_us),
+        place=_pick(chance, places),
+        damage=tuple(Damage)[draw_between(chance, 0, len(Damage) - 1)],
+        down_us=draw_between(chance, 1, min(_MAX_DOWN_US, 1 + span_us // 8)),
+    )
+
+
+def _draw_weather(chance: random.Random, places: Sequence[str], span_us: int) -> AnyFault:  # noqa: ARG001 - same signature as the others
     at_us = _moment(chance, span_us)
     low_us = draw_between(chance, 0, 100_000)
     link = Link(
@@ -225,15 +287,21 @@ KINDS: Mapping[str, _Draw] = {
     "pause": _draw_pause,
     "clock": _draw_clock_jump,
     "disk": _draw_disk_full,
+    "slow": _draw_disk_slow,
+    "failure": _draw_disk_failure,
     "weather": _draw_weather,
+    "outage": _draw_outage,
+    "damage": _draw_disk_damage,
 }
-"""The kinds that can be drawn, by the name that JSON and the command line use."""
+"""The kinds that can be drawn, by their name in JSON and on the command line."""
+ALL = tuple(kind for kind in KINDS if kind not in ("outage", "damage"))
+"""The kinds in `all`: every kind that neither takes hours nor needs journals in files."""
 
 
 def draw_faults(
     randomness: Randomness, places: Sequence[str], *, span_us: int, kinds: Sequence[str], count: int
 ) -> list[AnyFault]:
-    """`count` faults of each kind within `span_us`; each kind has a stream of its own, so that kinds can be added."""
+    """Draw `count` faults of each kind within `span_us`; each kind has its own stream, so kinds can be added."""
     if not places or span_us < 1:
         raise LocalProtocolError(f"faults for {len(places)} places within {span_us} us")
     if count * len(kinds) > MAX_FAULTS:

@@ -1,11 +1,12 @@
-"""Checks over journals that hold in every fabric; they return what they find and never raise.
+"""Checks over journals that hold in every fabric; they return findings and never raise.
 
-Each check takes the hops of one server in the order of the journal. A fabric adds its own checks in the same form.
+Each check takes the hops of one server in journal order. A fabric adds its own checks in the same form.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -18,7 +19,7 @@ _INWARD = (Stage.CREATED, Stage.ACCEPTED)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One broken rule: where, and what is wrong. `seq` is None where no single hop is to blame."""
+    """One broken rule: where, and what is wrong. `seq` is None if no single hop is at fault."""
 
     rule: str
     server: str
@@ -27,10 +28,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Check = Callable[[Sequence[Hop]], list[Finding]]
+Owed = tuple[str, str]
+"""A message (id, URI or address) and one of the recipients it was addressed to when it was accepted."""
 
 
 def check_sequence(hops: Sequence[Hop]) -> list[Finding]:
-    """`seq` counts from 0 without gaps."""
+    """Check that `seq` counts from 0 without gaps."""
     return [
         _finding("sequence", hop, f"seq {hop.seq}, expected {expected}")
         for expected, hop in enumerate(hops)
@@ -39,7 +42,7 @@ def check_sequence(hops: Sequence[Hop]) -> list[Finding]:
 
 
 def check_time(hops: Sequence[Hop]) -> list[Finding]:
-    """`at` never goes backwards."""
+    """Check that `at` never goes backwards."""
     return [
         _finding("time", later, f"at {later.at_us}, {earlier.at_us - later.at_us} us before the hop ahead of it")
         for earlier, later in itertools.pairwise(hops)
@@ -48,7 +51,7 @@ def check_time(hops: Sequence[Hop]) -> list[Finding]:
 
 
 def check_one_server(hops: Sequence[Hop]) -> list[Finding]:
-    """All hops of a journal name the same server and fabric."""
+    """Check that all hops of a journal name the same server and fabric."""
     return [
         _finding("one_server", hop, f"{hop.fabric} hop of {hop.server} in the journal of {hops[0].server}")
         for hop in hops
@@ -57,7 +60,7 @@ def check_one_server(hops: Sequence[Hop]) -> list[Finding]:
 
 
 def check_bytes_once(hops: Sequence[Hop]) -> list[Finding]:
-    """The bytes and the size of a message stand on one hop at most."""
+    """Check that at most one hop has the bytes and the size of a message."""
     findings = []
     kept: dict[Address, int] = {}
     for hop in hops:
@@ -73,7 +76,7 @@ def check_bytes_once(hops: Sequence[Hop]) -> list[Finding]:
 
 
 def check_reasons(hops: Sequence[Hop]) -> list[Finding]:
-    """Every refusal says why."""
+    """Check that every refusal has a reason."""
     return [
         _finding("reasons", hop, f"{hop.message.hex()} was rejected without a reason")
         for hop in hops
@@ -82,7 +85,7 @@ def check_reasons(hops: Sequence[Hop]) -> list[Finding]:
 
 
 def check_origin(hops: Sequence[Hop]) -> list[Finding]:
-    """What goes out was accepted or created here before."""
+    """Check that every outgoing message was accepted or created here before."""
     findings = []
     known: set[Address] = set()
     for hop in hops:
@@ -94,7 +97,7 @@ def check_origin(hops: Sequence[Hop]) -> list[Finding]:
 
 
 def check_taken_once(hops: Sequence[Hop]) -> list[Finding]:
-    """No message is accepted, created, or delivered to the same counterpart, twice: also not after a crash."""
+    """Check that no message is accepted, created, or delivered to a counterpart twice, even after a crash."""
     findings = []
     seen: dict[tuple[Address, bool, str | None], int] = {}
     for hop in hops:
@@ -109,6 +112,24 @@ def check_taken_once(hops: Sequence[Hop]) -> list[Finding]:
     return findings
 
 
+def check_one_outcome(owed: Mapping[Owed, str], outcomes: Counter[Owed]) -> list[Finding]:
+    """Check that every accepted message has exactly one final outcome for each of its recipients.
+
+    This holds in every fabric; `owed` maps to the server that must record the outcome. Unexpected outcomes are
+    findings too.
+    """
+    return [
+        Finding(
+            rule="one_outcome",
+            server=owed.get((message, recipient), ""),
+            seq=None,
+            detail=f"{message} for {recipient} has {outcomes[message, recipient]} outcomes",
+        )
+        for message, recipient in sorted(owed.keys() | outcomes.keys())
+        if outcomes[message, recipient] != 1
+    ]
+
+
 GENERAL: tuple[Check, ...] = (
     check_sequence,
     check_time,
@@ -117,13 +138,13 @@ GENERAL: tuple[Check, ...] = (
     check_reasons,
     check_origin,
 )
-"""What holds for every journal of every fabric."""
+"""Checks that hold for every journal of every fabric."""
 
 
 def check_journals(
     journals: Mapping[str, Iterable[Hop]] | Iterable[Iterable[Hop]], checks: Sequence[Check] = GENERAL
 ) -> list[Finding]:
-    """All findings of all checks over all journals, journal by journal."""
+    """All findings of all checks, journal by journal."""
     findings: list[Finding] = []
     for journal in journals.values() if isinstance(journals, Mapping) else journals:
         hops = list(journal)

@@ -1,8 +1,9 @@
-"""The journal of a simulated process: commits that take time, a full disk, and crashes before or after a commit.
+"""The journal of a simulated process: commits that take time, a full or failing disk, crashes at a commit.
 
-With `full` a commit is durable and called back some milliseconds later. With `relaxed` it is called back at once and
-becomes durable with the next flush. While the disk is full nothing becomes durable, and it is tried again. What a crash
-catches in between is remembered as lost, so that a scenario can say what each durability promises.
+With `full` a commit is durable and called back some milliseconds later. With `relaxed` it is called back immediately
+and becomes durable with the next flush. While the disk is full nothing becomes durable, and commits are retried; a
+commit that fails ends the process. Observations lost in a crash are recorded, so that a scenario can check what each
+durability promises.
 """
 
 from __future__ import annotations
@@ -24,21 +25,26 @@ Done = Callable[[JournalError | None], None]
 
 
 class Disk:
-    """What outlives a process: how its disk behaves, what it was told, and what its crashes lost."""
+    """What outlives a process: how its disk behaves, what was committed, and what its crashes lost."""
 
     def __init__(self, chance: random.Random, commit_us: tuple[int, int]) -> None:
         self.chance = chance
         self.commit_us = commit_us
         self.full_until_us = 0
+        self.slow_until_us = 0
+        self.slow_us = 0
+        """How long a commit takes until `slow_until_us`."""
+        self.is_failing = False
+        """True if the next commit fails, like a failed fsync."""
         self.appends = 0
         self.refused = 0
         self.crash_plan: dict[int, tuple[CrashPoint, Callable[[], None]]] = {}
         self.durable: set[Address] = set()
-        """Messages that the journal knows."""
+        """Messages in the journal."""
         self.handed: set[tuple[Address, str]] = set()
-        """Messages that the journal says were handed to somebody."""
+        """Messages that, according to the journal, were handed to a counterpart."""
         self.lost: set[Address] = set()
-        """Messages of which a crash lost an observation."""
+        """Messages that lost an observation in a crash."""
 
 
 class SimJournal:
@@ -52,36 +58,39 @@ class SimJournal:
         timeline: Timeline,
         run: Callable[[Callable[[], None], Any], None],
         crash: Callable[[CrashPoint, Callable[[], None]], None],
+        fail: Callable[[JournalError], None],
     ) -> None:
         self.stalled: JournalError | None = None
         self.is_busy = False
-        """Whether something was committed that is not durable yet."""
+        """True if something was committed that is not durable yet."""
         self._journal = journal
         self._disk = disk
         self._is_full = durability == "full"
         self._timeline = timeline
         self._run = run
         self._crash = crash
+        self._fail = fail
         self._queue: list[tuple[Sequence[Observation], Done | None]] = []
 
     def commit(self, observations: Sequence[Observation], done: Done) -> None:
-        """As the journal of a server does."""
+        """Commit as a server's journal does."""
         is_waiting = self._is_full or self.stalled is not None
         self._queue.append((observations, done if is_waiting else None))
         if not self.is_busy:
             self.is_busy = True
-            self._plan(draw_between(self._disk.chance, *self._disk.commit_us))
+            slow_us = self._disk.slow_us if self._timeline.now < self._disk.slow_until_us else 0
+            self._plan(slow_us + draw_between(self._disk.chance, *self._disk.commit_us))
         if not is_waiting:
             done(None)
 
     def flush(self) -> None:
-        """Make durable what nobody waits for; at the end of a world."""
+        """Make durable what no callback waits for; called at the end of a world."""
         if self.stalled is None and not any(done for _, done in self._queue):
             for observations, _ in self._take():
                 self._append(observations)
 
     def give_up(self) -> None:
-        """The process is dead: what is queued is lost."""
+        """The process is dead: queued observations are lost."""
         self._disk.lost.update(observed.message for observations, _ in self._take() for observed in observations)
 
     def _take(self) -> list[tuple[Sequence[Observation], Done | None]]:
@@ -101,11 +110,17 @@ class SimJournal:
         try:
             if self._timeline.now < disk.full_until_us:
                 raise JournalFull("no room left")
+            if disk.is_failing:
+                disk.is_failing = False
+                raise JournalError("the disk failed")
             self._append(observations)
         except JournalFull as error:
             disk.refused += 1
             self.stalled = error
             self._plan(RETRY_US)
+            return
+        except JournalError as error:
+            self._fail(error)
             return
         self.stalled = None
         disk.appends += 1

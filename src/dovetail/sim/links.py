@@ -1,9 +1,9 @@
-"""Links between two processes: ordered links of frames, as TCP gives them.
+"""Links between two processes: ordered links of frames, like TCP.
 
-A link has two ends. Opening, frames and closing travel in order, each direction with its own delays. While a
-partition stands between the ends, what is sent is held back; if it heals in time, all of it goes on, else the link
-breaks and both ends are told 1006, each by its own time-out. A crash breaks all links of the host at once. Whatever
-was under way when a link broke is lost: an end that is no longer open takes nothing more.
+A link has two ends. Opening, frames and closing travel in order, each direction with its own delays. While a partition
+separates the ends, everything sent is held; if it heals in time, all of it is delivered, else the link breaks and both
+ends get 1006, each at its own time-out. A crash breaks all links of the host at once. Everything in flight when a link
+breaks is lost: an end that is no longer open accepts nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINK_TIMEOUT_US = 30_000_000
 
 
 class EndState(enum.Enum):
-    """What an end of a link can do."""
+    """The states of an end of a link."""
 
     OPENING = enum.auto()
     OPEN = enum.auto()
@@ -39,13 +39,13 @@ class Host(Protocol):
 
     @property
     def takes_links(self) -> bool:
-        """Whether somebody who knocks here is let in."""
+        """True if the process accepts new links."""
 
     def link_accepted(self, link: LinkId, label: str) -> None:
         """Another process opened a link, which the world has named."""
 
     def link_opened(self, link: LinkId) -> None:
-        """The link that it asked for is open."""
+        """A link that the process requested is open."""
 
     def link_frame(self, data: bytes, link: LinkId) -> None:
         """A frame arrived."""
@@ -55,7 +55,7 @@ class Host(Protocol):
 
 
 class End:
-    """One end of a link: its process, the name it has there, and what travels towards it."""
+    """One end of a link: its process, its name there, and what is in flight towards it."""
 
     __slots__ = ("flow_us", "held", "host", "label", "name", "number", "peer", "state")
 
@@ -71,18 +71,18 @@ class End:
 
 
 class LinkCounts(msgspec.Struct):
-    """What became of the links and frames."""
+    """Counts of links and frames by outcome."""
 
     opened: int = 0
     refused: int = 0
     broken: int = 0
-    """Ends that broke; the opener's end of a refused link is one too."""
+    """Ends that broke, including the opener's end of a refused link."""
     frames_sent: int = 0
     frames_lost: int = 0
 
 
 class Links:
-    """All links of a world, and the rules by which they open, carry and break."""
+    """All links of a world, and the rules by which they open, carry frames and break."""
 
     def __init__(self, timeline: Timeline, network: Network, find: Callable[[str], Host | None]) -> None:
         self.counts = LinkCounts()
@@ -96,11 +96,11 @@ class Links:
 
     @property
     def live_count(self) -> int:
-        """How many links are open, opening or not yet known to be dead."""
+        """Number of links that are open, opening or not yet known to be dead."""
         return len(self._live)
 
     def send(self, host: Host, link: LinkId, data: bytes) -> bool:
-        """Put a frame on its way; False where the link is gone."""
+        """Send a frame; False if the link is gone."""
         self.counts.frames_sent += 1
         end = host.ends.get(link)
         if end is None or end.state is EndState.CLOSED:
@@ -110,7 +110,7 @@ class Links:
         return True
 
     def break_all_of(self, host: Host) -> None:
-        """The host crashed: its ends are gone, the other ends are told at once, or when a partition lets them know."""
+        """The host crashed: drop its ends and notify the others now, or when the partition between them heals."""
         for end in host.ends.values():
             end.state = EndState.CLOSED
             peer = end.peer
@@ -124,7 +124,7 @@ class Links:
         host.ends.clear()
 
     def notice_cuts(self) -> None:
-        """Partitions changed: begin to count the time of the links they cut, let the others go on."""
+        """Partitions changed: start the time-outs of the links they cut, resume the others."""
         now = self._timeline.now
         for number, near in list(self._live.items()):
             far = near.peer
@@ -139,7 +139,7 @@ class Links:
                         self._travel(end.peer, act, data)
 
     def open(self, host: Host, item: OpenLink) -> None:
-        """Do what a core asked for."""
+        """Open a link requested by a core."""
         if item.link in host.ends:
             raise LocalProtocolError(f"{host.name} opens link {item.link!r}, which it has already")
         self._opened += 1
@@ -156,7 +156,7 @@ class Links:
         self._travel(near, self._arrive_open, None)
 
     def close(self, host: Host, item: CloseLink) -> None:
-        """End a link from this side."""
+        """Close a link from this side."""
         end = host.ends.pop(item.link, None)
         if end is None or end.state is EndState.CLOSED:
             return
@@ -171,7 +171,7 @@ class Links:
             self._tell_broken(peer, self._timeline.now + self._latency(end))
 
     def _travel(self, source: End, act: Act, data: object) -> None:
-        """Send something along the link, behind what was sent before."""
+        """Send something along the link, after everything sent before."""
         target = source.peer
         if self._network.is_cut(source.host.name, target.host.name):
             target.held.append((act, data))
@@ -223,7 +223,7 @@ class Links:
         self._forget(end)
 
     def _tell_broken(self, end: End, at_us: int) -> None:
-        """From now on the end takes nothing more, and at `at_us` its core hears of it."""
+        """Close the end now; its core is notified at `at_us`."""
         self.counts.broken += 1
         end.state = EndState.CLOSED
         self._timeline.push(at_us, self._report_broken, end, None)
@@ -245,7 +245,7 @@ class Links:
         self._forget(near)
 
     def _hold_reset(self, end: End) -> None:
-        """Behind a partition nobody hears of a crash or an abort: tell when it heals."""
+        """A crash or an abort goes unnoticed behind a partition: report it when it heals."""
         self._drop_held(end)
         end.held.append((self._arrive_reset, None))
 

@@ -1,7 +1,7 @@
-"""A journal in memory that keeps the contract of `hop.py`, quick enough for thousands of seeds.
+"""A journal in memory that keeps the contract of `hop.py`, fast enough for thousands of seeds.
 
-Appending only notes the observations; hops are made of them when somebody reads. An append is atomic, like the group
-commit it stands for: a crash leaves all of it or nothing.
+Appending only records the observations; hops are built from them when they are read. An append is atomic, like the
+group commit it stands for: a crash leaves all of it or nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MemoryJournal:
         self._kept: set[Address] = set()
 
     def append(self, observations: Sequence[Observation], /) -> int:
-        """Keep the observations, all or none; the size after them."""
+        """Append the observations, all or none; returns the new size."""
         for observation in observations:
             if len(observation.message) != ADDRESS_BYTES:
                 raise JournalError(f"an address has {ADDRESS_BYTES} bytes, got {len(observation.message)}")
@@ -52,7 +52,7 @@ class MemoryJournal:
         return iter(self._hops)
 
     def close(self) -> None:
-        """Nothing to give back: the memory stands for the disk and outlives the place."""
+        """Nothing to release: the memory stands for the disk and outlives the process."""
 
     def _make_hops(self, at_us: int, seen: Observation) -> None:
         has_body = (seen.raw is not None or seen.size is not None) and seen.message not in self._kept
@@ -78,7 +78,7 @@ class MemoryJournal:
 
 
 class MemoryDisks:
-    """The default JournalFactory: one MemoryJournal per place, found again after a crash."""
+    """The default JournalFactory: one MemoryJournal per process, which survives a crash."""
 
     def __init__(self) -> None:
         self._journals: dict[str, MemoryJournal] = {}

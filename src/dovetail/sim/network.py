@@ -1,8 +1,8 @@
-"""The network between named places: latency, loss, duplication, reordering and partitions.
+"""The network between named processes: latency, loss, duplication, reordering and partitions.
 
-Each direction of each pair has its own stream of chance, made when first used. Datagrams of one direction keep their
-order unless the link reorders: then the chosen ones are held back and later ones overtake them. A partition swallows
-what is sent while it lasts; what was under way before arrives. Streams (`streams.py`) draw their delays here too.
+Each direction of each pair has its own random stream, created on first use. Datagrams of one direction keep their order
+unless the link reorders: then the chosen ones are delayed and later ones overtake them. A partition drops what is sent
+while it lasts; what was already in flight arrives. Links (`links.py`) draw their delays here too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dovetail.sim.timeline import Timeline
 MAX_DATAGRAM_BYTES = 65_507
 """The largest UDP payload over IPv4."""
 RETRANSMIT_US = 200_000
-"""How long a stream waits before it repeats a lost segment; doubled each time."""
+"""How long a stream waits before it retransmits a lost segment; doubled each time."""
 _MAX_RETRANSMITS = 6
 
 Deliver = Callable[[bytes, str], None]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """How one direction between two places behaves; probabilities are per datagram."""
+    """How one direction between two processes behaves; probabilities are per datagram."""
 
     latency_us: tuple[int, int] = (20_000, 80_000)
     loss: float = 0.0
@@ -47,7 +47,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Path:
-    """One direction of a pair at work: a link's numbers, unpacked for the hot loop, and its luck."""
+    """One direction of a pair: the parameters of its link, unpacked for the hot loop, and its random stream."""
 
     __slots__ = ("deliver", "duplicate", "last_us", "loss", "low_us", "random", "reorder", "reorder_us", "span_us")
 
@@ -71,7 +71,7 @@ class Path:
         return self.low_us + int(self.random() * self.span_us)
 
     def draw_stream_latency(self) -> int:
-        """The delay of one frame: a stream repeats what is lost, so that loss becomes waiting."""
+        """The delay of one frame: a stream retransmits what is lost, so loss becomes delay."""
         latency = self.draw_latency()
         wait = RETRANSMIT_US
         for _ in range(_MAX_RETRANSMITS):
@@ -83,7 +83,7 @@ class Path:
 
 
 class NetworkCounts(msgspec.Struct):
-    """What became of the datagrams."""
+    """Counts of datagrams by outcome."""
 
     sent: int = 0
     sent_bytes: int = 0
@@ -95,7 +95,7 @@ class NetworkCounts(msgspec.Struct):
 
 
 class Network:
-    """All paths, the links they follow, and the partitions in force."""
+    """All paths, their links, and the active partitions."""
 
     def __init__(self, timeline: Timeline, randomness: Randomness, link: Link) -> None:
         self.counts = NetworkCounts()
@@ -111,7 +111,7 @@ class Network:
         self._partition_count = 0
 
     def attach(self, name: str, deliver: Deliver) -> None:
-        """Make a place reachable by its name."""
+        """Make a process reachable by its name."""
         self._delivers[name] = deliver
         self._paths[name] = {}
 
@@ -121,24 +121,24 @@ class Network:
         self._refresh()
 
     def set_default(self, link: Link) -> None:
-        """Change all links that are not overridden."""
+        """Set the link of all pairs that are not overridden."""
         self._default = link
         self._refresh()
 
     def add_weather(self, link: Link) -> int:
-        """Make all links, the overridden ones too, behave like this one; the number is for `end_weather`."""
+        """Make all links, overridden ones included, behave like this one; the number is for `end_weather`."""
         self._weather_count += 1
         self._weathers[self._weather_count] = link
         self._refresh()
         return self._weather_count
 
     def end_weather(self, number: int) -> None:
-        """Go back to what was before; of several weathers the one that began last rules."""
+        """End this weather; of several, the one that began last applies."""
         self._weathers.pop(number, None)
         self._refresh()
 
     def partition(self, groups: Sequence[Sequence[str]]) -> int:
-        """Cut the groups from each other, and from the places named in none; the number is for `heal`."""
+        """Cut the groups from each other, and from the processes in no group; the number is for `heal`."""
         group_of: dict[str, int] = {}
         for number, group in enumerate(groups):
             for name in group:
@@ -157,11 +157,11 @@ class Network:
             self._partitions.pop(number, None)
 
     def is_cut(self, source: str, destination: str) -> bool:
-        """Whether a partition stands between the two."""
+        """True if a partition separates the two."""
         return any(group_of.get(source, -1) != group_of.get(destination, -1) for group_of in self._partitions.values())
 
     def path(self, source: str, destination: str) -> Path | None:
-        """The path from one place to another; None if there is no such place."""
+        """The path from one process to another; None if there is no such process."""
         found = self._paths[source].get(destination)
         if found is None and destination in self._delivers:
             chance = self._randomness.stream(f"link\0{source}\0{destination}")
@@ -170,7 +170,7 @@ class Network:
         return found
 
     def send_datagram(self, source: str, destination: str, data: bytes) -> None:
-        """Put one datagram on its way, or lose it."""
+        """Send one datagram, or lose it."""
         path = self._paths[source].get(destination) or self.path(source, destination)
         counts = self.counts
         counts.sent += 1

@@ -1,8 +1,8 @@
-"""A broker and its clients in the simulated world: nothing twice, and one outcome for each recipient.
+"""A broker and its clients in the simulated world: nothing is delivered twice, and each recipient has one outcome.
 
-`places` is the number of clients. They send each other messages, also to all by a wildcard and to somebody who does not
-exist, and now and then a client's transport is full for a while, longer than some messages live. The label of a stream
-is the name in the client's certificate. Clients keep no journal: what they were handed is remembered by the play.
+`places` is the number of clients. They send each other messages, also to all by a wildcard and to a client that does
+not exist; now and then a client's transport is full for longer than some messages live. The label of a stream is the
+name in the client's certificate. Clients keep no journal: the scenario records what was handed to them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dovetail.model.address import Address, address_of
-from dovetail.model.hop import Hop, Stage
+from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.model.wire import LinkId
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import MessageReceived
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.envelope import Envelope
+from dovetail.pcp.held import HELD_MESSAGE_BYTES
+from dovetail.pcp.session import HELD_ENTRY_BYTES, Session
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from dovetail.pcp.uri import BROKER_URI as SERVER_URI
 from dovetail.pcp.uri import BROKER_URIS, parse_uri
 from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
 from dovetail.sim.core import Boot
-from dovetail.sim.invariants import Finding, check_journals
+from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_outcome
 from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
@@ -38,10 +40,10 @@ BROKER_URI = "pcp://broker/server"
 MESSAGE_TYPE = "http://example.com/ping"
 TTL_MS = 3_000
 SHORT_TTL_MS = 150
-"""Less than a client is away or a transport is full at times."""
+"""Less than some absences of a client and some stalls of a transport."""
 WILDCARD_EVERY = 5
 PAUSE_US = (20_000, 80_000)
-"""How long it takes until somebody sends something again."""
+"""How long until the next message is sent."""
 STALL_EVERY_US = 300_000
 LOOK_US = 20_000
 MAX_TARGETS = 3
@@ -51,7 +53,7 @@ _OPTIONS = ClientOptions(backoff_ms=100, max_backoff_ms=500, association_timeout
 
 
 def client_uri(name: str) -> str:
-    """What a client calls itself."""
+    """The URI of a client."""
     return f"pcp://{name}/agent"
 
 
@@ -62,7 +64,8 @@ def _make_ids(boot: Boot) -> Callable[[], str]:
 SETTINGS = PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS)
 HOSTILE = {"queue_bytes": 1_500, "memory_bytes": 6_000, "redelivery_messages": 3, "sender_queue_messages": 3}
 """Room for a few messages of some 400 bytes."""
-LARGEST_MESSAGE_BYTES = 600
+LARGEST_HELD_BYTES = HELD_MESSAGE_BYTES + HELD_ENTRY_BYTES + 400
+"""Memory of the largest message while it waits for one client."""
 
 
 def _make_broker(settings: PcpSettings, boot: Boot) -> Broker:
@@ -93,13 +96,23 @@ class PcpScenario:
         self.world = world
         self.names = name_places("client", max(2, setting.places))
         self.got: list[tuple[str, str]] = []
-        """(message id, client's URI) of all that was handed to an application."""
+        """(message id, client's URI) of everything handed to an application."""
         self._addresses: dict[str, Address] = {}
         self._end_us = world.now + setting.duration_us + (2 * TTL_MS + 1_000) * 1_000
         self._chance = world.randomness.stream("traffic")
         self.durability = setting.draw_durability(world.randomness)
-        options = ProcessOptions(durability=self.durability, on_accepted=_accept, on_closed=_close, watches_frames=True)
+        self._connected: dict[str, Session] = {}
+        self._meant: dict[Address, set[str]] = {}
+        """The clients that a wildcard matched: those connected both before and after the message was accepted."""
         self.settings = msgspec.structs.replace(SETTINGS, **HOSTILE) if setting.is_hostile else SETTINGS
+        options = ProcessOptions(
+            durability=self.durability,
+            max_inbox_bytes=self.settings.inbox_share,
+            observer=self._watch_broker,
+            on_accepted=_accept,
+            on_closed=_close,
+            watches_frames=True,
+        )
         factory = functools.partial(_make_broker, self.settings)
         world.names[SERVER_URI] = world.add_process(BROKER, factory, server=BROKER_URI, options=options)
         self.most_queued_bytes = 0
@@ -111,13 +124,13 @@ class PcpScenario:
 
     @property
     def broker(self) -> Broker:
-        """The broker's core, which is up."""
+        """The broker's core, which must be up."""
         core = self.world.processes[BROKER].core
         assert isinstance(core, Broker), "the broker is down"
         return core
 
     def _look(self) -> None:
-        """Note how much the broker holds, for the memory budget."""
+        """Record how much the broker holds, for the memory budget."""
         core = self.world.processes[BROKER].core
         if core is not None:
             self.most_queued_bytes = max(self.most_queued_bytes, core.queued_bytes)
@@ -129,6 +142,15 @@ class PcpScenario:
         if isinstance(event, MessageReceived):
             self.got.append((event.message.id, client_uri(name)))
             self._addresses[event.message.id] = address_of(event.message.raw)
+
+    def _watch_broker(self, name: str, event: object, now: int) -> None:
+        """Record which clients a wildcard matches, independently of the broker's journal."""
+        del name, now
+        before, self._connected = self._connected, dict(self.broker.registry.by_uri)
+        if not isinstance(event, Observation) or event.stage is not Stage.ACCEPTED or event.raw is None:
+            return
+        if _EVERYBODY in decode_frame(event.raw).envelope.targets:
+            self._meant[event.message] = {uri for uri, session in self._connected.items() if before.get(uri) is session}
 
     def _plan_traffic(self, duration_us: int) -> None:
         moment = 0
@@ -148,29 +170,29 @@ class PcpScenario:
                 self.world.schedule(after_us, fill)
 
     def _draw_names(self) -> list[str]:
-        """A client and, after it, everybody it may write to, by chance."""
+        """A random client, followed by all its possible recipients in random order."""
         names = sorted(self.names, key=lambda _: self._chance.random())
         rest = sorted([*names[1:], _GHOST], key=lambda _: self._chance.random())
         return [names[0], *rest]
 
-    # -- what came of it
+    # -- results
 
     def is_settled(self) -> bool:
-        """Whether every lifetime is over, and the broker holds nothing any more."""
+        """True if every lifetime has ended and the broker holds nothing."""
         return self.world.now >= self._end_us and not self.broker.queued_bytes
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
-        """Recipients with no outcome, or several; senders not told; what came twice, or is unknown to the journal."""
+        """Recipients with no outcome or several; senders not notified; deliveries made twice or not journaled."""
         broker = self.world.processes[BROKER]
         lost = broker.disk.lost if self.durability == "relaxed" else frozenset()
         journal = [hop for hop in hops[BROKER] if hop.message not in lost]
-        # the bound is looked at after a message has gone to all its recipients
-        budget = self.settings.memory_bytes // 2 + LARGEST_MESSAGE_BYTES * len(self.names)
+        # the limit is checked after a message has gone to all its recipients, and a full link returns one
+        budget = self.settings.memory_bytes // 2 + LARGEST_HELD_BYTES * len(self.names)
         found = []
         if self.most_queued_bytes > budget:
             detail = f"{self.most_queued_bytes} bytes were queued, at most {budget} may be"
             found.append(Finding(rule="memory", server=BROKER_URI, seq=None, detail=detail))
-        found += [*check_journals(hops), *_check_outcomes(journal), *_check_notices(journal, hops[BROKER])]
+        found += [*check_journals(hops), *_check_outcomes(journal, self._meant), *_check_notices(journal, hops[BROKER])]
         pings = _read_pings(journal)
         handed = [hop for hop in journal if hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)]
         delivered = {(pings[hop.message].id, hop.counterpart) for hop in handed if hop.message in pings}
@@ -191,44 +213,49 @@ class PcpScenario:
         return found
 
     def facts(self) -> dict[str, int]:
-        """How much was accepted and handed over."""
+        """Numbers of messages accepted and handed over."""
         pings = _read_pings(self.world.processes[BROKER].hops())
         return {"accepted": len(pings), "received": len(self.got), "full": int(self.durability == "full")}
 
 
-def _check_outcomes(journal: Sequence[Hop]) -> list[Finding]:
-    """For each recipient that a message was for, by its bytes or by `routed` hops, there is one outcome."""
-    outcomes: dict[Address, Counter[str]] = {}
-    owed: dict[Address, set[str]] = {}
+def _check_outcomes(journal: Sequence[Hop], meant: Mapping[Address, set[str]]) -> list[Finding]:
+    """Check for one outcome per recipient; recipients come from the bytes, from `routed` hops, or from `meant`."""
+    outcomes: Counter[Owed] = Counter()
+    routed: dict[Address, set[str]] = {}
+    envelopes = _read_pings(journal) | _read_envelopes(journal, Stage.CREATED)
     for hop in journal:
-        if hop.stage in OUTCOMES:
-            outcomes.setdefault(hop.message, Counter())[hop.counterpart or ""] += 1
-        elif hop.stage is Stage.ROUTED:
-            owed.setdefault(hop.message, set()).add(hop.counterpart or "")
-    found = []
-    for address, envelope in (_read_pings(journal) | _read_envelopes(journal, Stage.CREATED)).items():
-        counts = outcomes.get(address, Counter())
-        named = set(envelope.targets) - {_EVERYBODY} if counts else set(envelope.targets)
-        for uri in sorted(named | owed.get(address, set()) | counts.keys()):
-            if counts[uri] != 1:
-                detail = f"{envelope.id} to {uri} has {counts[uri]} outcomes"
-                found.append(Finding(rule="one_outcome", server=BROKER_URI, seq=None, detail=detail))
-    return found
+        if hop.message in envelopes and hop.stage in OUTCOMES:
+            outcomes[envelopes[hop.message].id, hop.counterpart or ""] += 1
+        if hop.stage in OUTCOMES or hop.stage is Stage.ROUTED:
+            routed.setdefault(hop.message, set()).add(hop.counterpart or "")
+    owed: dict[Owed, str] = {}
+    for address, envelope in envelopes.items():
+        members = routed.get(address, set()) | meant.get(address, set())
+        named = set(envelope.targets) - ({_EVERYBODY} if members else set())
+        owed |= dict.fromkeys(((envelope.id, uri) for uri in named | members), BROKER_URI)
+    return check_one_outcome(owed, outcomes)
 
 
 def _check_notices(journal: Sequence[Hop], everything: Sequence[Hop]) -> list[Finding]:
-    """For each message that expired, one `ttl_expired` was made for its sender."""
+    """Check that each expired message has one `ttl_expired`, which was held for its sender if that was away."""
     notices = Counter(
         envelope.in_reply_to
         for envelope in _read_envelopes(everything, Stage.CREATED).values()
         if envelope.message_type == TTL_EXPIRED
     )
     expired = {hop.message for hop in journal if hop.stage is Stage.EXPIRED}
-    return [
+    found = [
         Finding(rule="told", server=BROKER_URI, seq=None, detail=f"{envelope.id} expired, told {count} times")
         for address, envelope in _read_pings(journal).items()
         if (count := notices[envelope.id]) != (address in expired)
     ]
+    own = _read_envelopes(everything, Stage.CREATED)
+    found += [
+        Finding(rule="told", server=BROKER_URI, seq=hop.seq, detail=f"{hop.reason}: a notice did not wait")
+        for hop in everything
+        if hop.stage is Stage.UNDELIVERABLE and hop.message in own and own[hop.message].message_type == TTL_EXPIRED
+    ]
+    return found
 
 
 def _read_envelopes(journal: Sequence[Hop], stage: Stage) -> dict[Address, Envelope]:

@@ -1,30 +1,32 @@
-"""A simulated process: a core, its journal, its clock and its links, run by the driver that runs every server.
+"""A simulated process: a core, its journal, its clock and its links, run by the same driver as every server.
 
-- Paused: nothing runs, timers are late; what comes waits, datagrams up to a bound, as in the buffer of a socket. When
-  it goes on all of it is fed in one turn, which is one commit.
+- Paused: nothing runs, timers are late; input waits, datagrams up to a limit, as in a socket buffer. On resuming, all
+  of it is fed in one turn, which is one commit.
 - Disk full: the journal stalls, so the driver's gate stays closed.
-- Crash: the core, its input and whatever was not durable are gone, and all links break. A crash can be planned for the
+- A failing disk ends the process, which is restarted.
+- Crash: the core, its input and everything not durable are lost, and all links break. A crash can be planned for the
   n-th commit: before it, between it and the sends, amid the sends, or after them.
-- Start: the journal is opened anew and the factory rebuilds the core from it.
-- A link that is full takes nothing: what is written to it waits here, and is lost if the link ends.
+- Start: the journal is opened again and the factory rebuilds the core from it.
+- A full link accepts nothing: what is written to it waits here, and is lost if the link ends.
 
-Everything that leaves is watched: with durability `full` nothing may leave while the core holds an input whose
-observations are not durable.
+All output is checked: with durability `full` nothing may leave while the core holds an input whose observations are not
+durable.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from dovetail.model.address import Address, address_of
-from dovetail.model.hop import Hop
-from dovetail.model.wire import CLOSE_ABNORMAL, CloseLink, Datagrams, Frame, LinkId, OpenLink, Outgoing, SendFrames
-from dovetail.runtime.driver import Core, Driver, Durability, HandOverCore
+from dovetail.model.errors import JournalError
+from dovetail.model.hop import Hop, Reason
+from dovetail.model.wire import CLOSE_ABNORMAL, CloseLink, Datagrams, LinkId, OpenLink, Outgoing, SendFrames
+from dovetail.runtime.driver import Driver, Durability, HandOverCore
 from dovetail.runtime.frames import encode_frames
 from dovetail.sim.clock import Clock, ProcessClock
 from dovetail.sim.core import (
@@ -37,10 +39,11 @@ from dovetail.sim.core import (
     Observer,
     OnAccepted,
     OnClosed,
+    WatchedCore,
 )
 from dovetail.sim.invariants import Finding
 from dovetail.sim.journal import Disk, SimJournal
-from dovetail.sim.links import End, Links
+from dovetail.sim.links import End, EndState, Links
 from dovetail.sim.network import Network
 from dovetail.sim.randomness import Randomness
 from dovetail.sim.timeline import Timeline
@@ -51,12 +54,12 @@ COMMIT_US = (0, 30_000)
 
 
 class ProcessCounts(msgspec.Struct):
-    """What a process did and what it missed."""
+    """Counts of what a process did and missed."""
 
     received: int = 0
     crashes: int = 0
     missed: int = 0
-    """Inputs that came while the process was down, or that its core cannot take."""
+    """Inputs that arrived while the process was down, or that its core does not accept."""
     overflowed: int = 0
 
 
@@ -70,44 +73,7 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_closed: OnClosed = lambda core, link, _code, _unsent, now: core.receive_closed(link, now)
     observer: Observer | None = None
     watches_frames: bool = False
-    """Whether each frame that leaves is a message that must be durable, as with pcp."""
-
-
-class WatchedCore:
-    """The core as the driver sees it; notes whether it was fed since its events were drained, and what it raises."""
-
-    def __init__(self, core: Core[Any]) -> None:
-        self._core = core
-        self.is_ahead = False
-        self.error: Exception | None = None
-        self.next_timer = core.next_timer
-        self.to_send = core.to_send
-        if isinstance(core, HandOverCore):
-            self.receive_broken = core.receive_broken
-            self.receive_paused = core.receive_paused
-            self.receive_resumed = core.receive_resumed
-
-    def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Feed frames."""
-        self.feed(lambda _: self._core.receive_frames(frames, now), now)
-
-    def handle_timer(self, now: int) -> None:
-        """Do what is due."""
-        self.feed(self._core.handle_timer, now)
-
-    def feed(self, action: Callable[[int], object], now: int) -> None:
-        """Feed anything; an error of the core is not only logged, as by a server, but ends the world."""
-        self.is_ahead = True
-        try:
-            action(now)
-        except Exception as error:
-            self.error = self.error or error
-            raise
-
-    def events(self) -> Sequence[Any]:
-        """Drain the events."""
-        self.is_ahead = False
-        return self._core.events()
+    """True if each outgoing frame is a message that must be durable, as with pcp."""
 
 
 class SimProcess:
@@ -126,6 +92,7 @@ class SimProcess:
         links: Links,
         randomness: Randomness,
         journal_factory: JournalFactory,
+        fail: Callable[[], None],
         driver_class: type[Driver[Any]] = Driver,
     ) -> None:
         self.name = name
@@ -137,12 +104,15 @@ class SimProcess:
         self.journal: Journal = journal_factory(name, server)
         self.ends: dict[LinkId, End] = {}
         self.life = -1
+        self.fail = fail
+        """Ends the process because its journal failed, and has it restarted."""
+        self._kept: list[Hop] = []
         self.findings: list[Finding] = []
         self.driver_class = driver_class
         self.left: set[tuple[Address, str]] = set()
-        """Frames that left, each with the label of its link."""
+        """Frames that were sent, each with the label of its link."""
         self.doubtful: set[tuple[Address, str]] = set()
-        """Frames that left and that a crash kept the journal from calling handed over: they may leave again."""
+        """Frames that were sent but not journaled as handed over because of a crash: they may be sent again."""
         self._factory = factory
         self._timeline = timeline
         self._network = network
@@ -155,7 +125,7 @@ class SimProcess:
 
     @property
     def is_up(self) -> bool:
-        """Whether the process runs, paused or not."""
+        """True if the process runs, paused or not."""
         return self._running is not None
 
     @property
@@ -165,21 +135,21 @@ class SimProcess:
 
     @property
     def is_durable(self) -> bool:
-        """Whether all that the core observed is in the journal."""
+        """True if everything the core observed is in the journal."""
         return self._running is not None and not (self._running.journal.is_busy or self._running.watched.is_ahead)
 
     @property
     def takes_links(self) -> bool:
-        """Whether somebody who knocks here is let in."""
+        """True if the process accepts new links."""
         return self._running is not None and self.options.on_accepted is not None
 
     @property
     def now(self) -> int:
-        """What the process's own clock shows."""
+        """The reading of the process's own clock."""
         return self.clock.read(self._timeline.now)
 
     def hops(self) -> list[Hop]:
-        """All that is journaled, also while the process is down; what nobody waits for is made durable first."""
+        """All journaled hops, even while the process is down; flushes the journal first."""
         if self._running is not None:
             self._running.journal.flush()
             return list(self.journal.hops())
@@ -196,21 +166,31 @@ class SimProcess:
         self.life += 1
         if self.life:
             self.journal = self._journal_factory(self.name, self.server)
+            self._check_kept()
         chance = self._randomness.stream(f"process\0{self.name}\0{self.life}")
         core = self._factory(Boot(self.name, self.server, self.journal, self.now, self.life, chance))
         self._running = _Life(self, core, self._timeline, self._network, self._links)
         self._running.driver.wake()
 
     def crash(self) -> None:
-        """End a life: everything in memory is gone."""
+        """End a life: everything in memory is lost."""
         if self._running is None:
             return
         running, self._running = self._running, None
         self.counts.crashes += 1
         running.end()
         self.doubtful |= self.left - self.disk.handed
+        self._kept = list(self.journal.hops())
         self.journal.close()
         self._links.break_all_of(self)
+
+    def _check_kept(self) -> None:
+        """Check that everything the last life made durable is still there, or that a hop records the loss."""
+        found = list(self.journal.hops())
+        if found != self._kept and (
+            not found or found[-1].reason is not Reason.HOPS_LOST or found[:-1] != self._kept[: len(found) - 1]
+        ):
+            self.report("disk", f"had {len(self._kept)} hops, was opened with {len(found)}, other ones or not named")
 
     def pause(self, until_us: int) -> None:
         """Take no input and fire no timer until then."""
@@ -222,7 +202,7 @@ class SimProcess:
         self.clock.skew_us += by_us
 
     def fill_link(self, label: str, *, is_full: bool) -> None:
-        """The links with this label take nothing more, or take everything again."""
+        """Make the links with this label accept nothing, or everything again."""
         if self._running is not None:
             self._running.fill_link(label, is_full=is_full)
 
@@ -236,7 +216,7 @@ class SimProcess:
             self._running.take_datagram(data, sender)
 
     def command(self, action: Callable[[Any, int], object]) -> None:
-        """An application, owner or client of the scenario calls the core."""
+        """Call the core as an application, owner or client of the scenario."""
         self._take(lambda life: life.call(lambda now: action(life.core, now)))
 
     def link_accepted(self, link: LinkId, label: str) -> None:
@@ -246,31 +226,34 @@ class SimProcess:
         self._take(lambda life: life.call(lambda now: accept(life.core, link, label, now)))
 
     def link_opened(self, link: LinkId) -> None:
-        """A link that this process asked for is open."""
+        """A link that this process requested is open."""
         self._take(lambda life: life.call(lambda now: life.core.receive_opened(link, now)))
 
     def link_frame(self, data: bytes, link: LinkId) -> None:
-        """A frame arrived, unless this process closed the link in the meantime."""
+        """A frame arrived, unless this process has since closed the link."""
         self._take(lambda life: life.driver.receive(data, link) if link in self.ends else None)
 
     def link_closed(self, link: LinkId, code: int) -> None:
-        """A link ended, unless this process closed it first."""
-        self._take(lambda life: life.tell_closed(link, code, end.label) if (end := self.ends.pop(link, None)) else None)
+        """A link ended, unless this process closed it first. Writing reveals a broken one too."""
+        self._take(
+            lambda life: life.tell_closed(link, code, end.label) if (end := self.ends.pop(link, None)) else None,
+            is_read=code != CLOSE_ABNORMAL,
+        )
 
-    def _take(self, feed: Callable[[_Life], None]) -> None:
+    def _take(self, feed: Callable[[_Life], None], *, is_read: bool = True) -> None:
         if self._running is None:
             self.counts.missed += 1
         else:
-            self._running.take(functools.partial(feed, self._running))
+            self._running.take(functools.partial(feed, self._running), is_read=is_read)
 
     def report(self, rule: str, detail: str) -> None:
-        """Note a broken rule, up to a bound."""
+        """Record a broken rule, up to a limit."""
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(Finding(rule=rule, server=self.server, seq=None, detail=detail))
 
 
 class _Life:
-    """One life of a process: the core with its driver, and as its transport what is between it and the network."""
+    """One life of a process: the core with its driver, and the transport between it and the network."""
 
     def __init__(self, process: SimProcess, core: Any, timeline: Timeline, network: Network, links: Links) -> None:
         options = process.options
@@ -283,13 +266,16 @@ class _Life:
         self._is_alive = True
         self._is_reading = True
         self._paused_until_us = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._waiting_datagrams = 0
         self._late: list[Callable[[], None]] = []
         self._full: dict[str, list[tuple[LinkId, bytes]]] = {}
+        self._unsent: list[tuple[LinkId, bytes]] = []
         self._crash_at: tuple[CrashPoint, Callable[[], None]] | None = None
         self._is_full = options.durability == "full"
-        self.journal = SimJournal(process.journal, process.disk, options.durability, timeline, self.run, self._crash)
+        self.journal = SimJournal(
+            process.journal, process.disk, options.durability, timeline, self.run, self._crash, self._fail_journal
+        )
         self.driver: Driver[Any] = process.driver_class(
             self.watched,
             self.journal,
@@ -302,13 +288,13 @@ class _Life:
         )
 
     def end(self) -> None:
-        """Nothing of this life runs any more."""
+        """Stop everything of this life."""
         self._is_alive = False
         self.driver.stop()
         self.journal.give_up()
 
     def run(self, action: Callable[[], None], _: Any = None) -> None:
-        """Do something in this life: now, or when it is no longer paused; never when it is over."""
+        """Run an action in this life: now, or when it is no longer paused; never after its end."""
         if not self._is_alive:
             return
         if self._timeline.now < self._paused_until_us:
@@ -322,7 +308,7 @@ class _Life:
             raise self.watched.error
 
     def pause(self, until_us: int) -> None:
-        """Stand still until then."""
+        """Suspend this life until then."""
         if until_us > self._paused_until_us:
             self._paused_until_us = until_us
             self._timeline.push(until_us, self._go_on, None, None)
@@ -336,16 +322,16 @@ class _Life:
 
     # -- input
 
-    def take(self, action: Callable[[], None]) -> None:
-        """Feed an input now, or once the process runs and reads."""
-        if self._timeline.now < self._paused_until_us or not self._is_reading:
-            self._waiting.append(action)
+    def take(self, action: Callable[[], None], *, is_read: bool = True) -> None:
+        """Feed an input now, or once the process runs and, if the input must be read, reads."""
+        if self._timeline.now < self._paused_until_us or (is_read and not self._is_reading):
+            self._waiting.append((action, is_read))
         else:
             self._process.counts.received += 1
             self.run(action)
 
     def take_datagram(self, data: bytes, sender: str) -> None:
-        """As `take`, with a buffer of bounded size."""
+        """Like `take`, with a bounded buffer."""
         if self._timeline.now < self._paused_until_us or not self._is_reading:
             if self._waiting_datagrams >= MAX_WAITING_DATAGRAMS:
                 self._process.counts.overflowed += 1
@@ -354,14 +340,15 @@ class _Life:
         self.take(lambda: self.driver.receive(data, sender))
 
     def call(self, action: Callable[[int], object]) -> None:
-        """Any input but a frame."""
+        """Feed any input except a frame."""
         self.driver.call(lambda now: self.watched.feed(action, now))
 
     def tell_closed(self, link: LinkId, code: int, label: str) -> None:
-        """A link ended; what waited for room in it is lost."""
-        unsent = [data for name, data in self._full.get(label, []) if name == link]
-        if unsent:
-            self._full[label] = [entry for entry in self._full[label] if entry[0] != link]
+        """Report the end of a link; what waited for room in it is lost."""
+        unsent = []
+        for waiting in (self._unsent, self._full.get(label, [])):
+            unsent += [data for name, data in waiting if name == link]
+            waiting[:] = [entry for entry in waiting if entry[0] != link]
         size, told = len(encode_frames(unsent, False)), self._process.options.on_closed
         self.driver.receive_closed(
             link, lambda now: self.watched.feed(lambda now: told(self.core, link, code, size, now), now)
@@ -373,19 +360,19 @@ class _Life:
 
     def _take_waiting(self) -> None:
         waiting, self._waiting, self._waiting_datagrams = self._waiting, deque(), 0
-        for action in waiting:
-            self.take(action)
+        for action, is_read in waiting:
+            self.take(action, is_read=is_read)
 
     # -- what the driver calls
 
     def set_reading(self, wanted: bool) -> None:
-        """Stop or go on taking input from the network."""
+        """Stop or resume taking input from the network."""
         self._is_reading = wanted
         if wanted and self._is_alive:
             self._timeline.push(self._timeline.now, self.run, self._take_waiting, None)
 
     def send(self, outgoing: Sequence[Outgoing], made_at: int) -> None:  # noqa: ARG002
-        """Put it on its way, up to where a crash is planned."""
+        """Send everything, up to the point where a crash is planned."""
         if self._crash_at is None:
             self._send(outgoing)
             return
@@ -410,7 +397,7 @@ class _Life:
                 case OpenLink():
                     self._links.open(process, item)
                 case CloseLink():
-                    if isinstance(self.core, HandOverCore) and item.link in process.ends:  # it is told when it is gone
+                    if isinstance(self.core, HandOverCore) and item.link in process.ends:  # told when it is gone
                         tell = functools.partial(self.tell_closed, item.link, CLOSE_ABNORMAL, self._label(item.link))
                         self._timeline.push(self._timeline.now, self.run, tell, None)
                     self._links.close(process, item)
@@ -426,22 +413,31 @@ class _Life:
 
     def _leave(self, link: LinkId, label: str, data: bytes) -> None:
         process = self._process
-        if self._links.send(process, link, data) and process.options.watches_frames:
+        # a kernel accepts writes to a link that the other end has closed, until the close is read
+        is_taken = self._links.send(process, link, data) or link in process.ends
+        if is_taken and process.options.watches_frames:
             address = address_of(data)
             process.left.add((address, label))
             if self._is_full and address not in process.disk.durable:
                 process.report("commit_first", f"{address.hex()} left, and the journal does not have it")
 
     def fill_link(self, label: str, *, is_full: bool) -> None:
-        """Links with this label take nothing more, or everything that waits and comes."""
-        links = [name for name, end in self._process.ends.items() if end.label == label]
+        """Make links with this label accept nothing, or everything held and new."""
+        self.run(functools.partial(self._fill_link, label, is_full))
+
+    def _fill_link(self, label: str, is_full: bool) -> None:
+        ends = self._process.ends
+        links = [name for name, end in ends.items() if end.label == label and end.state is not EndState.CLOSED]
         if is_full and label not in self._full:
             self._full[label] = []
             for link in links:
                 self.driver.receive_paused(link, 0)
         elif not is_full and label in self._full:
             for link, data in self._full.pop(label):
-                self._leave(link, label, data)
+                if link in links:
+                    self._leave(link, label, data)
+                else:  # it is broken, and the core is about to be notified
+                    self._unsent.append((link, data))
             for link in links:
                 self.driver.receive_resumed(link)
 
@@ -452,10 +448,16 @@ class _Life:
                 observer(process.name, event, process.now)
 
     def _fail(self, error: Exception) -> None:
+        if isinstance(error, JournalError):  # as a supervisor does when a server ends
+            self._process.fail()
+            raise Crashed
         self.watched.error = self.watched.error or error
 
+    def _fail_journal(self, error: JournalError) -> None:
+        self.driver.fail(error)
+
     def _crash(self, point: CrashPoint, crash: Callable[[], None]) -> None:
-        """The journal has come to where a crash is planned."""
+        """Called by the journal at the point where a crash is planned."""
         if point in (CrashPoint.MID_SEND, CrashPoint.AFTER_SEND) and self._is_full:
             self._crash_at = (point, crash)
             self._timeline.push(self._timeline.now, self.run, self._crash_anyway, None)

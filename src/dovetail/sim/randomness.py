@@ -1,7 +1,7 @@
-"""All chance in a world comes from one seed, by independent named streams.
+"""All randomness in a world comes from one seed, through independent named streams.
 
-A stream's state is the SHA-256 of seed and name, so that a new place, link or fault shifts nobody else's luck, and
-neither does PYTHONHASHSEED. Code that must repeat on every Python uses only `random()`, whose sequence is promised.
+A stream's state is the SHA-256 of seed and name, so a new process, link or fault does not affect the other streams, and
+neither does PYTHONHASHSEED. Code that must repeat on every Python uses only `random()`, whose sequence is guaranteed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Randomness:
         self.seed = seed
 
     def derive_key(self, name: str) -> bytes:
-        """32 bytes for this name, for instance for a signing key; the same whenever asked."""
+        """32 bytes for this name, for instance for a signing key; always the same."""
         return hashlib.sha256(f"dovetail sim\0{self.seed}\0{name}".encode()).digest()
 
     def stream(self, name: str) -> random.Random:
-        """A stream at its start; who asks for a name twice gets the same numbers twice."""
-        return random.Random(int.from_bytes(self.derive_key(name)))  # noqa: S311 - has to repeat, guards nothing
+        """A new stream for this name; asking twice gives the same numbers twice."""
+        return random.Random(int.from_bytes(self.derive_key(name)))  # noqa: S311 - must be reproducible, not secure
 
 
 def draw_between(source: random.Random, low: int, high: int) -> int:
-    """A whole number from low to high, both included, by one call of `random()`."""
+    """An integer from low to high, both included, from one call of `random()`."""
     return low + int(source.random() * (high - low + 1))

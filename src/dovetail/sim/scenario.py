@@ -1,7 +1,7 @@
-"""Run a world from a seed with faults until it is quiet, and report what came of it.
+"""Runs a world from a seed with faults until it is quiet, and reports the result.
 
-A scenario puts processes into a world, plans the traffic of a setting, and can say whether everything that was promised
-has arrived, and what is wrong. To add one, write the class and put it into SCENARIOS; it is imported only when it runs.
+A scenario adds processes to a world, plans the traffic of a setting, and can say whether everything promised has
+arrived, and what is wrong. One that is not in SCENARIOS is named by its builder, `module:function`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.model.errors import UsageError
 from dovetail.model.hop import Hop
 from dovetail.runtime.driver import Driver, Durability
 from dovetail.sim.core import JournalFactory
-from dovetail.sim.faults import KINDS, AnyFault, apply_faults, draw_faults, end_of
+from dovetail.sim.faults import ALL, AnyFault, apply_faults, draw_faults, end_of
 from dovetail.sim.invariants import Finding, check_journals
 from dovetail.sim.links import LinkCounts
 from dovetail.sim.network import Link, NetworkCounts
@@ -31,23 +31,23 @@ MAX_PLACES = 10_000
 FULL_SHARE = 0.6
 
 SCENARIOS: dict[str, str] = {
-    "pingpong": "dovetail.sim.pingpong:build",
     "pcp": "dovetail.sim.pcp_scenario:build",
     "won": "dovetail.sim.won_scenario:build",
     "swarm": "dovetail.sim.swarm_scenario:build",
 }
-"""By name: module and function of the builder."""
+"""Name -> module and function of the builder."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a scenario is: a builder makes this many places and traffic for this long."""
+    """The size of a scenario: a builder makes this many processes, and traffic for this long."""
 
     places: int = 3
     duration_us: int = 10 * SECOND_US
     durability: Durability | None = None
-    """Of the servers; drawn from the seed if not given."""
+    """Durability of the servers; drawn from the seed if not given."""
     is_hostile: bool = False
-    """With limits so small that traffic runs into them all the time."""
+    """Use limits so small that traffic hits them all the time."""
+    grace_us: int = GRACE_US
 
     def draw_durability(self, randomness: Randomness) -> Durability:
         """The durability of the servers in the world of this seed."""
@@ -59,10 +59,10 @@ class Scenario(Protocol):
     """Processes and traffic in a world."""
 
     def is_settled(self) -> bool:
-        """Whether all that must arrive has arrived; asked now and then while the world runs."""
+        """True if everything that must arrive has arrived; polled while the world runs."""
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
-        """What is wrong at the end, beyond the general invariants."""
+        """Faults found at the end, beyond the general invariants."""
 
     def facts(self) -> dict[str, int]:
         """Numbers for the report."""
@@ -72,7 +72,7 @@ Builder = Callable[[World, Setting], Scenario]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run; two runs with equal reports wrote equal journals."""
+    """The result of one run; runs with equal reports wrote equal journals."""
 
     scenario: str
     seed: int
@@ -111,29 +111,31 @@ def run_scenario(
         if isinstance(faults, str):
             faults = draw_schedule(faults, world.randomness, list(world.processes), setting.duration_us)
         apply_faults(world, faults)
-        _run_until_settled(world, scenario, max(setting.duration_us, end_of(faults)))
+        _run_until_settled(world, scenario, max(setting.duration_us, end_of(faults)), setting.grace_us)
         return _report(name, world, scenario, list(faults))
     finally:
         world.close()
 
 
 def find_builder(name: str) -> Builder:
-    """What builds a scenario, by name."""
-    if name not in SCENARIOS:
-        raise UsageError(f"unknown scenario {name!r}, expected one of {', '.join(SCENARIOS)}")
-    module, _, function = SCENARIOS[name].partition(":")
-    return cast(Builder, getattr(importlib.import_module(module), function))
+    """The builder of a scenario, by its name in SCENARIOS or as `module:function`; imported only now."""
+    module, _, function = SCENARIOS.get(name, name).partition(":")
+    try:
+        return cast(Builder, getattr(importlib.import_module(module), function))
+    except (ImportError, AttributeError, ValueError):
+        expected = f"{', '.join(SCENARIOS)} or module:function"
+        raise UsageError(f"unknown scenario {name!r}, expected {expected}") from None
 
 
 def name_places(prefix: str, count: int) -> list[str]:
-    """Names that sort in their order: prefix-0000 and so on."""
+    """Names that sort in order: prefix-0000 and so on."""
     if not 1 <= count <= MAX_PLACES:
         raise UsageError(f"{count} places, expected 1 to {MAX_PLACES}")
     return [f"{prefix}-{number:04}" for number in range(count)]
 
 
 def draw_schedule(text: str, randomness: Randomness, places: Sequence[str], span_us: int) -> list[AnyFault]:
-    """Draw what a text asks for: `none`, or kinds with counts such as `crash=2,partition`; `all=2` is two of each."""
+    """Draw a schedule from a text: `none`, or kinds with counts such as `crash=2,partition`; `all=2` is two of each."""
     if text == "none":
         return []
     wanted: dict[str, int] = {}
@@ -141,7 +143,7 @@ def draw_schedule(text: str, randomness: Randomness, places: Sequence[str], span
         kind, _, number = part.strip().partition("=")
         if number and not (number.isascii() and number.isdecimal()):
             raise UsageError(f"fault {part!r}: {number!r} is no count")
-        for one in KINDS if kind == "all" else [kind]:
+        for one in ALL if kind == "all" else [kind]:
             wanted[one] = wanted.get(one, 0) + int(number or "1")
     faults: list[AnyFault] = []
     for kind, count in wanted.items():
@@ -149,8 +151,8 @@ def draw_schedule(text: str, randomness: Randomness, places: Sequence[str], span
     return faults
 
 
-def _run_until_settled(world: World, scenario: Scenario, busy_us: int) -> None:
-    deadline_us = world.timeline.start_us + busy_us + GRACE_US
+def _run_until_settled(world: World, scenario: Scenario, busy_us: int, grace_us: int) -> None:
+    deadline_us = world.timeline.start_us + busy_us + grace_us
     while world.now < deadline_us:
         if world.run(_LOOK_EVERY_US):
             return
@@ -160,7 +162,7 @@ def _run_until_settled(world: World, scenario: Scenario, busy_us: int) -> None:
 
 
 def _is_at_rest(world: World) -> bool:
-    """Whether all processes are up, and no core is ahead of its journal."""
+    """True if all processes are up and no core is ahead of its journal."""
     return all(process.is_durable for process in world.processes.values())
 
 

@@ -1,8 +1,8 @@
-"""A swarm peer that speaks UEP-12 over UEP-10 and nothing else: no peer exchange, and a list only for many messages.
+"""A swarm peer with only UEP-12 over UEP-10: no peer exchange, and a list only for many messages.
 
 It stands for other implementations. Its neighbours are those it was given and the first that sent it something. It
 relays new messages to them, pulls missing references from the peer that sent the referrer, and asks one neighbour after
-the other for everything. It answers everybody.
+another for everything. It answers every peer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dovetail.swarm.uri import endpoint_uri
 ASK_US = 2_000_000
 MAX_NEIGHBOURS = 8
 FEW = 4
-"""A range with at most this many messages is answered with the messages alone."""
+"""A range with at most this many messages is answered with the messages only."""
 
 
 class SeedPeer:
@@ -57,7 +57,7 @@ class SeedPeer:
     # -- input and output
 
     def receive_frames(self, frames: Iterable[Frame], now: int) -> None:
-        """Datagrams; everything that is not UEP-12 is ignored."""
+        """Handle datagrams; everything that is not UEP-12 is ignored."""
         for data, sender, _ in frames:
             self._receive(data, sender, now)
 
@@ -93,7 +93,7 @@ class SeedPeer:
             self._ask(self._neighbours[self._turn % len(self._neighbours)], 0, end_ms, now)
 
     def next_timer(self) -> int:
-        """When `handle_timer` wants to be called."""
+        """When to call `handle_timer`."""
         return self._due_us
 
     def events(self) -> list[object]:
@@ -106,10 +106,10 @@ class SeedPeer:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    # -- as the scenario uses it
+    # -- for the scenario
 
     def compose(self, payload: bytes, ttl_epochs: int, now: int) -> bytes:
-        """A message without its work."""
+        """A message without its proof of work."""
         now_ms = now // 1000
         self._dag.expire(now_ms)
         expires_ms = expiration_ms(now_ms, ttl_epochs, self.rules.epoch_ms)

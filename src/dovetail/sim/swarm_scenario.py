@@ -1,18 +1,21 @@
-"""A swarm in the simulated world: every peer ends with every message that any peer has, each taken once.
+"""A swarm in the simulated world: every peer ends with every message that any peer has, each accepted once.
 
-`places` is the number of peers; each knows three others from the start, and one after the other publishes a message.
-About a quarter of them speak only UEP-12 (`seed_peer`). What a peer published and lost before it was journaled was
-promised to nobody.
+`places` is the number of peers; each knows three others from the start, and they publish messages in turn. About a
+quarter of them have only UEP-12 (`seed_peer`). A message lost before it was journaled was not promised to anyone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from dovetail.model.address import Address
-from dovetail.model.hop import Hop
+from dovetail.model.hop import Hop, Stage
 from dovetail.sim.core import Boot, CoreFactory
-from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_outcome, check_taken_once
+from dovetail.sim.lying_peer import LyingPeer
 from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
@@ -21,17 +24,22 @@ from dovetail.sim.world import World
 from dovetail.swarm.peer import Peer
 from dovetail.swarm.peer_exchange import Endpoint, PeerAddress
 from dovetail.swarm.pow import HashlibSearch, solve
-from dovetail.swarm.settings import SwarmSettings
+from dovetail.swarm.settings import PeerSettings, SwarmSettings
+from dovetail.swarm.status import PeerStatus
 
 SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440, slot_slack=3)
-"""Faults set clocks by up to 20 s, so two peers may be 40 s apart and more: with less slack they would not hear each
-other (UEP-10), and what one of them has would never reach the other."""
+"""Faults move clocks by up to 20 s, so two peers may be 40 s or more apart: with less slack they would ignore each
+other (UEP-10), and messages of one would never reach the other."""
 TTL_EPOCHS = 60
 KNOWN_AT_FIRST = 3
+LIARS = 2
+"""Number of lying peers in a hostile setting; every peer knows them from the start."""
 SEED_PEER_SHARE = 0.25
 PAUSE_US = (100_000, 500_000)
-"""How long it takes until somebody publishes again."""
+"""How long until the next message is published."""
 PAYLOAD_BYTES = 40
+HOSTILE = {"max_wanted": (64, 128), "max_held_messages": (300, 600)}
+"""Limits of peers in a hostile setting, drawn from these ranges."""
 _PEER_ADDRESS_BYTES = 20
 _SEARCH = HashlibSearch()
 
@@ -44,12 +52,19 @@ class SwarmScenario:
         self.names = name_places("peer", max(2, setting.places))
         self.published: set[Address] = set()
         self._chance = world.randomness.stream("traffic")
+        limits = world.randomness.stream("limits")
+        small = {name: draw_between(limits, *bounds) for name, bounds in HOSTILE.items()} if setting.is_hostile else {}
+        self.settings = msgspec.structs.replace(PeerSettings(), **small)
+        self.liars = name_places("liar", LIARS) if setting.is_hostile else []
         for number, name in enumerate(self.names):
-            bootstrap = self._draw_names(self.names[:number])
+            bootstrap = self._draw_names(self.names[:number]) + self.liars
             is_seed_peer = self._chance.random() < SEED_PEER_SHARE
             factory = self._make_seed_peer(bootstrap) if is_seed_peer else self._make_peer(bootstrap)
             options = ProcessOptions(durability=setting.draw_durability(world.randomness))
             world.add_process(name, factory, server=f"swarm://{SETTINGS.name}/{name}", options=options)
+        until_us = world.now + setting.duration_us
+        for name in self.liars:
+            world.add_process(name, self._make_liar(until_us), server=f"swarm://{SETTINGS.name}/{name}")
         self._plan_traffic(setting.duration_us)
 
     def _draw_names(self, names: Sequence[str]) -> list[str]:
@@ -58,7 +73,8 @@ class SwarmScenario:
     def _make_peer(self, bootstrap: list[str]) -> CoreFactory:
         def factory(boot: Boot) -> Peer:
             address = PeerAddress(self.world.randomness.derive_key(boot.name)[:_PEER_ADDRESS_BYTES])
-            peer = Peer(SETTINGS, address, boot.random, boot.now, bootstrap=map(Endpoint, bootstrap))
+            known = map(Endpoint, bootstrap)
+            peer = Peer(SETTINGS, address, boot.random, boot.now, settings=self.settings, bootstrap=known)
             peer.restore(boot.journal.hops(), boot.now)
             return peer
 
@@ -72,6 +88,9 @@ class SwarmScenario:
 
         return factory
 
+    def _make_liar(self, until_us: int) -> CoreFactory:
+        return lambda boot: LyingPeer(SETTINGS, self.names, boot.random, boot.now, until_us=until_us)
+
     def _plan_traffic(self, duration_us: int) -> None:
         moment = 0
         while moment < duration_us:
@@ -81,7 +100,7 @@ class SwarmScenario:
             self.world.command(name, self._make_publishing(payload), after_us=moment)
 
     def _make_publishing(self, payload: bytes) -> Callable[[Peer | SeedPeer, int], None]:
-        """Compose, solve and publish in one turn."""
+        """An action that composes, solves and publishes in one turn."""
         start = draw_between(self._chance, 0, 2**53)
 
         def act(peer: Peer | SeedPeer, now: int) -> None:
@@ -97,17 +116,27 @@ class SwarmScenario:
         cores = {name: self.world.processes[name].core for name in self.names}
         return {name: core for name, core in cores.items() if isinstance(core, Peer | SeedPeer)}
 
-    # -- what came of it
+    # -- results
 
     def is_settled(self) -> bool:
-        """Whether all peers have the same messages."""
+        """True if all peers have the same messages."""
         held = [peer.addresses() & self.published for peer in self.peers().values()]
         return all(addresses == held[0] for addresses in held[1:])
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
-        """What a peer took twice, or lacks though another has it."""
+        """Messages that a peer accepted twice, or lacks while another has or had them, in its journal or in memory."""
         found = check_journals(hops, [check_taken_once])
         peers = self.peers()
+        for name, peer in peers.items():
+            if isinstance(peer, Peer) and (detail := self._find_excess(peer.status())):
+                found.append(Finding(rule="memory", server=name, seq=None, detail=detail))
+        taken: Counter[Owed] = Counter(
+            (hop.message.hex(), name)
+            for name in peers
+            for hop in hops[name]
+            if hop.message in self.published and hop.stage in (Stage.CREATED, Stage.ACCEPTED)
+        )
+        found += check_one_outcome({(message, name): name for message, _ in taken for name in peers}, taken)
         everything = self.published & {address for peer in peers.values() for address in peer.addresses()}
         for name, peer in peers.items():
             found += [
@@ -116,8 +145,15 @@ class SwarmScenario:
             ]
         return found
 
+    def _find_excess(self, status: PeerStatus) -> str | None:
+        if status.missing > self.settings.max_wanted:
+            return f"{status.missing} messages are wanted"
+        if status.messages > self.settings.max_held_messages:
+            return f"{status.messages} messages are held"
+        return None
+
     def facts(self) -> dict[str, int]:
-        """How many messages were published and are held by everybody, and how many peers speak only UEP-12."""
+        """Numbers of messages published and held by all peers, and of peers with only UEP-12."""
         peers = self.peers().values()
         held = [peer.addresses() & self.published for peer in peers]
         return {

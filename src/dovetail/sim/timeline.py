@@ -1,7 +1,7 @@
-"""World time and the queue of what happens next.
+"""World time and the event queue.
 
-The queue is a heap of plain tuples `(at, number, act, a, b)`. The number counts every push, so that two things due at
-the same microsecond happen in the order in which they were planned, on every machine and in every run.
+The queue is a heap of plain tuples `(at, number, act, a, b)`. The number counts every push, so two events due at the
+same microsecond happen in the order in which they were scheduled, on every machine and in every run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Act = Callable[[Any, Any], None]
 
 
 class Timeline:
-    """`now` is world time in microseconds since 1970 UTC; it moves only inside `run`. `last_us`: something happened."""
+    """`now` is world time in microseconds since 1970 UTC; it moves only inside `run`. `last_us`: the last event."""
 
     def __init__(self, start_us: int) -> None:
         self.start_us = start_us
@@ -26,11 +26,11 @@ class Timeline:
         self.numbers = itertools.count()
 
     def push(self, at_us: int, act: Act, a: object, b: object) -> None:
-        """Plan `act(a, b)`; what is planned for the past happens now."""
+        """Schedule `act(a, b)`; a time in the past means now."""
         heappush(self.heap, (max(at_us, self.now), next(self.numbers), act, a, b))
 
     def run(self, until_us: int) -> bool:
-        """Let everything happen that is due up to `until_us`; True if nothing at all is left to happen."""
+        """Run all events due up to `until_us`; True if the queue is empty."""
         heap = self.heap
         happened = 0
         try:

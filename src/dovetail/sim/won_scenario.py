@@ -1,8 +1,9 @@
-"""Nodes and owners in the simulated world: every acknowledged message is everywhere, once.
+"""Nodes and owners in the simulated world: every acknowledged message is present everywhere, once.
 
-`places` is the number of nodes, 2 to 5; each has two owners, and every owner talks to two others all the time. Streams
-are links, and the label of a stream says who opened it. Fetching a document takes time, and fails if the node is down
-or cut off.
+`places` is the number of nodes, 2 to 5; each has two owners, and every owner talks to two others throughout. Some atoms
+are created late: others request a connection with them before, are refused by their node, and ask again. Streams are
+links, and the label of a stream names its opener. Fetching a document takes time, and fails if the node is down or cut
+off.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.model.wire import LinkId
 from dovetail.sim.core import Boot, CoreFactory
-from dovetail.sim.invariants import Finding, check_journals, check_taken_once
+from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_outcome, check_taken_once
 from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting
@@ -32,30 +33,35 @@ from dovetail.won.owner import Owner
 from dovetail.won.resources import encode_resource
 from dovetail.won.settings import WonSettings
 from dovetail.won.signing import SigningKey
-from dovetail.won.vocabulary import MessageType, node_of_atom
+from dovetail.won.vocabulary import CONNECTION_TYPES, MessageType, node_of_atom
 
 SETTINGS = WonSettings(retry_ms=200, max_retry_ms=4000, response_timeout_ms=8000, key_timeout_ms=3000, catch_up_page=8)
 HOSTILE = {
-    "max_references": 2,
-    "window": 1,
-    "catch_up_page": 1,
-    "max_held_frames": 1,
-    "max_queue": 3,
-    "max_dials": 1,
-    "recent_messages": 64,
+    "max_message_quads": (24, 30),
+    "max_references": (2, 4),
+    "window": (1, 3),
+    "catch_up_page": (1, 3),
+    "max_held_frames": (1, 3),
+    "max_queue": (3, 40),
+    "max_dials": (1, 2),
+    "recent_messages": (64, 64),
+    "max_deferred": (1, 4),
 }
+"""Limits of a hostile world; each is drawn from this range by the seed."""
 OWNERS_PER_NODE = 2
 MIN_NODES, MAX_NODES = 2, 5
 PAUSE_US = (20_000, 120_000)
-"""How long it takes until somebody says something again."""
+"""How long until the next message is sent."""
 GHOST = "ghost"
 GHOST_EVERY = 10
+LATE_SHARE = 0.3
+"""The share of atoms that are created late, by up to half of the duration."""
 GET_US = 40_000
-"""One way of fetching a document."""
+"""One-way delay of fetching a document."""
 
 
 class WonScenario:
-    """Nodes, owners and their talk."""
+    """Nodes, owners and their messages."""
 
     def __init__(self, world: World, setting: Setting) -> None:
         self.world = world
@@ -68,8 +74,14 @@ class WonScenario:
             for i, uri in enumerate(self.nodes.values())
             for j in range(OWNERS_PER_NODE)
         }
-        self._stored: set[str] = set()
-        self.settings = msgspec.structs.replace(SETTINGS, **HOSTILE) if setting.is_hostile else SETTINGS
+        self._created_at = {
+            atom: world.now + draw_between(self._chance, 1, setting.duration_us // 2)
+            for atom in self.atoms.values()
+            if self._chance.random() < LATE_SHARE
+        }
+        limits = world.randomness.stream("limits")
+        small = {name: draw_between(limits, *bounds) for name, bounds in HOSTILE.items()} if setting.is_hostile else {}
+        self.settings = msgspec.structs.replace(SETTINGS, **small)
         self._may_fail = setting.is_hostile
         durability = setting.durability or "full"  # `relaxed` nodes may lose in a crash what they have signed
         for name, uri in self.nodes.items():
@@ -77,16 +89,18 @@ class WonScenario:
             world.add_process(name, self._make_node(uri), server=uri, options=options)
         for name, atom in self.atoms.items():
             world.add_process(name, self._make_owner(atom), server=atom, options=ProcessOptions(observer=self._observe))
+            if atom in self._created_at:
+                world.command(name, self._make_creation(atom), after_us=self._created_at[atom] - world.now)
         self._plan_traffic(self._draw_pairs(), setting.duration_us)
 
     def node(self, name: str) -> Node:
-        """The core of a node's place, which is up."""
+        """The core of a node's process, which must be up."""
         core = self.world.processes[name].core
         assert isinstance(core, Node), f"{name} is down"
         return core
 
     def owners(self) -> dict[str, Owner]:
-        """The cores of all owners' places, which are up."""
+        """The cores of all owners' processes, which must be up."""
         found = {}
         for name in self.atoms:
             core = self.world.processes[name].core
@@ -94,7 +108,7 @@ class WonScenario:
             found[name] = core
         return found
 
-    # -- the places
+    # -- the processes
 
     def _key(self, uri: str) -> SigningKey:
         return SigningKey(self.world.randomness.derive_key(uri))
@@ -111,17 +125,25 @@ class WonScenario:
         def factory(boot: Boot) -> Owner:
             owner = Owner(atom, self._key(atom), boot.random, settings=self.settings)
             owner.restore(boot.journal.hops(), boot.now)
-            if not owner.is_created and not owner.unanswered:
-                owner.create([f"{atom}#chat"], boot.now)
+            if self.world.now >= self._created_at.get(atom, 0):
+                self._make_creation(atom)(owner, boot.now)
             owner.start(boot.now)
             return owner
 
         return factory
 
+    @staticmethod
+    def _make_creation(atom: str) -> Callable[[Owner, int], None]:
+        def act(owner: Owner, now: int) -> None:
+            if not owner.is_created and not owner.unanswered:
+                owner.create([f"{atom}#chat"], now)
+
+        return act
+
     # -- the traffic
 
     def _draw_pairs(self) -> list[tuple[str, str]]:
-        """Each owner with the next one and with one more."""
+        """Pair each owner with the next one and one more."""
         names = list(self.atoms)
         pairs = []
         for number, name in enumerate(names):
@@ -141,33 +163,35 @@ class WonScenario:
             if not draw_between(self._chance, 0, GHOST_EVERY - 1):
                 self.world.command(one, self._make_ghost_speech(one, other), after_us=moment)
 
-    def _make_ghost_speech(self, one: str, other: str) -> Callable[[Owner, int], Message]:
-        """Ask for a connection with an atom that does not exist at the other's node: the node refuses it."""
+    def _make_ghost_speech(self, one: str, other: str) -> Callable[[Owner, int], None]:
+        """Request a connection with an atom that does not exist at the other's node: the node refuses it."""
         target = f"{node_of_atom(self.atoms[other])}/atom/{GHOST}#chat"
         socket = f"{self.atoms[one]}#chat"
-        return lambda owner, now: owner.send_message(MessageType.CONNECT, socket, target, now)
+
+        def speak(owner: Owner, now: int) -> None:
+            if owner.is_created or owner.unanswered:
+                owner.send_message(MessageType.CONNECT, socket, target, now)
+
+        return speak
 
     def _make_speech(self, one: str, other: str) -> Callable[[Owner, int], None]:
         socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
 
         def speak(owner: Owner, now: int) -> None:
-            if self.atoms[other] not in self._stored:
-                return  # whoever is not there yet cannot be known
+            if not owner.is_created and not owner.unanswered:
+                return  # its own atom does not exist yet
             conversation = owner.conversations.by_sockets.get((socket, target))
-            state = conversation.state if conversation else None
-            kind = MessageType.CONNECTION if state is ConnectionState.CONNECTED else MessageType.CONNECT
+            is_connected = conversation is not None and conversation.state is ConnectionState.CONNECTED
+            # if the other node refused the last message it may have no connection: request one again
+            kind = MessageType.CONNECTION if is_connected and not _is_refused(owner, target) else MessageType.CONNECT
             owner.send_message(kind, socket, target, now, "words")
 
         return speak
 
     def _observe(self, place: str, event: object, now: int) -> None:
         del now
-        # Told only after the commit: an atom that a node has in memory alone may still be lost.
-        match event:
-            case e.KeyWanted():
-                self._fetch(place, event.uri)
-            case e.AtomChanged() | e.RegistrationConfirmed():
-                self._stored.add(event.atom)
+        if isinstance(event, e.KeyWanted):
+            self._fetch(place, event.uri)
 
     def _fetch(self, place: str, uri: str) -> None:
         server = self.places[node_of_atom(uri)]
@@ -182,45 +206,70 @@ class WonScenario:
 
         self.world.schedule(GET_US, answer)
 
-    # -- what came of it
+    # -- results
 
     def is_settled(self) -> bool:
-        """Whether nothing is owed, and every owner has read all that its node has for it."""
+        """True if nothing is queued, and every owner has read all that its node has for it."""
         if any(self.node(name).ledger.sent for name in self.nodes):
             return False
         for owner in self.owners().values():
-            if owner.unanswered or owner.deferred or not owner.is_created:
+            if owner.unanswered or owner.deferred or owner.left_with_node or not owner.is_created:
                 return False
             if owner.position != len(self.node(self.places[owner.node]).ledger.atoms[owner.atom].log):
                 return False
         return True
 
     def findings(self, hops: Mapping[str, Sequence[Hop]]) -> list[Finding]:
-        """Chains that are not complete, copies that differ, logs that do not verify, refusals nobody provoked."""
+        """Incomplete chains, copies that differ, logs that do not verify, unexpected refusals."""
         found = check_journals(hops, [check_taken_once])
         copies = {name: _read_messages(journal) for name, journal in hops.items()}
+        early = self._find_early(copies)
         keys = {uri: self._key(uri).public for uri in (*self.nodes.values(), *self.atoms.values())}
         for name, owner in self.owners().items():
             for uri, delivery in owner.conversations.deliveries.items():
-                found += self._check_delivery(name, uri, delivery, copies)
+                found += self._check_delivery(name, uri, delivery, copies, early)
             found += [
                 Finding(rule="integrity", server=name, seq=None, detail=f"{f.kind} {f.uri}: {f.detail}")
                 for f in check_conversation([message.raw for message in copies[name].values()], keys)
             ]
-        # A key cannot be fetched while its node is away; whoever sent the frame sends it again.
+        found += self._check_outcomes(hops, copies)
+        # A key cannot be fetched while its node is away; the sender of the frame sends it again.
         allowed = {Reason.UNKNOWN_KEY, Reason.UNKNOWN_ATOM, *((Reason.QUEUE_FULL,) if self._may_fail else ())}
+        known = {message.address: message.uri for part in copies.values() for message in part.values()}
         for name, journal in hops.items():
             found += [
                 Finding(rule="no_refusals", server=name, seq=hop.seq, detail=str(hop.reason))
                 for hop in journal
-                if hop.stage is Stage.REJECTED and hop.reason not in allowed
+                if hop.stage is Stage.REJECTED and hop.reason not in allowed and known.get(hop.message) not in early
             ]
         return found
 
+    def _find_early(self, copies: Mapping[str, Mapping[str, Message]]) -> set[str]:
+        """Messages that a node refused because its atom, or the connection with that atom, did not exist yet."""
+        early: set[str] = set()
+        for name, uri in self.nodes.items():
+            atoms: set[str] = set()
+            asked: set[tuple[str | None, str | None]] = set()
+            for message in copies[name].values():
+                sockets = (message.sender_socket, message.recipient_socket)
+                is_connect = message.responding_to_type is MessageType.CONNECT
+                if message.type is MessageType.CREATE:
+                    atoms.add(message.sender or "")
+                elif message.type is MessageType.SUCCESS and is_connect:
+                    asked.add(sockets)
+                elif message.type is MessageType.FAILURE and message.signer == uri and sockets not in asked:
+                    early |= {message.responding_to or ""} if not is_connect or message.sender not in atoms else set()
+        return early
+
     def _check_delivery(
-        self, name: str, uri: str, delivery: Delivery, copies: Mapping[str, Mapping[str, Message]]
+        self,
+        name: str,
+        uri: str,
+        delivery: Delivery,
+        copies: Mapping[str, Mapping[str, Message]],
+        early: set[str],
     ) -> list[Finding]:
-        """m, s1 and s2 are the same at both owners and both nodes."""
+        """Check that m, s1 and s2 are the same at both owners and both nodes."""
         chain = delivery.chain
         if chain.state is ChainState.ATOM:
             return []
@@ -228,8 +277,8 @@ class WonScenario:
             if chain.failure is not None:
                 return []
             return [Finding(rule="refused", server=name, seq=None, detail=f"{uri} to nobody is {chain.state}")]
-        if self._may_fail and chain.failure is not None:
-            return []  # refused where it ran into a limit: a final outcome
+        if chain.failure is not None and (self._may_fail or uri in early):
+            return []  # refused because of a limit, or before the atom existed: a final outcome
         if chain.state is not ChainState.COMPLETE or chain.first is None or chain.second is None:
             detail = f"{uri} is {chain.state}: {delivery.detail}"
             return [Finding(rule="complete", server=name, seq=None, detail=detail)]
@@ -245,8 +294,28 @@ class WonScenario:
             if copies[holder].get(part) != own[part]
         ]
 
+    def _check_outcomes(
+        self, hops: Mapping[str, Sequence[Hop]], copies: Mapping[str, Mapping[str, Message]]
+    ) -> list[Finding]:
+        """Check that what a node accepted was either handed to the recipient's owner or refused to its sender, once."""
+        outcomes: Counter[Owed] = Counter()
+        owed: dict[Owed, str] = {}
+        for name, uri in self.nodes.items():
+            known = {message.address: message for message in copies[name].values()}
+            refused = {m.responding_to for m in known.values() if m.type is MessageType.FAILURE}
+            for hop in hops[name]:
+                message = known.get(hop.message)
+                if message is None or message.type not in CONNECTION_TYPES:
+                    continue
+                key = (message.uri, message.recipient or "")
+                if hop.stage is Stage.ACCEPTED and node_of_atom(message.sender or "") == uri:
+                    owed[key] = uri
+                    outcomes[key] += message.uri in refused
+                outcomes[key] += hop.stage is Stage.DELIVERED and hop.counterpart == message.recipient
+        return check_one_outcome(owed, outcomes)
+
     def facts(self) -> dict[str, int]:
-        """How many messages got how far, as their owners see it."""
+        """Number of messages by how far they got, as seen by their owners."""
         return dict(
             Counter(
                 delivery.chain.state.value
@@ -254,6 +323,18 @@ class WonScenario:
                 for delivery in owner.conversations.deliveries.values()
             )
         )
+
+
+def _is_refused(owner: Owner, target: str) -> bool:
+    """Whether the last answer to this owner's messages to a socket was a refusal."""
+    for delivery in reversed(owner.conversations.deliveries.values()):
+        if (
+            delivery.is_own
+            and delivery.recipient_socket == target
+            and (delivery.chain.failure or delivery.chain.second)
+        ):
+            return delivery.chain.failure is not None
+    return False
 
 
 def _accept(node: Node, link: LinkId, label: str, now: int) -> None:

@@ -1,8 +1,8 @@
 """A world: named processes on one virtual clock and one network, all from one seed.
 
-The world owns the timeline, the network and the processes, and is the only hand that crashes, pauses, cuts and heals.
-Nothing happens outside `run`; whatever is asked for in the meantime is planned for the present moment and happens in
-the order of asking. Two worlds with the same seed and the same calls write the same journals, byte for byte.
+The world owns the timeline, the network and the processes; only it crashes, pauses, cuts and heals. Nothing happens
+outside `run`; requests made in between are scheduled for the current time, in order. Two worlds with the same seed and
+the same calls write the same journals, byte for byte.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dovetail.fabrics import name_of
-from dovetail.model.errors import LocalProtocolError
+from dovetail.model.errors import LocalProtocolError, UsageError
 from dovetail.model.hop import Hop
 from dovetail.runtime.driver import Driver
 from dovetail.sim.clock import START_US, Clock
-from dovetail.sim.core import CoreFactory, CrashPoint, JournalFactory
+from dovetail.sim.core import CoreFactory, CrashPoint, DamagedDisks, JournalFactory
+from dovetail.sim.damage import Damage
 from dovetail.sim.links import Links
 from dovetail.sim.memory import MemoryDisks, digest_hops
 from dovetail.sim.network import Link, Network
@@ -27,7 +28,7 @@ SECOND_US = 1_000_000
 
 
 class World:
-    """Add processes, plan what shall happen to them, then `run`."""
+    """Add processes, plan what happens to them, then `run`."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class World:
         self.network = Network(self.timeline, self.randomness, link or Link())
         self.processes: dict[str, SimProcess] = {}
         self.names: dict[str, SimProcess] = {}
-        """Whom a link is opened to: by name, by the URI of the server, and by what a scenario adds."""
+        """Processes that links can be opened to: by name, by server URI, and by names that a scenario adds."""
         self.links = Links(self.timeline, self.network, self.names.get)
         self._journal_factory = journal_factory or MemoryDisks()
         self._driver_class = driver_class
@@ -64,7 +65,7 @@ class World:
         skew_us: int = 0,
         drift_ppm: int = 0,
     ) -> SimProcess:
-        """Put a process on the network and start it; `server` is its URI in the journal, and decides the fabric."""
+        """Add a process to the network and start it; `server` is its URI in the journal and determines the fabric."""
         if name in self.processes:
             raise LocalProtocolError(f"there is a process {name!r} already")
         name_of(server)
@@ -79,6 +80,7 @@ class World:
             links=self.links,
             randomness=self.randomness,
             journal_factory=self._journal_factory,
+            fail=lambda: self.crash(name, SECOND_US),
             driver_class=self._driver_class,
         )
         self.processes[name] = self.names[name] = self.names[server] = process
@@ -87,7 +89,7 @@ class World:
         return process
 
     def schedule(self, after_us: int, action: Callable[[], object]) -> None:
-        """Call `action` so long after now."""
+        """Call `action` after this time."""
         self.timeline.push(self.now + after_us, _call, action, None)
 
     def command(self, name: str, action: Callable[[Any, int], object], after_us: int = 0) -> None:
@@ -96,17 +98,17 @@ class World:
         self.timeline.push(self.now + after_us, _command, process, action)
 
     def run(self, for_us: int) -> bool:
-        """Let world time go on; True if nothing is left to happen."""
+        """Advance world time; True if no events are left."""
         try:
             return self.timeline.run(self.now + for_us)
         except Exception as error:
             error.add_note(f"in the world of seed {self.seed}, {self.now - self.timeline.start_us} us after its start")
             raise
 
-    # -- misfortune
+    # -- faults
 
     def crash(self, name: str, restart_after_us: int | None = None) -> None:
-        """Crash a process now; without a restart it stays down until `restart`. Nothing changes if it is down."""
+        """Crash a process now; without a restart it stays down until `restart`. No effect if it is down."""
         process = self.processes[name]
         if not process.is_up:
             return
@@ -127,7 +129,7 @@ class World:
         self.processes[name].start()
 
     def pause(self, name: str, for_us: int) -> None:
-        """Stop a process for a while without killing it: inputs wait, timers are late."""
+        """Suspend a process for a while without killing it: inputs wait, timers are late."""
         self.processes[name].pause(self.now + for_us)
 
     def jump_clock(self, name: str, by_us: int) -> None:
@@ -135,9 +137,25 @@ class World:
         self.processes[name].jump_clock(by_us)
 
     def fill_disk(self, name: str, for_us: int) -> None:
-        """Leave a process no room for its journal for a while."""
+        """Leave a process no disk space for its journal for a while."""
         disk = self.processes[name].disk
         disk.full_until_us = max(disk.full_until_us, self.now + for_us)
+
+    def slow_disk(self, name: str, commit_us: int, for_us: int) -> None:
+        """Make each commit of a process take this long for a while."""
+        disk = self.processes[name].disk
+        disk.slow_us, disk.slow_until_us = commit_us, self.now + for_us
+
+    def fail_disk(self, name: str) -> None:
+        """Make the next commit of a process fail, which ends it; it is restarted."""
+        self.processes[name].disk.is_failing = True
+
+    def damage_disk(self, name: str, damage: Damage, restart_after_us: int | None = None) -> None:
+        """Crash a process, and make its disk return other bytes than were written."""
+        if not isinstance(self._journal_factory, DamagedDisks):
+            raise UsageError("damage needs journals in files, and those of this world are in memory")
+        self._journal_factory.damage(name, damage)
+        self.crash(name, restart_after_us)
 
     def partition(self, groups: Sequence[Sequence[str]]) -> int:
         """Cut groups of processes from each other and from the rest; the number is for `heal`."""
@@ -150,7 +168,7 @@ class World:
         self.network.heal(number)
         self.links.notice_cuts()
 
-    # -- what came of it
+    # -- results
 
     def digests(self) -> dict[str, str]:
         """By process: SHA-256 over all hops of its journal."""
