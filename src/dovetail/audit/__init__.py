@@ -1,1 +1,1 @@
-"""The audit: Spark over the lake. The only room that imports pyspark."""
+"""The audit: Spark over the lake. The only package that imports pyspark."""

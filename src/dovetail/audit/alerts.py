@@ -1,13 +1,12 @@
-"""Alerts of the following audit: findings that were not there before.
+"""Alerts of the following audit: new findings.
 
-Which findings are new is decided by comparing the table of findings with what was told before, of which a hash each is
-kept beside the tables: a restart tells nothing twice, however many there are. What comes back after it was gone is told
-again.
+The table of findings is compared with the findings already reported, whose hashes are stored next to the tables: a
+restart reports nothing twice, however many there are. A finding that disappears and comes back is reported again.
 
-The tables speak about the newest hop of the lake. A chain that nobody answers may have the newest hop there is, and no
-trigger of the stream comes while nothing is sealed; so chains that wait are remembered after every run, a few of all
-there are, and compared with the clock at every look. That is a timer for each of them, without state in the stream: a
-restart reads the same chains from the same table, and the finding that the tables have later is the one told before.
+The tables are as of the newest hop of the lake. An unanswered chain may have the newest hop of all, and the stream has
+no trigger while nothing is sealed; so waiting chains, up to a limit, are remembered after every run and compared with
+the clock in every cycle. That is a timer for each of them, without state in the stream: a restart reads the same chains
+from the same table, and the finding that later appears in the tables is the one already reported.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow.compute as pc
 
 from dovetail.audit.tables import Row, Tables, open_tables
-from dovetail.journal.durable_file import replace_file
+from dovetail.lake.location import Location, open_store
 
-TOLD = "_alerts/told"
+DIRECTORY = "_alerts/"
 MAX_TOLD = 10_000_000
-"""Findings that are remembered, 16 bytes each; while there are more, no further ones are told."""
+"""Maximum number of remembered findings, 16 bytes each; beyond it, no more are reported."""
 MAX_WAITING_CHAINS = 1_000_000
 INCOMPLETE = "chain.incomplete"
 _WAITING = ("awaiting_sender", "awaiting_recipient")
@@ -36,20 +34,20 @@ _HASH_BYTES = 16
 
 @dataclass(slots=True)
 class Alerts:
-    """Tells each new finding once. A chain is overdue when it began `overdue_us` ago by this machine's clock."""
+    """Reports each new finding once. A chain is overdue when it began `overdue_us` ago by this machine's clock."""
 
-    out: Path
+    out: Location
     tell: Callable[[Row], None]
     overdue_us: int | None = None
     _chains: list[tuple[str, Row]] = field(default_factory=list)
     _chains_of: int = 0
 
     def update(self, now: dt.datetime | None = None) -> int:
-        """Tell what is new since the last time; returns how many there were."""
-        path = self.out / TOLD
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Report new findings since the last call; returns their number."""
         tables = open_tables(self.out)
-        data = path.read_bytes() if path.is_file() else b""
+        memory = open_store(self.out)
+        *older, newest = ["", *(entry.key for entry in memory.list(DIRECTORY))]
+        data = memory.get(newest) if newest else b""
         told = {data[start : start + _HASH_BYTES] for start in range(0, len(data), _HASH_BYTES)}
         present: set[bytes] = set()
         new: dict[str, Row] = {}
@@ -70,7 +68,9 @@ class Alerts:
         for _, finding in sorted(new.items()):
             self.tell(finding)
         if present != told:
-            replace_file(path, b"".join(sorted(present)))
+            number = int(newest.rpartition("/")[2] or 0) + 1
+            memory.create(f"{DIRECTORY}{number:012d}", b"".join(sorted(present)))
+            memory.delete([*older[1:], newest] if newest else [])
         return len(new)
 
     def _overdue(self, tables: Tables, now: dt.datetime) -> list[Row]:
@@ -82,7 +82,7 @@ class Alerts:
         return [finding for begun, finding in self._chains if begun < limit.replace("+00:00", "Z")]
 
     def _remember_chains(self, tables: Tables) -> None:
-        """Read the chains that wait, if the tables were made anew."""
+        """Read the waiting chains, if there is a new run."""
         made = tables.run.number
         if made == self._chains_of:
             return
@@ -93,7 +93,7 @@ class Alerts:
 
 
 def _incomplete(chain: Row) -> Row:
-    """The finding that the tables will have about this chain."""
+    """The finding that the tables will have for this chain."""
     words = (chain["state"], chain["type"], "from", chain["sender"])
     return {
         "check": INCOMPLETE,

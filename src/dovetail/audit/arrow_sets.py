@@ -1,4 +1,4 @@
-"""Sets of rows in this process: those that are among others, and each once."""
+"""Set operations on Arrow tables in this process: semi-join, anti-join, distinct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pick(rows: pa.Table, wanted: pa.Table, *, others: bool = False) -> pa.Table:
 
 
 def is_in(rows: pa.Table, wanted: pa.Table) -> pa.Array:
-    """For each row whether its columns are among those of `wanted`."""
+    """For each row, True if its columns are among those of `wanted`."""
     *first, last = wanted.column_names
     if not first:
         mask = pc.is_in(rows[last], value_set=_values(wanted, last))
@@ -33,7 +33,7 @@ def is_in(rows: pa.Table, wanted: pa.Table) -> pa.Array:
 
 
 def distinct(*tables: pa.Table) -> pa.Table:
-    """The rows of all these tables, each once; the names are those of the first."""
+    """The distinct rows of all these tables; the column names are those of the first."""
     names = tables[0].column_names
     each = [table.select(list(range(len(names)))).rename_columns(names) for table in tables]
     return pa.concat_tables(each).group_by(names).aggregate([]).select(names)

@@ -1,14 +1,14 @@
-"""The changeset of a run: every message with a new hop, link or verdict, and all that silver has about it.
+"""The changeset of a run: every message with a new hop, link or verdict, and everything that silver has about it.
 
-Time alone changes messages whose lifetime is over, if they had no outcome yet, and those with a hop for which patience
-is over by now (`FabricAudit.overdue`).
+Time alone changes messages whose lifetime has ended without an outcome, and those with a hop whose loss timeout has
+passed (`FabricAudit.overdue`).
 
-A chain is told from several messages, and so are contradictions of a signer. Of the fabrics that have such
+A chain is computed from several messages, and so are contradictions of a signer. In fabrics with such rows
 (`FabricAudit.is_chained`) the changed messages, what they answer and what answers them are `bound`: rows about those
-may change. What they are told from is all of that, and again what it answers and what answers it.
+may change. They are computed from all of these, and again from what those answer and what answers them.
 
-What is asked for is looked up in the tables (`Warehouse.lookup`), and is as little as what is new. All of it is given
-to the same transforms that a whole run uses, which only have less to read.
+Inputs are looked up in the tables (`Warehouse.lookup`), in proportion to what is new. They go through the same
+transforms as in a full run, which only have less to read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.audit.arrow_sets import distinct, pick
-from dovetail.audit.fabric_audit import FabricAudit
+from dovetail.audit.fabric_audit import FabricAudit, signed
 from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.table import BINARY, STRING
 from dovetail.audit.tables import Run
@@ -29,7 +29,7 @@ from dovetail.model.outcome import PENDING
 from dovetail.model.times import to_datetime
 
 MAX_CHANGED = 2_000_000
-"""So many addresses a task can well hold; where more have changed everything is computed anew."""
+"""Number of addresses that fit in a task; if more have changed, everything is recomputed."""
 
 ADDRESS = ["fabric", "message"]
 _CHILD, _PARENT, _KEY = ["fabric", "child"], ["fabric", "parent"], ["fabric", "key"]
@@ -38,20 +38,20 @@ _ADDRESSES = pa.schema([("fabric", STRING), ("message", BINARY)])
 
 @dataclass(frozen=True, slots=True)
 class Changeset:
-    """`now` has the rows of hops, messages and links that the changed rows of all tables are told from.
+    """`now` has the hops, messages and links from which the changed rows of all tables are computed.
 
-    `before` has what was known of the changed messages alone: their `hops` and `holdings`. `neighbours` are the
+    `before` has what was known about the changed messages alone: their `hops` and `holdings`. `neighbours` are the
     holdings of unchanged messages at the other ends of links.
     """
 
     changed: pa.Table
     """The addresses."""
     known: pa.Table
-    """Those of them that had hops or holdings before: only of these there can be old rows."""
+    """Those that had hops or holdings before: only these can have old rows."""
     bound: pa.Table
-    """Addresses whose chains, and outcomes told from answers, may have changed; the changed ones are among them."""
+    """Addresses whose chains, and outcomes derived from answers, may have changed; includes the changed ones."""
     children: pa.Table
-    """Messages whose links may lead elsewhere now."""
+    """Messages whose links may have other targets now."""
     now: Mapping[str, pa.Table]
     own_hops: pa.Table
     own_messages: pa.Table
@@ -60,17 +60,19 @@ class Changeset:
 
     @property
     def rows(self) -> int:
-        """How large the work is."""
+        """The size of the work."""
         return int(sum(table.num_rows for table in (*self.now.values(), self.neighbours)))
 
 
-def gather(warehouse: Warehouse, made: pa.Table, previous: Run, as_of_us: int, patience_us: int) -> Changeset | None:
-    """The changeset since `previous`, or None where that is too much; `made` are new rows of `messages`."""
-    changed = _addresses(warehouse, previous, as_of_us, patience_us)
+def gather(
+    warehouse: Warehouse, made: pa.Table, previous: Run, as_of_us: int, loss_timeout_us: int
+) -> Changeset | None:
+    """The changeset since `previous`, or None if it is too large; `made` are new rows of `messages`."""
+    changed = _addresses(warehouse, previous, as_of_us, loss_timeout_us)
     return None if changed.num_rows > MAX_CHANGED else _Gathering(warehouse, made, changed).gather()
 
 
-def _addresses(warehouse: Warehouse, previous: Run, as_of_us: int, patience_us: int) -> pa.Table:
+def _addresses(warehouse: Warehouse, previous: Run, as_of_us: int, loss_timeout_us: int) -> pa.Table:
     decoded = warehouse.fresh("decoded")
     parts = [
         _ADDRESSES.empty_table(),
@@ -79,7 +81,7 @@ def _addresses(warehouse: Warehouse, previous: Run, as_of_us: int, patience_us: 
     ]
     if as_of_us > previous.as_of_us:
         parts += _ended(warehouse, as_of_us)
-        before, now = (to_datetime(us - patience_us) for us in (previous.as_of_us, as_of_us))
+        before, now = (to_datetime(us - loss_timeout_us) for us in (previous.as_of_us, as_of_us))
         for audit in AUDITS:
             if audit.overdue is not None:
                 waited = (("at", ">=", before), ("at", "<", now), ("stage", "=", audit.overdue.value))
@@ -88,7 +90,7 @@ def _addresses(warehouse: Warehouse, previous: Run, as_of_us: int, patience_us: 
 
 
 def _ended(warehouse: Warehouse, now_us: int) -> Iterator[pa.Table]:
-    """Messages whose lifetime is over, of those that had no outcome yet."""
+    """Messages whose lifetime has ended and that had no outcome yet."""
     is_open = ("outcome", "in", sorted(PENDING))
     yield warehouse.scan("deliveries", ADDRESS, (is_open, ("expires", "<=", to_datetime(now_us))))
     for audit in AUDITS:
@@ -131,15 +133,15 @@ class _Gathering:
         )
 
     def _past_hops(self, addresses: pa.Table) -> pa.Table:
-        """The hops that these messages had before."""
+        """The previous hops of these messages."""
         found = self.warehouse.lookup("hops", addresses)
         return found.filter(pc.not_equal(found["run"], self.warehouse.run))
 
     def _messages(self, known: pa.Table) -> pa.Table:
-        """What the bytes of the changed messages say."""
-        signed = of_fabrics(self.changed, [audit for audit in AUDITS if audit.fabric.is_signed])
+        """The decoded fields of the changed messages."""
+        judged = of_fabrics(self.changed, signed(AUDITS))
         made = pick(self.made, self.changed)
-        wanted = pick(distinct(known, signed), distinct(made.select(ADDRESS)), others=True)
+        wanted = pick(distinct(known, judged), distinct(made.select(ADDRESS)), others=True)
         return pa.concat_tables([made, self.warehouse.lookup("messages", wanted)])
 
     def _links(self, known: pa.Table, keys: pa.Table) -> pa.Table:
@@ -155,7 +157,7 @@ class _Gathering:
         return found.filter(pc.not_equal(found["run"], self.warehouse.run))
 
     def _near(self, links: pa.Table, messages: pa.Table) -> pa.Table:
-        """What was known of the changed messages, of others with a key of theirs, and of both ends of their links."""
+        """What was known about the changed messages, others with the same key, and both ends of their links."""
         children = distinct(links.select(_CHILD)).rename_columns(ADDRESS)
         keys = distinct(
             links.select(_PARENT).rename_columns(_KEY),
@@ -169,7 +171,7 @@ class _Gathering:
         return pa.concat_tables([by_key, pick(by_address, distinct(by_key.select(ADDRESS)), others=True)])
 
     def _chained(self, links: pa.Table, near: pa.Table, messages: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """What is bound, and the links and messages beside those of the changed ones that its chains are told from."""
+        """What is bound, and the further links and messages from which its chains are computed."""
         chained = [audit for audit in AUDITS if audit.is_chained]
         own = of_fabrics(self.changed, chained)
         links, near = of_fabrics(links, chained), of_fabrics(near, chained)
@@ -202,7 +204,7 @@ class _Gathering:
         return pa.concat_tables(kept)
 
     def _unique(self, messages: pa.Table) -> Iterator[pa.Table]:
-        """Of types of which a sender may make one message: those of the senders of changed ones."""
+        """For types of which a sender may make only one message: those of the senders of changed messages."""
         for audit in AUDITS:
             types = list(audit.unique_types)
             is_unique = (pc.field("fabric") == audit.name) & pc.field("type").isin(types)
@@ -219,12 +221,12 @@ def of_fabrics(rows: pa.Table, audits: Iterable[FabricAudit]) -> pa.Table:
 
 
 def _keyless() -> list[FabricAudit]:
-    """Fabrics of which an address does not tell the key."""
+    """Fabrics whose keys do not follow from the address."""
     return [audit for audit in AUDITS if audit.fabric.key_bytes is None]
 
 
 def _keys_of(addresses: pa.Table) -> pa.Table:
-    """How links name messages of these addresses, as far as the address tells."""
+    """How links name messages with these addresses, if it follows from the address."""
     parts = [addresses.slice(0, 0).rename_columns(_KEY)]
     for audit in AUDITS:
         if audit.fabric.key_bytes is not None:

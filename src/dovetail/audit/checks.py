@@ -1,7 +1,7 @@
-"""The checks: what counts as a finding, as data. `docs/reference/checks.md` is made from this list.
+"""The checks: what is a finding, as data. `docs/reference/checks.md` is generated from this list.
 
-A check looks at one table: a row for which `where` is true is a finding, and `detail` says what was found. Both are
-Spark SQL over the columns of that table. All checks of a table are asked in one pass over it.
+A check applies to one table: a row for which `where` is true is a finding, and `detail` describes it. Both are Spark
+SQL over the columns of that table. All checks of a table run in one pass over it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import reduce
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit import schemas
 from dovetail.audit.local_rows import local_rows
@@ -58,34 +58,50 @@ def _fork(kind: str, severity: Severity, sentence: str) -> Check:
 
 
 _COMMON = (
-    _integrity("altered_row", "error", "A row is not the one that was sealed."),
+    _integrity("altered_row", "error", "A row differs from the one that was sealed."),
     _integrity("removed_rows", "error", "A file has fewer rows than were sealed."),
     _integrity("repeated_rows", "error", "A file has more rows than were sealed."),
-    _integrity("order", "error", "The rows of a file are not in the order of their positions."),
-    _integrity("foreign_rows", "error", "A file holds rows of another server."),
-    _integrity("subtree_mismatch", "error", "The rows of a file do not lead to the root that its manifest announces."),
-    _integrity("root_mismatch", "error", "The files of a server do not lead to the root that it signed."),
+    _integrity("order", "error", "The rows of a file are out of order."),
+    _integrity("foreign_rows", "error", "A file contains rows of another server."),
+    _integrity("subtree_mismatch", "error", "The rows of a file do not hash to the root in its manifest."),
+    _integrity("root_mismatch", "error", "The files of a server do not hash to the root that it signed."),
     _integrity("bad_signature", "error", "The signature of a checkpoint does not verify."),
-    _integrity("key_changed", "error", "A server signed with another key than before."),
-    _integrity("missing_file", "error", "A file that a manifest announces is not there, or cannot be read."),
-    _integrity("kept_lost", "error", "What a compaction kept of the bytes that it removed is gone, or was altered."),
-    _integrity("bad_manifest", "error", "A manifest cannot be read, or contradicts itself."),
+    _integrity("key_changed", "error", "A server signed with a different key than before."),
+    _integrity("missing_file", "error", "A file listed in a manifest is missing or cannot be read."),
     _integrity(
-        "manifest_changed", "error", "A manifest is gone, or no longer says what it said when it was first read."
+        "kept_lost", "error", "The fields that a compaction kept of removed messages are missing or were altered."
     ),
-    _integrity("overlapping_manifests", "error", "Two manifests announce the same positions."),
-    _integrity("missing_hops", "warning", "Positions of a journal that no manifest announces (yet)."),
+    _integrity("bad_manifest", "error", "A manifest cannot be read or is inconsistent."),
+    _integrity("manifest_changed", "error", "A manifest is missing or has changed since it was first read."),
+    _integrity("overlapping_manifests", "error", "Two manifests cover the same positions."),
     _integrity(
-        "unannounced_file", "warning", "A file that no manifest announces; it is set aside. A sealing may be under way."
+        "false_replacement",
+        "error",
+        "A manifest claims to replace others but lacks their hops; it is ignored. Anybody may have written it.",
     ),
-    _integrity("file_altered", "error", "A file has other bytes than when the audit first read it."),
-    _integrity("time_ahead", "warning", "A server's hops are ahead of the auditor's clock; they do not move `as_of`."),
-    _integrity("file_rewritten", "warning", "A file has other bytes than announced, but the very same hops."),
-    _integrity("time_backwards", "warning", "A server's clock went backwards from one hop to the next."),
+    _integrity(
+        "forged_manifest",
+        "error",
+        "A manifest is not signed by its server, or repeats others; it is ignored. Anybody may have written it.",
+    ),
+    _integrity("missing_hops", "warning", "Positions of a journal are not covered by a manifest (yet)."),
+    _integrity(
+        "unannounced_file",
+        "warning",
+        "A file is not listed in any manifest and is ignored. Sealing may be in progress.",
+    ),
+    _integrity("file_altered", "error", "A file has changed since the audit first read it."),
+    _integrity(
+        "time_ahead", "warning", "A server's hops are ahead of the auditor's clock; they do not advance `as_of`."
+    ),
+    _integrity(
+        "file_rewritten", "warning", "A file has different bytes than its manifest says, but exactly the same hops."
+    ),
+    _integrity("time_backwards", "warning", "A server's clock went back from one hop to the next."),
     Check(
         "server.hops_lost",
         "error",
-        "A journal lost hops, and its operator let the server go on without them.",
+        "A journal lost hops, and its operator let the server continue without them.",
         "hops",
         f"stage = '{Stage.NOTED.value}' AND reason = '{Reason.HOPS_LOST.value}'",
         "counterpart",
@@ -93,7 +109,7 @@ _COMMON = (
     Check(
         "server.clock_stepped",
         "warning",
-        "The clock of a server was set, or went wrong.",
+        "A server's clock was set or drifted.",
         "hops",
         f"stage = '{Stage.NOTED.value}' AND reason = '{Reason.CLOCK_STEPPED.value}'",
         "counterpart",
@@ -101,7 +117,7 @@ _COMMON = (
     Check(
         "quarantine.unreadable",
         "error",
-        "A server took in or made a message whose bytes do not decode or are not those of its address.",
+        "A server accepted or created a message whose bytes cannot be decoded or do not match its address.",
         "quarantine",
         f"stage != '{Stage.REJECTED.value}' AND reason != 'leaf_mismatch'",
         "concat_ws(': ', reason, detail)",
@@ -109,7 +125,7 @@ _COMMON = (
     Check(
         "quarantine.refused",
         "note",
-        "A server refused bytes, and the audit cannot read them either.",
+        "A server rejected bytes that the audit cannot decode either.",
         "quarantine",
         f"stage = '{Stage.REJECTED.value}' AND reason != 'leaf_mismatch'",
         "concat_ws(': ', reason, detail)",
@@ -117,7 +133,7 @@ _COMMON = (
     Check(
         "message.bad_signature",
         "error",
-        "A server took in a message whose signature does not verify.",
+        "A server accepted a message whose signature does not verify.",
         "messages",
         "signature = 'invalid' AND taken",
         "concat('signed in the name of ', signer)",
@@ -125,7 +141,7 @@ _COMMON = (
     Check(
         "message.unknown_key",
         "note",
-        "The signer's key is neither published in the lake nor given to the audit.",
+        "The signer's key is neither in the lake nor among the trusted keys.",
         "messages",
         "signature = 'unknown_key' AND taken",
         "concat('signed by ', signer)",
@@ -133,7 +149,7 @@ _COMMON = (
     Check(
         "message.bad_work",
         "error",
-        "A peer took in a message whose work is not below the swarm's target.",
+        "A peer accepted a message whose proof of work does not meet the swarm's target.",
         "messages",
         "work_valid = false AND taken",
         "'its work is not below the target'",
@@ -141,7 +157,7 @@ _COMMON = (
     Check(
         "delivery.no_outcome",
         "error",
-        "A server accepted a message and never said what became of it for a recipient, though its lifetime is over.",
+        "A message expired, and the server that must record an outcome for a recipient never did.",
         "deliveries",
         "outcome = 'no_outcome'",
         "concat('for ', recipient)",
@@ -149,7 +165,7 @@ _COMMON = (
     Check(
         "delivery.unreported",
         "warning",
-        "A message's lifetime is over, and the journal of the server that owes its outcome does not reach that far.",
+        "A message has expired, but the journal of the server that must record its outcome is not sealed that far.",
         "deliveries",
         "outcome = 'unreported'",
         "concat('for ', recipient)",
@@ -157,7 +173,7 @@ _COMMON = (
     Check(
         "delivery.echoed",
         "warning",
-        "Only the sender's side has a message, and the loss timeout is over.",
+        "Only the sender's side has a message, and the loss timeout has passed.",
         "deliveries",
         "outcome = 'echoed' AND overdue",
         "concat('for ', recipient)",
@@ -165,7 +181,7 @@ _COMMON = (
     Check(
         "delivery.overdue",
         "warning",
-        "A message without a lifetime has no outcome, and the loss timeout is over.",
+        "A message that never expires has no outcome, and the loss timeout has passed.",
         "deliveries",
         "outcome = 'in_flight' AND expires IS NULL AND overdue",
         "concat('for ', recipient)",
@@ -173,7 +189,7 @@ _COMMON = (
     Check(
         "delivery.lost",
         "error",
-        "A server says that it forwarded a message, and the next one never saw it.",
+        "A server forwarded a message, but the next server never received it.",
         "deliveries",
         "outcome = 'lost'",
         "concat('for ', recipient)",
@@ -181,7 +197,7 @@ _COMMON = (
     Check(
         "delivery.undeliverable",
         "warning",
-        "Nobody was there to take a message.",
+        "No recipient was available for a message.",
         "deliveries",
         "outcome = 'undeliverable'",
         "concat_ws(' ', 'for', recipient, reason)",
@@ -189,7 +205,7 @@ _COMMON = (
     Check(
         "delivery.expired",
         "warning",
-        "A message's lifetime was over before it was delivered.",
+        "A message expired before it was delivered.",
         "deliveries",
         "outcome = 'expired'",
         "concat_ws(' ', 'for', recipient, reason)",
@@ -197,7 +213,7 @@ _COMMON = (
     Check(
         "delivery.unauthorized",
         "warning",
-        "A message was not allowed to all of its targets, and went to none.",
+        "A message was not allowed for all of its targets and was delivered to none.",
         "deliveries",
         "outcome = 'unauthorized'",
         "concat_ws(' ', 'from', sender)",
@@ -205,7 +221,7 @@ _COMMON = (
     Check(
         "delivery.rejected",
         "note",
-        "A server refused a message.",
+        "A server rejected a message.",
         "deliveries",
         "outcome = 'rejected'",
         "concat_ws(' ', reason, 'at', failed_at)",
@@ -213,7 +229,7 @@ _COMMON = (
     Check(
         "chain.failed",
         "warning",
-        "A message was answered with a failure.",
+        "A message was answered with a failure response.",
         "chains",
         "state = 'failed'",
         "concat_ws(' ', type, 'from', sender)",
@@ -221,7 +237,7 @@ _COMMON = (
     Check(
         "chain.orphan_response",
         "warning",
-        "A response answers a message that nobody has.",
+        "A response refers to a message that nobody has.",
         "chains",
         "state = 'orphan_response'",
         "concat_ws(' ', type, 'from', sender)",
@@ -229,7 +245,7 @@ _COMMON = (
     Check(
         "chain.incomplete",
         "warning",
-        "A chain was not complete when patience was over.",
+        "A chain was not complete when the loss timeout had passed.",
         "chains",
         "state IN ('awaiting_sender', 'awaiting_recipient') AND overdue",
         "concat_ws(' ', state, type, 'from', sender)",
@@ -237,7 +253,7 @@ _COMMON = (
     Check(
         "chain.copies_differ",
         "warning",
-        "Two nodes hold different parts of a chain when patience was over.",
+        "Two nodes held different parts of a chain when the loss timeout had passed.",
         "chains",
         "size(only_at) > 0 AND overdue",
         "concat('only at ', array_join(only_at, ', '))",
@@ -245,7 +261,7 @@ _COMMON = (
     Check(
         "gap.nobody",
         "error",
-        "A message refers to one that nobody has and that may still be live, or never expires.",
+        "A message refers to one that nobody has and that may not have expired.",
         "gaps",
         "scope = 'nobody' AND relation != 'in_reply_to' AND coalesce(unexpired, true)",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
@@ -253,7 +269,7 @@ _COMMON = (
     Check(
         "gap.expired",
         "note",
-        "A message refers to one that nobody has, and that is expired by now.",
+        "A message refers to one that nobody has and that has expired.",
         "gaps",
         "scope = 'nobody' AND unexpired = false",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
@@ -261,7 +277,7 @@ _COMMON = (
     Check(
         "gap.unknown_request",
         "note",
-        "A reply answers a message whose bytes are not in the lake.",
+        "A reply refers to a request whose bytes are not in the lake.",
         "gaps",
         "scope = 'nobody' AND relation = 'in_reply_to'",
         "concat('lacks ', lower(hex(parent)))",
@@ -269,19 +285,19 @@ _COMMON = (
     Check(
         "gap.server",
         "warning",
-        "A server has a message and lacks what it refers to, though others have that.",
+        "A server has a message but lacks one that it refers to, although others have it.",
         "gaps",
         "scope = 'server' AND coalesce(unexpired, true)",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16), ', which ', holders, ' have')",
     ),
     _fork("self_reference", "warning", "A message refers to itself."),
-    _fork("against_time", "warning", "A message refers to one that is not older."),
+    _fork("against_time", "warning", "A message refers to one that is not older than itself."),
     _fork("cycle", "warning", "Two messages refer to each other."),
 )
 
 
 def every_check() -> dict[str, Check]:
-    """All checks by their ids: the common ones, and one for each kind of contradiction that a fabric knows."""
+    """All checks by id: the common ones, and one for each kind of contradiction defined by a fabric."""
     conflicts = [item for fabric in every_fabric() for item in fabric.conflicts.items()]
     own = [_fork(kind, conflict.severity, conflict.sentence) for kind, conflict in conflicts]
     return {check.id: check for check in (*_COMMON, *own)}
@@ -301,21 +317,28 @@ _PLACES = {
 
 
 def findings(spark: SparkSession, tables: Mapping[str, DataFrame], *, overdue_before_us: int) -> DataFrame:
-    """All findings over the tables of a run; what began before `overdue_before_us` has had time enough."""
-    taken = tables["holdings"].where("first_seen IS NOT NULL").select("fabric", "message")
-    suspects = tables["messages"].where("signature != 'valid' OR work_valid = false")
-    views = {
-        **tables,
-        "integrity": tables["integrity"]
-        .select("fabric", "server", F.explode("breaks").alias("b"))
-        .select("fabric", "server", "b.*"),
-        "messages": suspects.join(taken, on=["fabric", "message"], how="left_semi").withColumn("taken", F.lit(True)),
-        "deliveries": tables["deliveries"].withColumn("overdue", F.unix_micros("accepted") < overdue_before_us),
-        "chains": tables["chains"].withColumn("overdue", F.unix_micros("begun") < overdue_before_us),
-    }
-    parts = [find(views[name], name) for name in _PLACES]
+    """All findings over these tables; rows that began before `overdue_before_us` are overdue."""
+    parts = [find(_viewed(tables, name, overdue_before_us), name) for name in _PLACES if name in tables]
     empty = local_rows(spark, [], schemas.FINDINGS.schema)
     return reduce(DataFrame.unionByName, parts, empty).select(*schemas.FINDINGS.schema.names)
+
+
+def _viewed(tables: Mapping[str, DataFrame], name: str, overdue_before_us: int) -> DataFrame:
+    """A table with the columns that its checks use."""
+    rows = tables[name]
+    match name:
+        case "integrity":
+            breaks = rows.select("fabric", "server", F.explode("breaks").alias("b"))
+            return breaks.select("fabric", "server", "b.*")
+        case "messages":
+            taken = tables["holdings"].where("first_seen IS NOT NULL").select("fabric", "message")
+            suspects = rows.where("signature != 'valid' OR work_valid = false")
+            return suspects.join(taken, on=["fabric", "message"], how="left_semi").withColumn("taken", F.lit(True))
+        case "deliveries":
+            return rows.withColumn("overdue", F.unix_micros("accepted") < overdue_before_us)
+        case "chains":
+            return rows.withColumn("overdue", F.unix_micros("begun") < overdue_before_us)
+    return rows
 
 
 def find(rows: DataFrame, table: str) -> DataFrame:
@@ -334,7 +357,7 @@ def find(rows: DataFrame, table: str) -> DataFrame:
         for check in checks
     ]
     found = F.explode(F.filter(F.array(*results), lambda one: one.isNotNull())).alias("found")
-    # hardly any row is a finding: the others end here, mostly before they are read
+    # hardly any row is a finding: the others are filtered out here, mostly before they are read
     suspects = rows.where(" OR ".join(f"({check.where})" for check in checks))
     return suspects.select(
         *(F.expr(text).alias(name) for name, text in (("fabric", fabric), ("server", server), ("message", message))),

@@ -1,4 +1,4 @@
-"""Compaction on Spark: its executors rewrite the files; everything else is `lake.compact`.
+"""Compaction on Spark: executors rewrite the files; everything else is in `lake.compact`.
 
 Also a program for `spark-submit`, with the arguments of `audit compact`.
 """
@@ -22,7 +22,7 @@ from dovetail.audit.session import SessionOptions, open_session
 from dovetail.audit.settings import load_settings
 from dovetail.lake.compact import Compaction, parse_before
 from dovetail.lake.compact_plan import CompactionTask
-from dovetail.lake.location import open_store
+from dovetail.lake.location import is_url, open_store
 from dovetail.lake.retain import DEFAULT_GRACE_S
 from dovetail.lake.rewrite import Rewriter, Rewritten
 from dovetail.lake.snapshot import check_lake
@@ -35,7 +35,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class _Rewrite:
-    """For `mapInArrow`: one task a row."""
+    """For `mapInArrow`: one task per row."""
 
     rewriter: Rewriter
 
@@ -53,7 +53,7 @@ class SparkTasks:
     spark: SparkSession
 
     def __call__(self, rewriter: Rewriter, tasks: Sequence[CompactionTask]) -> Iterator[Rewritten]:
-        """As many partitions as tasks, up to a bound."""
+        """Use as many partitions as tasks, up to a limit."""
         rows = self.spark.createDataFrame([(bytearray(_encode(task)),) for task in tasks], _BLOB_SCHEMA)
         spread = rows.repartition(min(len(tasks), _MAX_PARTITIONS))
         decoder = msgspec.msgpack.Decoder(Rewritten)
@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     compaction = Compaction(
         store=open_store(check_lake(arguments.lake)),
         before=before,
-        agreements=load_settings(arguments.swarm).agreements,
+        agreements=load_settings(arguments.swarm).named_agreements,
         is_dry=arguments.dry_run,
         grace_s=arguments.grace,
-        run_tasks=SparkTasks(open_session(SessionOptions())),
+        run_tasks=SparkTasks(open_session(SessionOptions(has_s3=is_url(arguments.lake)))),
     )
     summary = compaction.run()
     sys.stdout.write(summary.text())

@@ -1,16 +1,17 @@
-"""How other engines open the very versions that one run names: text to paste, for `audit tables --sql`."""
+"""How other engines open exactly the versions of one run: text to paste, for `audit tables --sql`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dovetail.audit.delta import spark_uri, store_options, table_uri
 from dovetail.audit.schemas import BY_NAME
 from dovetail.audit.table import Table
-from dovetail.audit.tables import Tables, table_uri
+from dovetail.audit.tables import Tables
 
 
 def recipes(tables: Tables) -> str:
-    """All engines, one after the other."""
+    """All engines in turn."""
     head = (
         f"run {tables.run.number} of {tables.root}: each engine below reads exactly its tables, whatever runs since\n"
     )
@@ -23,7 +24,7 @@ def duckdb(tables: Tables) -> str:
     """Python: a connection with a view for each table."""
     lines = ["import duckdb", "from deltalake import DeltaTable", "", "db = duckdb.connect()"]
     for table, uri, version in _versions(tables):
-        source = f"DeltaTable({uri!r}, version={version}).to_pyarrow_dataset()"
+        source = f"DeltaTable({uri!r}, version={version}{_options(tables)}).to_pyarrow_dataset()"
         lines.append(f'db.register("{_raw(table)}", {source})')
         if table.sums:
             lines.append(f'db.execute("""{_view(table, _raw(table))}""")')
@@ -34,7 +35,7 @@ def polars(tables: Tables) -> str:
     """Python: a lazy frame for each table."""
     lines = ["import polars as pl", "", "tables = {}"]
     for table, uri, version in _versions(tables):
-        line = f'tables["{table.name}"] = pl.scan_delta({uri!r}, version={version})'
+        line = f'tables["{table.name}"] = pl.scan_delta({uri!r}, version={version}{_options(tables)})'
         if table.sums:
             keys, sums = list(table.key), list(table.sums)
             line += f'.group_by({keys!r}).agg(pl.col({sums!r}).sum()).filter(pl.col("{sums[0]}") > 0)'
@@ -46,7 +47,7 @@ def spark(tables: Tables) -> str:
     """SQL: a temporary view for each table."""
     lines = []
     for table, uri, version in _versions(tables):
-        source = f"delta.`{uri}` VERSION AS OF {version}"
+        source = f"delta.`{spark_uri(uri)}` VERSION AS OF {version}"
         if table.sums:
             lines.append(_view(table, source).replace("CREATE VIEW", "CREATE OR REPLACE TEMPORARY VIEW") + ";")
         else:
@@ -60,7 +61,7 @@ def spark_frame(session: Any, tables: Tables, name: str) -> Any:
     reader = session.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    rows = reader.load(table_uri(tables.root, name))
+    rows = reader.load(spark_uri(table_uri(tables.root, name)))
     if not table.sums:
         return rows
     summed = rows.groupBy(*table.key).sum(*table.sums).where(f"`sum({table.sums[0]})` > 0")
@@ -80,6 +81,11 @@ def trino(tables: Tables) -> str:
 def _versions(tables: Tables) -> list[tuple[Table, str, int]]:
     versions = tables.run.versions
     return [(BY_NAME[name], table_uri(tables.root, name), versions[name]) for name in tables.names if name in versions]
+
+
+def _options(tables: Tables) -> str:
+    options = store_options(tables.root)
+    return f", storage_options={options!r}" if options else ""
 
 
 def _raw(table: Table) -> str:

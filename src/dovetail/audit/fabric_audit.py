@@ -1,7 +1,7 @@
-"""What the audit must know of a fabric to tell what became of its messages: one value for each, in `audit.fabrics`.
+"""What the audit needs to know about a fabric to determine its outcomes: one value per fabric, in `audit.fabrics`.
 
-All transforms are pure functions of DataFrames. Those of a fabric get rows of that fabric only; the parts of all
-fabrics that a lake has are put together by name.
+All transforms are pure functions of DataFrames. Those of a fabric get only rows of that fabric; the parts of all
+fabrics in a lake are unioned by name.
 """
 
 from __future__ import annotations
@@ -9,40 +9,41 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
+from dovetail.audit.decode import DECODED_SCHEMA, Agreements, decode_by
 from dovetail.model.fabric import Fabric
 from dovetail.model.hop import Relation, Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time of which the tables speak, and how long something may be under way before it counts as lost."""
+    """The time as of which the tables are computed, and how long something may be in flight before it is lost."""
 
     as_of: dt.datetime
-    patience_us: int = 30_000_000
+    loss_timeout_us: int = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What silver and the holdings have of one fabric."""
+    """The silver rows and holdings of one fabric."""
 
     hops: DataFrame
     messages: DataFrame
-    sightings: DataFrame
+    holdings: DataFrame
     answers: DataFrame
     """Who answered which message: the table `ANSWERS` of `transforms.answers`."""
     servers: DataFrame
-    """With how far the journal of each reaches in the lake."""
+    """The servers, each with how far its journal reaches in the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRule:
-    """Of the messages with the same columns `by` there may be only one; more contradict each other.
+    """There may be only one message with the same columns `by`; more contradict each other.
 
     `rows` gives the candidates with `message` and `seen`, from messages that some server took (with `seen`) and links.
     """
@@ -55,41 +56,57 @@ class ForkRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NativeColumns:
+    """How to decode with native columns what `Fabric.read` decodes, except the details of refusals."""
+
+    head_bytes: int
+    """Number of leading bytes of `raw` that are read, apart from what `has_work` needs: no more are shuffled."""
+    has_work: Callable[[Column, Agreements], Column]
+    """`MessageInfo.work_valid` of the column `raw` and a column of communities."""
+    fields: Callable[[DataFrame, Agreements], DataFrame]
+    """All columns of `DECODED`, from rows with `DECODER_INPUT`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FabricAudit:
     """How to audit one fabric."""
 
     fabric: Fabric
     deliveries: Callable[[Rows, Moment], DataFrame]
     """One row per message and recipient, with the columns of `transforms.deliveries.PART`."""
+    native: NativeColumns | None = None
+    """A faster decoder than `Fabric.read`, which runs row by row in Python."""
+    fingerprint: Callable[[Column], Column] | None = None
+    """`Signed.fingerprint` of a column of public keys; None if messages are not signed."""
     chains: Callable[[DataFrame, DataFrame, DataFrame], DataFrame] | None = None
-    """From hops, messages and links; the columns of the table."""
+    """Chains from hops, messages and links; the columns of the table."""
     answers: Relation | None = None
-    """How a message names the one that it answers; an answer of a recipient is evidence that he has a message."""
+    """How a message names the one it answers; a recipient's answer is evidence that it has the message."""
     forks: tuple[ForkRule, ...] = ()
-    """Contradictions that are told from what is linked with a message, or has the sender of one of `unique_types`."""
+    """Contradictions found among messages linked to each other, or from the same sender with one of `unique_types`."""
     unique_types: tuple[str, ...] = ()
-    """Types of which each sender may make one message."""
+    """Types of which each sender may make only one message."""
     circles: Callable[[DataFrame, DataFrame], DataFrame] | None = None
-    """Circular links, from holdings and links, where times do not tell them; the columns of forks."""
+    """Circular links, from holdings and links, if times cannot reveal them; the columns of forks."""
     shared_key: str | None = None
-    """The kind of fork that two messages with one key are; None where a key is a whole address."""
+    """The kind of fork of two messages with one key; None if a key is a full address."""
     against_time: Callable[[], Column] | None = None
-    """When a link to `parent_created` from `created` is against time; None where links do not form a graph that grows
-    and that all servers keep."""
+    """When a link to `parent_created` from `created` is against time; None if links do not form a growing graph that
+    all servers keep."""
     forwards: bool = False
-    """Its servers hand messages to each other, so that the offsets of their clocks can be estimated."""
+    """True if its servers forward messages to each other, so that their clock offsets can be estimated."""
     lifetime_us: int | None = None
-    """Messages that name no end of their lifetime have an outcome after this time."""
+    """Messages without an explicit end of lifetime have an outcome after this time."""
     overdue: Stage | None = None
-    """A message with such a hop changes its outcome when patience is over."""
+    """A message with such a hop changes its outcome when the loss timeout passes."""
     community: Callable[[Column], Column] | None = None
-    """`Fabric.community` of a column of servers; None where no servers are to hold the same messages."""
+    """`Fabric.community` of a column of servers; None if servers need not hold the same messages."""
     few_holders: Callable[[DataFrame, DataFrame, Sequence[str]], DataFrame] | None = None
-    """A faster way to gather the holdings of hops and messages at a few servers."""
+    """A faster way to compute the holdings of hops and messages at a few servers."""
 
     @property
     def is_chained(self) -> bool:
-        """What is said of a message depends on those that it is linked with."""
+        """True if rows about a message depend on the messages it is linked to."""
         return self.chains is not None or self.circles is not None or bool(self.forks)
 
     @property
@@ -97,20 +114,36 @@ class FabricAudit:
         """The name of the fabric."""
         return self.fabric.name
 
+    def agreed(self, given: Agreements) -> Agreements:
+        """The agreements that apply to its messages: none if they need none."""
+        default = self.fabric.default_agreement
+        return {} if default is None else {"": default, **given}
+
+    def decode(self, waiting: DataFrame, given: Agreements) -> DataFrame:
+        """The columns of `DECODED`, from rows with `DECODER_INPUT`."""
+        if self.native is not None:
+            return self.native.fields(waiting, self.agreed(given))
+        return waiting.mapInArrow(partial(decode_by, self.fabric, self.agreed(given)), DECODED_SCHEMA)
+
+
+def signed(audits: Iterable[FabricAudit]) -> list[FabricAudit]:
+    """Those whose messages are signed."""
+    return [audit for audit in audits if audit.fabric.is_signed]
+
 
 def communal(audits: Iterable[FabricAudit]) -> list[FabricAudit]:
-    """Those whose servers are to hold the same messages."""
+    """Those whose servers must hold the same messages."""
     return [audit for audit in audits if audit.community is not None]
 
 
 def is_of(audits: Iterable[FabricAudit], column: str = "fabric") -> Column:
-    """Whether a row is of one of these fabrics."""
+    """True if a row belongs to one of these fabrics."""
     names = [audit.name for audit in audits]
     return F.col(column).isin(*names) if names else F.lit(False)
 
 
 def by_fabric(audits: Iterable[FabricAudit], choose: Callable[[FabricAudit], Column | Any], default: Column) -> Column:
-    """For each row what `choose` gives for its fabric, else the default."""
+    """For each row the value of `choose` for its fabric, else the default."""
     chosen = default
     for audit in audits:
         chosen = F.when(F.col("fabric") == audit.name, choose(audit)).otherwise(chosen)
@@ -118,5 +151,5 @@ def by_fabric(audits: Iterable[FabricAudit], choose: Callable[[FabricAudit], Col
 
 
 def union(parts: Iterable[DataFrame]) -> DataFrame:
-    """The rows of all parts; there must be one."""
+    """The rows of all parts; at least one is required."""
     return reduce(DataFrame.unionByName, parts)

@@ -1,7 +1,7 @@
-"""`audit follow`: a run every few seconds, and each new finding told once.
+"""`audit follow`: a run every few seconds, each new finding reported once.
 
 A run that finds nothing new in a quiet lake costs a listing. A file may be removed from a quiet lake, and a chain may
-become overdue there; so the lake is judged at every look. On stop, work under way is abandoned: the next run takes
+become overdue there; so the lake is judged in every cycle. On stop, work in progress is abandoned: the next run rolls
 back what it wrote.
 """
 
@@ -19,18 +19,18 @@ from dovetail.audit.progress import Progress
 from dovetail.audit.run import Audit
 
 SETTLING_S = 600
-"""Servers seal while the follower looks: their files are there for a while before a manifest announces them."""
+"""Servers seal while the follower runs: their files exist for a while before a manifest announces them."""
 
 _LOOK_S = 0.2
 
 
 class Stopped(Exception):
-    """Raised between two steps of the work after the follower was told to stop."""
+    """Raised between two steps after the follower was told to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StoppingProgress:
-    """Passes steps on; ends the work at the next one after `stop` is set."""
+    """Forwards steps; ends the work at the next one after `stop` is set."""
 
     behind: Progress
     stop: threading.Event
@@ -52,7 +52,7 @@ class Follower:
     _problem: BaseException | None = None
 
     def run(self) -> None:
-        """Follow; returns when told to stop, PipelineError where the audit cannot go on."""
+        """Follow until told to stop; raises PipelineError if the audit cannot continue."""
         self.audit.progress = _StoppingProgress(self.audit.progress, self.stop)
         self.audit.settling_s = SETTLING_S
         worker = threading.Thread(target=self._work, name="follow", daemon=True)
@@ -79,7 +79,7 @@ class Follower:
                 self._problem = error
 
     def _end(self, worker: threading.Thread) -> None:
-        """Spark and its bridge tell in many lines that work was interrupted; whoever asked for it knows."""
+        """End quietly: Spark and its bridge would report the requested interruption in many lines."""
         with contextlib.suppress(PySparkException, OSError):
             self.audit.spark.sparkContext.setLogLevel("OFF")
             self.audit.spark.sparkContext.cancelAllJobs()

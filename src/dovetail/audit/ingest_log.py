@@ -1,10 +1,11 @@
-"""What is known about each manifest and file after it was read once: the table `ingest`, from rows and back."""
+"""What is known about each manifest and file after it was read once: the table `ingest`, to rows and back."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -17,25 +18,28 @@ from dovetail.lake.writer import sha256_of
 from dovetail.model.errors import JournalDamaged
 
 MANIFEST, FILE = "manifest", "file"
+Fact = TypeVar("Fact")
 
 UNCOMMITTED = "no signed root commits to it"
-"""Why a file was not read: a manifest that comes later may still lead to it."""
+"""Why a file was not read: a later manifest may still lead to it."""
 
 MAX_AHEAD_US = 300_000_000
 """How far a server's clock may be ahead of the auditor's before that is a finding."""
 
 
 class ManifestFact(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest as it was when the audit first met it; `manifest` is None where it cannot be believed."""
+    """A manifest as it was when the audit first read it; `manifest` is None if it cannot be trusted."""
 
     path: str
     sha256: str
     error: str | None = None
     manifest: Manifest | None = None
+    tag: str = ""
+    """The tag of the object before it was read: see `lake.store.Entry`."""
 
 
 class FileFact(msgspec.Struct, frozen=True, kw_only=True):
-    """What reading one announced file gave. `part` is None where the file is missing or cannot be read."""
+    """The result of reading one announced file. `part` is None if the file is missing or unreadable."""
 
     path: str
     server: str
@@ -43,23 +47,23 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     part: Part | None = None
     kept_error: str | None = None
-    """What is wrong with what a compaction kept beside it."""
+    """What is wrong with the fields that a compaction retained for it."""
     sha256: str = ""
     tag: str = ""
-    """Of the bytes that were read, and of the object that had them: see `lake.store.Entry`."""
+    """`sha256` is of the bytes that were read, `tag` of their object: see `lake.store.Entry`."""
 
     @property
     def fabric(self) -> str:
-        """The fabric, as its place in the lake says."""
+        """The fabric, from its path in the lake."""
         return self.path.partition("/")[0].removeprefix("fabric=")
 
     @property
     def is_own(self) -> bool:
-        """Whether it could be read, and all of its rows are of the server that announces it: others are not taken."""
+        """True if it is readable and all its rows are of the server that announces it: others are not taken."""
         return self.part is not None and self.part.servers == [self.server]
 
     def is_proven(self, announced: SealedFile, server: str) -> bool:
-        """Whether its rows are exactly those that the file's announced subtree commits to."""
+        """True if its rows are exactly those that the file's announced subtree commits to."""
         part = self.part
         return (
             part is not None
@@ -73,14 +77,14 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one batch of manifests brought."""
+    """The facts of one batch of manifests."""
 
     manifests: list[ManifestFact]
     files: list[FileFact]
 
 
 def fact_rows(facts: BatchFacts, run: int) -> pa.Table:
-    """The facts that a run brought, as rows of `ingest`."""
+    """The facts of a run, as rows of `ingest`."""
     rows: list[dict[str, object]] = [
         {
             "kind": MANIFEST,
@@ -109,7 +113,7 @@ def fact_rows(facts: BatchFacts, run: int) -> pa.Table:
 
 
 def facts_of(rows: pa.Table) -> BatchFacts:
-    """The facts in rows of `ingest`, in the order of their runs."""
+    """The facts in rows of `ingest`, in run order."""
     manifests, files = [], []
     for kind, fact in zip(rows["kind"].to_pylist(), rows["fact"].to_pylist(), strict=True):
         if kind == MANIFEST:
@@ -120,28 +124,43 @@ def facts_of(rows: pa.Table) -> BatchFacts:
 
 
 def joined(before: BatchFacts, learnt: BatchFacts) -> BatchFacts:
-    """All facts; what was learnt of a file later stands for what was known before."""
+    """All facts; later facts about an object replace earlier ones."""
+    manifests = {fact.path: fact for fact in (*before.manifests, *learnt.manifests)}
     files = {file.path: file for file in (*before.files, *learnt.files)}
-    return BatchFacts(manifests=[*before.manifests, *learnt.manifests], files=list(files.values()))
+    return BatchFacts(manifests=list(manifests.values()), files=list(files.values()))
 
 
-def learn_manifest(lake: Store, key: str) -> ManifestFact:
-    """Read one manifest; what is wrong with it becomes a fact, not an error."""
+def learn_manifest(lake: Store, key: str, tag: str = "") -> ManifestFact:
+    """Read one manifest; what is wrong with it becomes a fact, not an error. The tag is from a listing."""
     digest = ""
     try:
         data = lake.get(key, 0, MAX_MANIFEST_BYTES + 1)
         digest = hashlib.sha256(data).hexdigest()
-        return ManifestFact(path=key, sha256=digest, manifest=parse_manifest(key, data))
+        return ManifestFact(path=key, sha256=digest, manifest=parse_manifest(key, data), tag=tag)
     except JournalDamaged as error:
-        return ManifestFact(path=key, sha256=digest, error=str(error))
+        return ManifestFact(path=key, sha256=digest, error=str(error), tag=tag)
     except OSError as error:
         return ManifestFact(path=key, sha256="", error=error.strerror or str(error))
 
 
-def changed_manifests(lake: Store, known: Iterable[ManifestFact]) -> list[tuple[ManifestFact, str]]:
-    """Manifests that are gone or no longer say what they said, with what happened."""
-    changed = []
+class Again(NamedTuple, Generic[Fact]):
+    """Objects that were read before and have changed, with what happened; and those whose tag alone differs now, for
+    instance because the lake was copied.
+    """
+
+    changed: list[tuple[Fact, str]]
+    retagged: list[Fact]
+
+
+def changed_manifests(
+    lake: Store, known: Iterable[ManifestFact], tags: Mapping[str, str] | None = None
+) -> Again[ManifestFact]:
+    """Manifests that are gone or have other content. Those with an unchanged tag are not read."""
+    changed, retagged = [], []
     for fact in known:
+        tag = "" if tags is None else tags.get(fact.path, "")
+        if tag and tag == fact.tag:
+            continue
         try:
             digest = hashlib.sha256(lake.get(fact.path, 0, MAX_MANIFEST_BYTES + 1)).hexdigest()
         except (OSError, JournalDamaged):
@@ -149,18 +168,20 @@ def changed_manifests(lake: Store, known: Iterable[ManifestFact]) -> list[tuple[
         else:
             if fact.sha256 and digest != fact.sha256:
                 changed.append((fact, "no longer says what it said before"))
-    return changed
+            elif tag and fact.sha256:
+                retagged.append(msgspec.structs.replace(fact, tag=tag))
+    return Again(changed, retagged)
 
 
 def present_files(lake: Store) -> dict[str, Entry]:
-    """The Parquet files that are in the lake, whoever announces them, as a listing shows them."""
+    """The Parquet files in the lake, announced or not, from a listing."""
     return {entry.key: entry for entry in lake.list("fabric=") if entry.key.endswith(".parquet")}
 
 
-def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[FileFact]) -> list[tuple[str, str]]:
-    """Files that have other bytes than when they were read. Only those are read whose tag is another one."""
+def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[FileFact]) -> Again[FileFact]:
+    """Files with other bytes than when they were read. Only those with another tag are read."""
     latest = {fact.path: fact for fact in files if fact.part is not None and fact.sha256}
-    altered = []
+    altered, retagged = [], []
     for path, fact in latest.items():
         entry = present.get(path)
         if entry is not None and entry.tag != fact.tag:
@@ -169,18 +190,20 @@ def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[Fil
             except (OSError, JournalDamaged):
                 is_same = False
             if not is_same:
-                altered.append((path, "it has other bytes than when it was read"))
-    return altered
+                altered.append((fact, "it has other bytes than when it was read"))
+            elif entry.tag:
+                retagged.append(msgspec.structs.replace(fact, tag=entry.tag))
+    return Again(altered, retagged)
 
 
 def newest_us(files: Iterable[FileFact], now_us: int) -> int:
-    """The time of the newest hop; a server whose clock is ahead of ours does not move it beyond what ours can be."""
+    """The time of the newest hop; times more than `MAX_AHEAD_US` ahead of our clock are ignored."""
     times = (fact.part.last_at_us for fact in files if fact.is_own and fact.part is not None)
     return max((time_us for time_us in times if time_us <= now_us + MAX_AHEAD_US), default=0)
 
 
 def unannounced_files(present: Mapping[str, Entry], manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:
-    """Parquet files that no manifest announces; a sealing under way makes some, so young ones may be passed over."""
+    """Parquet files that no manifest announces; sealing in progress creates some, so young ones may be skipped."""
     announced = {file.path for manifest in manifests for file in manifest.files}
     youngest = time.time() - min_age_s
     return sorted(
@@ -189,10 +212,10 @@ def unannounced_files(present: Mapping[str, Entry], manifests: Sequence[Manifest
 
 
 def missing_files(present: Collection[str], manifests: Sequence[Manifest]) -> set[str]:
-    """Announced files that are not there."""
+    """Announced files that do not exist."""
     return {file.path for manifest in manifests for file in manifest.files if file.path not in present}
 
 
 def announced_rows(facts: Iterable[ManifestFact]) -> int:
-    """How many hops these manifests announce, as far as they can be read."""
+    """Number of hops announced by those of these manifests that are readable."""
     return sum(file.rows for fact in facts if fact.manifest is not None for file in fact.manifest.files)

@@ -1,13 +1,13 @@
-"""Judging servers: are their hops complete, in order, unaltered, and signed?
+"""Judges servers: are their hops complete, in order, unaltered, and signed?
 
-Spark has walked the files (`walk`), each once; here the subtree roots of the files are put together in the order of the
-journal and compared with every signed checkpoint. That is one hash per file, so it is done anew in every run, and a
-manifest that comes late takes its place as if it had been there from the start.
+Spark has scanned each file once (`merkle_scan`); here the subtree roots of the files are combined in journal order and
+compared with every signed checkpoint. That is one hash per file, so every run repeats it, and a late manifest is
+treated as if it had been there from the start.
 
-A checkpoint that holds proves every hop before it, whatever is wrong with the words of a manifest. A server is
-`proven` only if every leaf of what it announces folds to a signed root; no other finding stands in for that. Without
-pinned keys a server's first manifest vouches for its key, and no later one may bring another: then a proof says that
-the lake is consistent, not who wrote it.
+A valid checkpoint proves every hop before it, whatever else is wrong with a manifest. A server is `proven` only if
+every leaf it announces folds to a signed root; nothing else is accepted instead. Without pinned keys a server's first
+manifest vouches for its key, and no later one may bring another: then a proof shows that the lake is consistent, not
+who wrote it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_DETAIL_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """One thing that is wrong: the check it fails, where, and from which hop on."""
+    """One fault: the check it fails, where, and from which hop on."""
 
     check: str
     file: str | None
@@ -45,6 +45,7 @@ class Verdict:
     fabric: str | None
     hops: int = 0
     signed_hops: int = 0
+    signed_at_us: int | None = None
     proven_hops: int = 0
     missing_hops: int = 0
     repeated_hops: int = 0
@@ -57,14 +58,14 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        """`broken` beats `incomplete` beats `proven`."""
+        """`broken` takes precedence over `incomplete`, and that over `proven`."""
         if any(item.check not in _INCOMPLETE | _HARMLESS for item in self.breaks):
             return "broken"
         is_whole = 0 < self.proven_hops == self.announced_hops
         return "proven" if is_whole and not any(item.check in _INCOMPLETE for item in self.breaks) else "incomplete"
 
     def add(self, check: str, detail: str, *, file: str | None = None, seq: int | None = None) -> None:
-        """Note one break."""
+        """Record one break."""
         self.breaks.append(Break(check, file, seq, detail[:MAX_DETAIL_CHARS]))
 
     def row(self) -> tuple[object, ...]:
@@ -79,6 +80,7 @@ class Verdict:
             self.verdict,
             self.hops,
             self.signed_hops,
+            self.signed_at_us,
             self.proven_hops,
             self.missing_hops,
             self.repeated_hops,
@@ -92,7 +94,14 @@ class Verdict:
 
 _INCOMPLETE = frozenset({"integrity.missing_hops"})
 _HARMLESS = frozenset(
-    {"integrity.time_backwards", "integrity.file_rewritten", "integrity.unannounced_file", "integrity.time_ahead"}
+    {
+        "integrity.time_backwards",
+        "integrity.file_rewritten",
+        "integrity.unannounced_file",
+        "integrity.time_ahead",
+        "integrity.false_replacement",
+        "integrity.forged_manifest",
+    }
 )
 
 
@@ -104,13 +113,14 @@ def judge_servers(
     changed: Sequence[tuple[ManifestFact, str]] = (),
     unannounced: Sequence[str] = (),
     missing: Iterable[str] = (),
-    altered: Iterable[tuple[str, str]] = (),
+    altered: Iterable[tuple[FileFact, str]] = (),
+    false: Sequence[ManifestFact] = (),
     now_us: int | None = None,
 ) -> list[Verdict]:
-    """One verdict per server, and one under no name for what belongs to none.
+    """One verdict per server, and one without a name for files of no known server.
 
-    `altered` are files that were read before and are other ones now, with what happened; `now_us` is the auditor's
-    time.
+    `altered` are files that have changed since they were read, with what happened; `false` are manifests that are
+    forged or falsely claim to replace others; `now_us` is the auditor's time.
     """
     pinned: dict[str, list[Verifier]] = {}
     for verifier in trusted:
@@ -129,7 +139,7 @@ def judge_servers(
     by_directory = {server_slug(server): verdict for server, verdict in by_name.items()}
     for fact in manifests:
         if fact.manifest is None:
-            # a server whose manifests cannot be read is still one: it is listed by the name of its directory
+            # a server whose manifests are unreadable is still listed, by the name of its directory
             directory = fact.path.split("/")[1]
             if directory not in by_directory:
                 by_directory[directory] = Verdict(directory, None)
@@ -138,6 +148,18 @@ def judge_servers(
     for fact, what in changed:
         owner = by_name.get(fact.manifest.server if fact.manifest else "", stray)
         owner.add("integrity.manifest_changed", f"the manifest {what}", file=fact.path)
+    for fact in false:
+        assert fact.manifest is not None
+        owner = by_name.get(fact.manifest.server, stray)
+        if fact.manifest.is_compaction:
+            owner.add(
+                "integrity.false_replacement", "it is not what it claims to replace; it was set aside", file=fact.path
+            )
+            continue
+        hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
+        owner.add("integrity.forged_manifest", f"{hops}: it was set aside", file=fact.path)
+        # it may be a damaged one: nothing is proven about hops that no other announces
+        owner.announced_hops = max(owner.announced_hops, fact.manifest.end)
     for path in unannounced:
         stray.add("integrity.unannounced_file", "no manifest announces this file; it was set aside", file=path)
     for file in files:
@@ -145,8 +167,8 @@ def judge_servers(
         if now_us is not None and part is not None and part.last_at_us > now_us + MAX_AHEAD_US:
             text = f"{(part.last_at_us - now_us) // 1_000_000} s ahead of the auditor's clock"
             by_name.get(file.server, stray).add("integrity.time_ahead", text, file=file.path, seq=part.last_seq)
-    for verdict, path, what in ((by_directory.get(slug_of(path), stray), path, what) for path, what in altered):
-        verdict.add("integrity.file_altered", what, file=path)
+    for file, what in altered:
+        by_directory.get(slug_of(file.path), stray).add("integrity.file_altered", what, file=file.path)
     if stray.breaks:
         verdicts.append(stray)
     return sorted(verdicts, key=lambda verdict: verdict.server)
@@ -167,8 +189,8 @@ def proven_paths(manifests: Sequence[ManifestFact], files: Sequence[FileFact]) -
 def committed_paths(manifests: Sequence[ManifestFact], trusted: Sequence[Verifier] = ()) -> set[str]:
     """Files that a server's own signed tree commits to: only their rows are taken, whatever else is announced.
 
-    A manifest's files must lead to the root that the server's key has signed. Where hops before it are in no manifest,
-    those count that make up whole peaks of the signed tree.
+    A manifest's files must lead to the root signed with the server's key. If earlier hops are in no manifest, the files
+    that make up whole peaks of the signed tree are taken.
     """
     by_server: dict[str, list[Manifest]] = {}
     for fact in manifests:
@@ -204,7 +226,7 @@ def _is_signed(manifest: Manifest, keys: Sequence[Verifier]) -> bool:
 
 
 def _under_signed_root(manifest: Manifest, before: Frontier) -> Iterator[str]:
-    """The files of a signed manifest that fold, behind the tree before it, to its root; else those of whole peaks."""
+    """The files of a signed manifest that fold, after the tree before it, to its root; else those of whole peaks."""
     if before.size == manifest.first_seq:
         tree = before.copy()
         for file in manifest.files:
@@ -252,12 +274,14 @@ def _judge(
             own = read.get(file.path)
             is_unbroken = is_unbroken and own is not None and own.is_proven(file, server)
             if tree is not None:
-                # the announced root, not the recomputed one: if the checkpoint holds, what was announced is what was
-                # signed, and one altered file does not take the proof away from the files behind it
+                # the announced root, not the recomputed one: if the checkpoint is valid, what was announced is what was
+                # signed, and one altered file does not invalidate the proof of the files after it
                 tree.append(bytes.fromhex(file.root), file.level)
         position = max(position, manifest.end)
-        if is_signed:
-            verdict.signed_hops = max(verdict.signed_hops, manifest.end)
+        if is_signed and manifest.end > verdict.signed_hops:
+            last = read.get(manifest.files[-1].path)
+            verdict.signed_hops = manifest.end
+            verdict.signed_at_us = last.part.last_at_us if last is not None and last.part is not None else None
         if is_signed and tree is not None and _has_signed_root(verdict, fact, manifest, tree):
             verdict.proven_checkpoints += 1 + _prove_earlier(verdict, fact, manifest, pinned, is_pinning)
             verdict.proven_hops = manifest.end if is_unbroken else verdict.proven_hops
@@ -295,14 +319,14 @@ def _has_signed_root(verdict: Verdict, fact: ManifestFact, manifest: Manifest, t
 def _prove_earlier(
     verdict: Verdict, fact: ManifestFact, manifest: Manifest, pinned: list[Verifier], is_pinning: bool
 ) -> int:
-    """How many of the checkpoints that a compaction kept are signed, and begin what the manifest's own one covers."""
+    """Number of checkpoints kept by a compaction that are signed and are prefixes of the manifest's own one."""
     roots = {manifest.end: manifest.signed_checkpoint().root}
     proven = 0
     for earlier in reversed(manifest.earlier):
         try:
             signed = parse_checkpoint(earlier.note)
             if earlier.end not in roots:
-                raise CheckpointError(f"a checkpoint of {earlier.end} hops, to which it leads, is not there")
+                raise CheckpointError(f"a checkpoint of {earlier.end} hops, which it builds on, is missing")
             proof = [bytes.fromhex(item) for item in earlier.proof]
             verify_consistency(signed.size, signed.root, earlier.end, roots[earlier.end], proof)
         except (CheckpointError, ValueError) as error:
@@ -338,7 +362,7 @@ def _judge_file(
     is_gone: bool,
     last_at_us: int | None,
 ) -> int | None:
-    """Note what is wrong with one file; returns the time of its last hop."""
+    """Record what is wrong with one file; returns the time of its last hop."""
     if fact is None or fact.part is None:
         verdict.missing_hops += file.rows
         why = "it is gone" if fact is None else fact.error or "it is gone"
@@ -357,9 +381,10 @@ def _judge_file(
         others = ", ".join(name for name in part.servers if name != manifest.server)
         verdict.add("integrity.foreign_rows", f"has rows of {others}", file=file.path, seq=part.first_seq)
     if part.invalid:
+        rows = "row is" if part.invalid == 1 else "rows are"
         verdict.add(
             "integrity.altered_row",
-            f"{part.invalid} rows are not as they were sealed; hop {part.first_invalid} is the first",
+            f"{part.invalid} {rows} not as sealed; hop {part.first_invalid} is the first",
             file=file.path,
             seq=part.first_invalid,
         )
@@ -409,7 +434,7 @@ def _note_order(verdict: Verdict, file: SealedFile, fact: FileFact) -> None:
     check = "integrity.removed_rows" if lacking else "integrity.repeated_rows" if extra else "integrity.order"
     verdict.add(
         check,
-        f"{part.rows} rows where {file.rows} were sealed; the order breaks at hop {first}",
+        f"{part.rows} rows, but {file.rows} were sealed; the order breaks at hop {first}",
         file=file.path,
         seq=first,
     )

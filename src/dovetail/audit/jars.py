@@ -1,7 +1,7 @@
-"""Delta Lake's Java archives: which they are, where they lie, and how they are fetched.
+"""Delta Lake's Java archives: which they are, where they are stored, and how they are fetched.
 
-Set-up fetches them once into the virtual environment; nothing is looked for on the network when an audit runs. Imports
-the standard library only, since set-up loads this file before anything is installed. After an installation with pip,
+Set-up fetches them once into the virtual environment; an audit run fetches nothing. Imports only the standard library,
+because set-up loads this file before anything is installed. After an installation with pip,
 `python -m dovetail.audit.jars` does the same.
 """
 
@@ -40,14 +40,15 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """Where every Maven repository has it."""
+        """Its path in every Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
 
 def read_lock(lock: Path = LOCK) -> list[Jar]:
-    """The archives that a lock file names: coordinates and hash, one a line."""
+    """The archives listed in a lock file: coordinates and hash, one per line."""
     jars = []
-    for line in lock.read_text().splitlines():
+    # by this module's loader, since both may be in a zip file
+    for line in globals()["__loader__"].get_data(str(lock)).decode().splitlines():
         if line.strip() and not line.startswith("#"):
             coordinates, sha256 = line.split()
             group, artifact, version = coordinates.split(":")
@@ -56,25 +57,23 @@ def read_lock(lock: Path = LOCK) -> list[Jar]:
 
 
 def directory(environment: Path | None = None) -> Path:
-    """Where the archives of a virtual environment lie."""
+    """Where the archives of a virtual environment are stored."""
     return (Path(sys.prefix) if environment is None else environment) / "jars"
 
 
 def missing(lock: Path = LOCK, environment: Path | None = None) -> list[Jar]:
-    """The archives that are not there yet."""
+    """The archives that are not installed yet."""
     return [jar for jar in read_lock(lock) if not (directory(environment) / jar.name).is_file()]
 
 
-def paths(environment: Path | None = None) -> list[Path]:
-    """The archives to give to Spark: Delta Lake's, and those for object stores if they were fetched."""
-    locks = [LOCK]
-    if S3_LOCK.is_file() and not missing(S3_LOCK, environment):
-        locks.append(S3_LOCK)
+def paths(environment: Path | None = None, *, with_s3: bool = False) -> list[Path]:
+    """The archives for Spark: Delta Lake's, and those for object stores."""
+    locks = (LOCK, S3_LOCK) if with_s3 else (LOCK,)
     return [directory(environment) / jar.name for lock in locks for jar in read_lock(lock)]
 
 
 def fetch(jar: Jar, environment: Path | None = None) -> None:
-    """Fetch one archive; ValueError where its bytes are not the locked ones, OSError where it cannot be had."""
+    """Fetch one archive; raises ValueError if its hash is wrong, OSError if it is unavailable."""
     target = directory(environment) / jar.name
     url = f"{os.environ.get(REPOSITORY, _CENTRAL).rstrip('/')}/{jar.path}"
     if not url.startswith(("https:", "http:", "file:")):
@@ -82,7 +81,7 @@ def fetch(jar: Jar, environment: Path | None = None) -> None:
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - its scheme is checked above
         data = answer.read(_MAX_BYTES + 1)
     if hashlib.sha256(data).hexdigest() != jar.sha256:
-        raise ValueError(f"{url} has other bytes than {jar.group}:{jar.artifact}:{jar.version} in the lock file")
+        raise ValueError(f"{url} does not match {jar.group}:{jar.artifact}:{jar.version} in the lock file")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(".new")
     temporary.write_bytes(data)
@@ -90,7 +89,7 @@ def fetch(jar: Jar, environment: Path | None = None) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fetch what is missing into this environment; `--s3` what object stores need, too."""
+    """Fetch missing archives into this environment; `--s3` adds those for object stores."""
     arguments = sys.argv[1:] if argv is None else argv
     for lock in (LOCK, S3_LOCK) if "--s3" in arguments else (LOCK,):
         for jar in missing(lock):

@@ -1,14 +1,14 @@
-"""Find a Java that Spark can run on.
+"""Finds a Java that Spark can run on.
 
 Spark 4 needs Java 17 or newer, and always starts it with `--add-modules jdk.incubator.vector`. So a candidate is tried
-with exactly that flag: one start of the machine tells its version and whether Spark will be able to start it. The
-places are tried in this order, and the first that will do is taken:
+with exactly that flag: one start of the JVM shows its version and whether Spark will be able to start it. The locations
+are tried in this order, and the first suitable one is used:
 
-    JAVA_HOME, `java` on the PATH, the usual places of the system, the one that set-up put into the virtual environment
+    JAVA_HOME, `java` on the PATH, the usual system locations, the one that set-up put into the virtual environment
 
-The last is a runtime from the package index which lacks that module; `write_launcher` puts a small shell script in
-front of it that drops the module from the command line. Spark uses the module only to speed up a few linear algebra
-routines, which nothing here calls.
+The last is a runtime from the package index that lacks that module; `write_launcher` wraps it in a small shell script
+that drops the module from the command line. Spark uses the module only to speed up a few linear algebra routines, which
+nothing here calls.
 
 This module imports only the standard library: set-up loads it before anything is installed.
 """
@@ -52,7 +52,7 @@ class Java:
     version: int
     version_text: str
     source: str
-    """Where it was found, in words."""
+    """Where it was found, as readable text."""
 
     @property
     def executable(self) -> Path:
@@ -60,13 +60,13 @@ class Java:
         return self.home / "bin" / "java"
 
     def environment(self) -> dict[str, str]:
-        """What a process that starts Spark must have in its environment; JAVA_HOME alone decides there."""
+        """The environment for a process that starts Spark; only JAVA_HOME matters there."""
         return {"JAVA_HOME": str(self.home)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """A Java that was looked at and will not do."""
+    """An unsuitable Java, with the reason."""
 
     home: Path
     source: str
@@ -79,10 +79,10 @@ def find_java(
     local: Path | None = None,
     places: Iterable[str] | None = None,
 ) -> tuple[Java | None, list[Rejected]]:
-    """The first Java that will do, and those that came before it and will not.
+    """The first suitable Java, and the unsuitable ones before it.
 
-    `local` is the home that set-up may have made, by default inside this virtual environment; `places` are patterns
-    that replace the usual places.
+    `local` is the home that set-up may have created, by default inside this virtual environment; `places` are patterns
+    that replace the usual locations.
     """
     environ = os.environ if environ is None else environ
     rejected: list[Rejected] = []
@@ -105,7 +105,7 @@ def local_home(prefix: str | Path = sys.prefix) -> Path:
 
 
 def probe_java(home: Path, source: str) -> Java | Rejected:
-    """Starts the Java in `home` as Spark would, and says whether it will do and why not."""
+    """Start the Java in `home` as Spark would, and say whether it is suitable and why not."""
     executable = home / "bin" / "java"
     if not executable.is_file():
         return Rejected(home=home, source=source, why="has no bin/java")
@@ -133,7 +133,7 @@ def probe_java(home: Path, source: str) -> Java | Rejected:
 
 
 def write_launcher(home: Path, runtime: Path) -> Path:
-    """Makes `home` a Java home whose `bin/java` starts the one in `runtime` without the vector module."""
+    """Make `home` a Java home whose `bin/java` starts the one in `runtime` without the vector module."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     quoted = str(runtime / "bin" / "java").replace("'", "'\\''")
@@ -164,7 +164,7 @@ def _usual_homes(environ: Mapping[str, str], places: Iterable[str] | None) -> It
         user = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
         places = [*_USUAL_PLACES, *(str(user / place) for place in _USUAL_PLACES_AT_HOME)]
     for place in places:
-        # The newest name first: among several, the higher version is the better guess.
+        # Newest name first: of several, the higher version is the better guess.
         for home in sorted(Path("/").glob(place.lstrip("/")), key=_digits, reverse=True):
             if home.is_dir():
                 yield home
@@ -175,7 +175,7 @@ def _digits(path: Path) -> list[int]:
 
 
 def _home_of(executable: Path) -> Path:
-    """The home of a `java` on the PATH; version managers put scripts there that have to be asked."""
+    """The home of a `java` on the PATH; version managers install wrapper scripts, which must be run to find it."""
     real = executable.resolve()
     if real.parent.name == "bin":
         return real.parent.parent
@@ -188,7 +188,7 @@ def _home_of(executable: Path) -> Path:
 
 
 def _is_mac_placeholder(path: str) -> bool:
-    """macOS ships a `/usr/bin/java` that only opens a window saying that there is no Java."""
+    """True for macOS's `/usr/bin/java`, which only opens a window saying that there is no Java."""
     return sys.platform == "darwin" and path == "/usr/bin/java"
 
 
@@ -209,7 +209,7 @@ def _mac_java_home() -> Path | None:
 
 
 def _start(executable: Path, *flags: str) -> str | None:
-    """What `java FLAGS -version` says, or None where it fails."""
+    """The output of `java FLAGS -version`, or None if it fails."""
     answer = subprocess.run(  # noqa: S603
         [str(executable), *flags, "-version"],
         stdin=subprocess.DEVNULL,
@@ -222,8 +222,8 @@ def _start(executable: Path, *flags: str) -> str | None:
     return answer.stderr + answer.stdout if answer.returncode == 0 else None
 
 
-# POSIX sh has no arrays: each argument is taken from the front of "$@" and, if it stays, put back at its end, once for
-# every argument there was. Only what stands before the main class is Java's own.
+# POSIX sh has no arrays: each argument is taken from the front of "$@" and, if kept, appended at its end, once per
+# argument. Only arguments before the main class are Java's own.
 _LAUNCHER = """\
 #!/bin/sh
 # Starts Java without the module @MODULE@, which this runtime lacks and Spark asks for.

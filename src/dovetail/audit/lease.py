@@ -1,9 +1,9 @@
-"""One writer at a time: a lease that whoever writes the tables holds, renews, and gives back.
+"""One writer at a time: a lease that the writer of the tables holds, renews, and releases.
 
-Delta's own commits do not keep two audits apart: both would append the same hops. So the state of the lease is an
-object `_lease/<number>.json`, the newest of which counts, and each change of it is the creation of the next number,
-which only one process can win, in a directory as on an object store. A lease that is not renewed ends; on the same
-machine the end of its process is seen at once.
+Delta's own commits do not exclude two audits: both would append the same hops. So the state of the lease is an object
+`_lease/<number>.json`, the newest of which counts, and each change creates the next number, which only one process can
+win, in a directory as on an object store. A lease that is not renewed expires; on the same machine the end of its
+process is noticed immediately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOK_S = 0.5
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds the lease, and until when; `until_s` 0 is nobody."""
+    """Who holds the lease, and until when; `until_s` 0 means no one."""
 
     owner: str
     host: str
@@ -37,18 +37,18 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float
 
     def is_over(self, now_s: float) -> bool:
-        """Whether somebody else may take it."""
+        """True if another process may take it."""
         return self.until_s <= now_s or (
             self.host == socket.gethostname() and self.boot == boot_id() and not _lives(self.pid)
         )
 
     def text(self) -> str:
-        """For people."""
+        """A readable description."""
         return f"process {self.pid} on {self.host}"
 
 
 class LeaseLost(PipelineError):
-    """Somebody else holds the lease, or this process was too late to renew it."""
+    """Another process holds the lease, or this process was too late to renew it."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Lease:
     _thread: threading.Thread | None = None
 
     def take(self, wait_s: float = 0) -> None:
-        """Take the lease; PipelineError says who holds it if that is so for longer than `wait_s`."""
+        """Take the lease; raises PipelineError with the holder if it is held for longer than `wait_s`."""
         give_up = time.monotonic() + wait_s
         while True:
             number, holder = self._newest()
@@ -72,19 +72,19 @@ class Lease:
                     break
                 continue
             if time.monotonic() >= give_up:
-                raise PipelineError(f"another audit writes these tables: {holder.text()}; wait for it with --wait")
+                raise PipelineError(f"another audit is writing these tables: {holder.text()}; wait for it with --wait")
             time.sleep(_LOOK_S)
         self._stop.clear()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """LeaseLost where this process does not surely hold the lease any more."""
+        """Raise LeaseLost unless this process certainly still holds the lease."""
         if time.time() >= self._until_s:
             raise LeaseLost("the lease of the tables was lost: this process was stopped for too long")
 
     def give_back(self) -> None:
-        """Let others write."""
+        """Release the lease."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -100,7 +100,7 @@ class Lease:
                     self._until_s = 0
                     return
             except OSError:
-                continue  # the store may answer again before the lease ends
+                continue  # the store may recover before the lease expires
 
     def _write(self, number: int, lasts_s: float) -> bool:
         until_s = time.time() + lasts_s if lasts_s else 0
@@ -110,7 +110,7 @@ class Lease:
             return False
         known = [entry.key for entry in self.store.list(f"{DIRECTORY}/")]
         if any(_number_of(other) > number for other in known):
-            self.store.delete([key])  # a number that others were at before, and have deleted since
+            self.store.delete([key])  # a number that others have used and deleted since
             return False
         self._number, self._until_s = number, until_s
         self.store.delete([other for other in known if _number_of(other) < number])
@@ -135,7 +135,7 @@ def _number_of(key: str) -> int:
 
 
 def boot_id() -> str:
-    """Tells processes of this machine since it was started from those before."""
+    """Distinguishes processes since the last boot of this machine from earlier ones."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,14 +1,14 @@
 """The leaf hash of a hop, recomputed from its columns by native expressions.
 
-`dovetail.journal.layout` has the entry byte by byte. Casting an integer to binary gives its big-endian bytes; that
-needs ANSI mode off, which `session` sees to. Where bytes are kept, their digest is computed from them, so that one
-hash serves both the leaf and the address.
+`dovetail.journal.layout` defines the entry byte by byte. Casting an integer to binary gives its big-endian bytes; that
+needs ANSI mode off, which `session` ensures. If bytes are kept, their digest is computed from them, so that one hash
+serves both the leaf and the address.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 from pyspark.sql.types import BinaryType
 
 from dovetail.audit.native import sha256
@@ -18,7 +18,7 @@ LEAF_PREFIX = b"\x00"
 
 
 def leaf_hash() -> Column:
-    """SHA-256 over the leaf prefix and the entry of this row; `kept_digest` must be there already."""
+    """SHA-256 over the leaf prefix and the entry of this row; `kept_digest` must already exist."""
     digest = F.coalesce(F.col("kept_digest"), F.col("digest"), F.lit(NO_DIGEST))
     entry = F.concat(
         F.lit(LEAF_PREFIX + bytes([ENTRY_VERSION])),
@@ -37,8 +37,8 @@ def leaf_hash() -> Column:
 def with_leaves(rows: DataFrame) -> DataFrame:
     """Rows of the lake with `kept_digest` (of the bytes), `leaf_hash` and `leaf_valid`.
 
-    A row is invalid where its leaf is not the one that was sealed, or its digest not that of its bytes. A row that
-    lacks what its leaf is made of has none, and is invalid whatever its column `leaf` says.
+    A row is invalid if its leaf is not the sealed one, or its digest not that of its bytes. A row that lacks an input
+    of its leaf has none, and is invalid whatever its column `leaf` says.
     """
     digested = rows.withColumn("kept_digest", sha256(F.col("raw")))
     hashed = digested.withColumn("leaf_hash", leaf_hash())

@@ -1,8 +1,8 @@
-"""A walk through files in the order of their rows: what follows what, and the subtrees that the leaf hashes fold to.
+"""Scans files in row order: continuity, and the subtrees that the leaf hashes fold to.
 
-Plain generators over Arrow batches, run by `mapInArrow`. Spark gives the rows of a file in their order, though a large
-file may come in several parts; so each part yields the perfect subtrees it can close, and `merge_parts` joins the parts
-of a file on the driver. A row costs one hash, and no Python object but its leaf.
+Plain generators over Arrow batches, run by `mapInArrow`. Spark yields the rows of a file in order, though a large file
+may be split into several parts; so each part yields the perfect subtrees it can close, and `merge_parts` joins the
+parts of a file on the driver. A row costs one hash, and no Python object but its leaf.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from dovetail.tlog.tree import aligned_ranges, fold_perfect, hash_children
 
 WALK_COLUMNS = ("file", "server", "seq", "at_us", "leaf_hash", "leaf_valid")
-"""What the walk wants of each row; `leaf_valid` may be null, which counts as invalid."""
+"""The columns the scan needs; `leaf_valid` may be null, which counts as invalid."""
 
-PART_SCHEMA = StructType([StructField("file", StringType()), StructField("part", BinaryType())])
-"""`part` is a `Part` in MessagePack: its shape is ours alone and never queried."""
+PART_SCHEMA = pa.schema([("file", pa.string()), ("part", pa.binary())])
+"""`part` is a `Part` in MessagePack: an internal format that is never queried."""
 
 _NO_LEAF = bytes(32)
-"""Of a row that lacks what its leaf is made of; nothing hashes to it."""
-_PART_ARROW = pa.schema([("file", pa.string()), ("part", pa.binary())])
+"""The leaf of a row that lacks an input of its leaf; nothing hashes to it."""
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,7 +37,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Part(msgspec.Struct, kw_only=True, gc=False):
-    """What a walk over consecutive rows of one file found."""
+    """The result of scanning consecutive rows of one file."""
 
     file: str
     first_seq: int
@@ -81,7 +79,7 @@ def decode_part(data: bytes) -> Part:
 
 
 def _encode_part(part: Part) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"file": [part.file], "part": [_encoder.encode(part)]}, schema=_PART_ARROW)
+    return pa.RecordBatch.from_pydict({"file": [part.file], "part": [_encoder.encode(part)]}, schema=PART_SCHEMA)
 
 
 @dataclass(slots=True)
@@ -94,7 +92,7 @@ class _Rows:
 
 
 def _runs_of_file(batch: pa.RecordBatch) -> Iterator[tuple[str, _Rows]]:
-    """The rows of a batch, cut where the file changes."""
+    """The rows of a batch, split where the file changes."""
     files = batch.column("file").dictionary_encode()
     codes = files.indices.to_numpy(zero_copy_only=False)
     if not len(codes):
@@ -123,7 +121,7 @@ class _Walker:
     @classmethod
     def begin(cls, file: str, rows: _Rows) -> _Walker:
         seq, at = int(rows.seqs[0]), int(rows.times[0])
-        # last_seq stands one before the first row, so that taking the first row is no break
+        # last_seq is one before the first row, so that adding the first row is not a break
         return cls(
             Part(file=file, first_seq=seq, last_seq=seq - 1, first_at_us=at, last_at_us=at, servers=[], nodes=[])
         )
@@ -178,14 +176,14 @@ def push_leaves(stack: list[Node], first: int, leaves: list[bytes]) -> None:
 
 
 def _push_one(stack: list[Node], node: Node) -> None:
-    """Push a subtree, merging it with the left siblings that stand before it."""
+    """Push a subtree, merging it with its left siblings on the stack."""
     while stack and node.index & 1 and stack[-1].level == node.level and stack[-1].index == node.index - 1:
         node = Node(node.level + 1, node.index >> 1, hash_children(stack.pop().hash, node.hash))
     stack.append(node)
 
 
 def merge_parts(parts: Iterable[Part]) -> Part:
-    """The parts of one file, in the order of their rows, as one."""
+    """Merge the parts of one file, in row order."""
     ordered = sorted(parts, key=lambda part: (part.first_seq, part.last_seq))
     whole = ordered[0]
     stack: list[Node] = []

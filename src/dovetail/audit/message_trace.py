@@ -1,4 +1,4 @@
-"""The story of one message: every hop, what it refers to, what became of it, and where and why it stopped."""
+"""The trace of one message: every hop, its links, its outcomes, and where and why it stopped."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.audit.tables import Row, Tables, has_prefix
-from dovetail.fabrics import address_text
-from dovetail.model.address import MAX_CANDIDATES, Address, AddressPrefix
-from dovetail.model.errors import PipelineError
+from dovetail.audit.server_names import name_server
+from dovetail.audit.tables import Row, Tables, lies_in
+from dovetail.fabrics import address_text, fabric_named
+from dovetail.model.address import MAX_CANDIDATES, Address, MessageName, parse_name
+from dovetail.model.errors import PipelineError, UsageError
 from dovetail.model.outcome import meaning_of
 
 
-def tell_story(tables: Tables, beginning: AddressPrefix) -> Row:
-    """Everything the tables say about the one message whose address begins so."""
-    address = find_address(tables, beginning)
+def trace_message(tables: Tables, text: str) -> Row:
+    """Everything the tables say about the message of this name; raises UsageError if it is not a valid name."""
+    try:
+        name = parse_name(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    address = find_address(tables, name)
     here = pc.field("message") == pa.scalar(address, pa.binary())
     hops = sorted(tables.scan("hops", here), key=lambda hop: (hop["at"], hop["server"], hop["seq"]))
     messages = list(tables.scan("messages", here))
@@ -39,17 +44,18 @@ def tell_story(tables: Tables, beginning: AddressPrefix) -> Row:
     }
 
 
-def find_address(tables: Tables, beginning: AddressPrefix) -> Address:
-    """The one address that begins so; PipelineError where there is none, or several."""
+def find_address(tables: Tables, name: MessageName) -> Address:
+    """The one message of this name; raises PipelineError if there is none, or several."""
     found: set[Address] = set()
-    for row in tables.scan("hops", has_prefix("message", beginning.coarse)):
-        address = Address(bytes.fromhex(row["message"]))
-        if beginning.matches(address):
-            found.add(address)
-        if len(found) > MAX_CANDIDATES:
-            break
+    if name.address is not None:
+        for batch in tables.batches("hops", ["message"], lies_in("message", name.address)):
+            found |= set(batch.column("message").unique().to_pylist())
+            if len(found) > MAX_CANDIDATES:
+                break
+    if not found and name.id is not None:
+        found = set(tables.with_id(name.id))
     try:
-        return beginning.choose(found)
+        return name.choose(found)
     except LookupError as error:
         raise PipelineError(str(error)) from None
 
@@ -62,38 +68,50 @@ def _referrers(tables: Tables, message: Row | None) -> list[Row]:
     return list(tables.scan("links", of_fabric))
 
 
-def story_text(story: Row) -> list[str]:
-    """The story for a terminal, line by line."""
-    lines = [f"{story['fabric']} message {story['address']}"]
-    message = story["message"]
+def trace_text(trace: Row) -> list[str]:
+    """The trace for a terminal, line by line."""
+    lines = [f"{trace['fabric']} message {trace['address']}"]
+    message = trace["message"]
     if message is None:
         lines.append("  its bytes are not in the lake, or could not be read")
     else:
         names = ("type", "id", "sender", "recipients", "created", "expires", "size", "signature", "work_valid")
         lines += [f"  {name:<11} {_text(message[name])}" for name in names if message[name] not in (None, [])]
     lines.append("hops")
-    for hop in story["hops"]:
-        whom = f" {hop['counterpart']}" if hop["counterpart"] else ""
+    for hop in trace["hops"]:
+        whom = f" {name_server(hop['counterpart'])}" if hop["counterpart"] else ""
         why = f" ({hop['reason']})" if hop["reason"] else ""
-        lines.append(f"  {hop['at']}  {hop['server']} #{hop['seq']}  {hop['stage']}{whom}{why}")
+        lines.append(f"  {hop['at']}  {name_server(hop['server'])} #{hop['seq']}  {hop['stage']}{whom}{why}")
     for title, rows, column in (
-        ("refers to", story["refers_to"], "parent"),
-        ("referred to by", story["referred_by"], "child"),
+        ("refers to", trace["refers_to"], "parent"),
+        ("referred to by", trace["referred_by"], "child"),
     ):
-        lines += [f"{title} {row[column][:16]} ({row['relation']})" for row in rows]
-    lines += [describe_delivery(delivery) for delivery in story["deliveries"]]
-    if story["chain"] is not None:
-        lines.append(f"chain: {story['chain']['state']}")
-    lines += [f"{finding['severity']}: {finding['check']}: {finding['detail']}" for finding in story["findings"]]
+        lines += [f"{title} {_name(row, column)} ({row['relation']})" for row in rows]
+    lines += [describe_delivery(delivery) for delivery in trace["deliveries"]]
+    if trace["chain"] is not None:
+        lines.append(f"chain: {trace['chain']['state']}")
+    lines += [f"{finding['severity']}: {finding['check']}: {finding['detail']}" for finding in trace["findings"]]
     return lines
 
 
+def _name(link: Row, column: str) -> str:
+    """The message at one end of a link: a child is its address, a parent the key that links use for it."""
+    value = bytes.fromhex(link[column])
+    return (
+        fabric_named(link["fabric"]).show_key(value)
+        if column == "parent"
+        else address_text(Address(value), link["fabric"])
+    )
+
+
 def describe_delivery(delivery: Row) -> str:
-    """What became of a message for one recipient, where and why, in a line."""
-    where = f" at {delivery['failed_at']}" if delivery["failed_at"] else ""
+    """The outcome of a message for one recipient, where and why, in one line."""
+    where = f" at {name_server(delivery['failed_at'])}" if delivery["failed_at"] else ""
     why = f" ({delivery['reason']})" if delivery["reason"] else ""
-    took = f" in {delivery['latency_us'] / 1000:.3f} ms" if delivery["latency_us"] is not None else ""
-    whom = delivery["recipient"] or "nobody"
+    latency_us = delivery["latency_us"]
+    # all hops of one turn have the same time, so 0 only means that it was one turn
+    took = "" if latency_us is None else f" in {latency_us / 1000:.3f} ms" if latency_us else " within one turn"
+    whom = name_server(delivery["recipient"] or "nobody")
     meaning = meaning_of(delivery["outcome"])
     return f"for {whom}: {delivery['outcome']}{took}{where}{why}: {meaning}"
 

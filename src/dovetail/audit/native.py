@@ -1,8 +1,8 @@
-"""Hashes and integers from bytes as native columns, where Spark's functions go by way of hex text.
+"""Hashes and integers from bytes as native columns; Spark's own functions go through hex text.
 
-`unhex(sha2(x, 256))` writes every digest as text and reads it back, and no function of Spark reads an integer out of
-binary. But an expression of Spark calls a static method inside the compiled code of a stage (`StaticInvoke`; it is how
-Spark calls its own). So these are calls of methods that every Spark has on its class path. There is no Python in it.
+`unhex(sha2(x, 256))` writes every digest as text and parses it back, and no Spark function reads an integer from
+binary. But a Spark expression can call a static method inside the compiled code of a stage (`StaticInvoke`; Spark calls
+its own the same way). So these call methods that are on every Spark's class path, without any Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONG = "org.apache.spark.sql.types.LongType$"
 _CLASS = "java.lang.Class"
 _NONE = "scala.None$"
 NATIVE_CLASSES = (_EXPRESSIONS, _INVOKE, _BINARY, _LONG, _CLASS, _NONE)
-"""What is asked of Java for every such column."""
+"""The Java classes used for every such column."""
 
 
 def sha256(data: Column) -> Column:
@@ -32,17 +32,17 @@ def sha256(data: Column) -> Column:
 
 
 def big_endian(data: Column) -> Column:
-    """The first eight bytes as a bigint; bytes that are not there count as zeros at the end."""
+    """The first eight bytes as a bigint; missing bytes count as zeros at the end."""
     return _call("org.apache.spark.unsafe.types.ByteArray", "getPrefix", _LONG, data)
 
 
 def little_endian(data: Column) -> Column:
-    """Up to eight bytes as a bigint, the first of them the lowest."""
+    """Up to eight bytes as a bigint, the first one lowest."""
     return _call("java.lang.Long", "reverseBytes", _LONG, big_endian(data))
 
 
 def _call(java_class: str, method: str, kind: str, *arguments: Column) -> Column:
-    """A static method of these columns; null where one of them is null."""
+    """Call a static method on these columns; null if one of them is null."""
     jvm: Any = get_active_spark_context()._jvm
     expressions = getattr(jvm, _EXPRESSIONS)
     given = jvm.PythonUtils.toSeq([expressions.expression(column._jc) for column in arguments])

@@ -1,4 +1,4 @@
-"""Telling how far a run is: the step by name, and its tasks from Spark's status tracker."""
+"""Shows the progress of a run: the step by name, and its tasks from Spark's status tracker."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _REFRESH_S = 0.5
 
 
 class Progress(Protocol):
-    """Somebody who wants to know which step is running."""
+    """Receives the name of each step."""
 
     def step(self, name: str) -> None:
-        """This step begins now."""
+        """This step starts now."""
 
 
 class _Silent:
     def step(self, name: str) -> None:
-        """Nobody is watching."""
+        """Ignore the step."""
 
 
 silent: Progress = _Silent()

@@ -1,4 +1,4 @@
-"""The reference pages of tables and checks, written from the schemas and the list of checks.
+"""The reference pages of tables and checks, generated from the schemas and the list of checks.
 
 `python -m dovetail.audit.reference DOCS` writes them into DOCS/reference; a test compares.
 """

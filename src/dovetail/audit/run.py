@@ -1,7 +1,7 @@
-"""`audit run`: everything that is new in the lake becomes silver, then gold is brought to where silver is.
+"""`audit run`: adds everything new in the lake to silver, then brings gold up to date.
 
-What is new is what the lake's manifests name and the table `ingest` does not. A run holds the lease of the tables,
-begins where the newest run ended, whatever a run that was killed left behind, and becomes visible by its row in `runs`.
+New is what the lake's manifests name and the table `ingest` does not. A run holds the lease of the tables, starts where
+the newest run ended, whatever a killed run left behind, and becomes visible with its row in `runs`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import datetime as dt
 import hashlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,18 +20,22 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from dovetail.audit import schemas
-from dovetail.audit.active_manifests import active_facts, expected_manifests
+from dovetail.audit.active_manifests import active_facts, expected_manifests, false_manifests
 from dovetail.audit.arrow_sets import distinct, pick
 from dovetail.audit.changeset import ADDRESS, MAX_CHANGED, gather
-from dovetail.audit.checks import findings
-from dovetail.audit.fabric_audit import communal
+from dovetail.audit.fabric_audit import communal, signed
 from dovetail.audit.fabrics import AUDITS, audits_of
+from dovetail.audit.failures import retried
+from dovetail.audit.finding import Finding, find_all
+from dovetail.audit.increment import Increment
 from dovetail.audit.ingest_log import (
     BatchFacts,
+    FileFact,
     ManifestFact,
     altered_files,
     announced_rows,
     changed_manifests,
+    fact_rows,
     facts_of,
     joined,
     learn_manifest,
@@ -51,58 +55,61 @@ from dovetail.audit.silver import Ingest, known_keys, node_keys, rows_of
 from dovetail.audit.state_tables import DECODED_TABLE, SERVERS_TABLE
 from dovetail.audit.steps import gold_steps
 from dovetail.audit.summary import Summary, summarize
-from dovetail.audit.tables import Run, open_tables, refuse_old_format
+from dovetail.audit.tables import Run, check_room, open_tables, refuse_old_format
 from dovetail.audit.transforms.messages import messages
 from dovetail.audit.warehouse import Warehouse
-from dovetail.lake.location import Location, open_store
+from dovetail.lake.location import Location, is_url, open_store
 from dovetail.lake.manifest import Manifest
-from dovetail.lake.snapshot import check_lake, manifest_keys
+from dovetail.lake.snapshot import check_lake, manifest_tags
 from dovetail.model.times import to_datetime, to_us
 
-FOUND_IN = ("integrity", "hops", "holdings", "quarantine", "messages", "deliveries", "chains", "gaps", "forks")
-"""The tables that findings are told from."""
-
-FORM = 6
-"""Of the tables: when a transform gives other rows than before, gold made before is made anew."""
+FORM = 8
+"""Version of the tables: when a transform gives other rows than before, existing gold is rebuilt."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """An audit of one lake into one set of tables; up to `whole_below` hops gold is always computed whole."""
+    """An audit of one lake into one set of tables; up to `whole_below` hops gold is always rebuilt completely."""
 
     spark: SparkSession
     lake: Location
-    tables: str | Path
+    tables: Location
     settings: AuditSettings
     as_of: dt.datetime | None = None
     progress: Progress = silent
     settling_s: float = 0
-    """A file that no manifest announces is a finding only when it is so old."""
+    """A file that no manifest announces is a finding only after this age."""
     whole_below: int = SMALL_ROWS
     wait_s: float = 0
     """How long to wait for another audit that writes the same tables."""
     _facts: tuple[int, BatchFacts] = field(default=(-1, BatchFacts(manifests=[], files=[])))
 
     def run(self) -> Summary:
-        """Do what is new and return what a person wants to know first."""
+        """Process what is new and return the summary."""
         run = self.refresh()
         self.progress.step("summary")
         return summarize(open_tables(self.tables, run.number))
 
     def refresh(self) -> Run:
-        """Read what is new, judge the lake as it is, and bring the tables to where it is, if anything has changed."""
+        """Read what is new, check the lake in its current state, and update the tables if anything has changed."""
+        return retried(self._refresh, open_store(self.lake))
+
+    def _refresh(self) -> Run:
         refuse_old_format(self.tables)
+        check_room(self.tables)
         warehouse = Warehouse(self.spark, str(self.tables))
         began = dt.datetime.now(dt.UTC)
         with writing(warehouse, self.wait_s) as previous:
             before = self._known_facts(warehouse)
             new = self._new_manifests(before)
             everything = self._ingest(warehouse, before, new) if new else before
-            facts = active_facts(everything)
-            verdicts = self._judge(facts, everything)
+            facts = active_facts(everything, self.settings.trusted)
+            verdicts, retagged = self._judge(facts, everything)
             run = self._describe(warehouse.run, began, facts, verdicts)
-            if previous is not None and not new and _is_same(previous, run):
+            if previous is not None and not new and not retagged.manifests + retagged.files and _is_same(previous, run):
                 return previous
+            warehouse.append_arrow("ingest", fact_rows(retagged, warehouse.run))
+            everything = joined(everything, retagged)
             work = _Gold(self, warehouse, facts, run)
             is_whole = work.build(verdicts, previous)
             run = publish(warehouse, run, is_whole=is_whole)
@@ -110,7 +117,7 @@ class Audit:
             return run
 
     def _known_facts(self, warehouse: Warehouse) -> BatchFacts:
-        """What was learnt before; a follower remembers it."""
+        """The facts of earlier runs; a follower caches them."""
         version, facts = self._facts
         if version != warehouse.versions()["ingest"]:
             facts = facts_of(warehouse.arrow("ingest").sort_by("run"))
@@ -119,7 +126,8 @@ class Audit:
     def _new_manifests(self, before: BatchFacts) -> list[ManifestFact]:
         lake = open_store(self.lake)
         known = {fact.path for fact in before.manifests}
-        return [learn_manifest(lake, key) for key in sorted(set(manifest_keys(lake)) - known)]
+        tags = manifest_tags(lake)
+        return [learn_manifest(lake, key, tags[key]) for key in sorted(set(tags) - known)]
 
     def _ingest(self, warehouse: Warehouse, before: BatchFacts, new: list[ManifestFact]) -> BatchFacts:
         tune(self.spark, announced_rows(new))
@@ -127,20 +135,25 @@ class Audit:
         learnt = ingest.process(new, before)
         return joined(before, learnt)
 
-    def _judge(self, facts: BatchFacts, everything: BatchFacts) -> list[Verdict]:
+    def _judge(self, facts: BatchFacts, everything: BatchFacts) -> tuple[list[Verdict], BatchFacts]:
+        """The verdicts, and objects that are unchanged but have another tag: a later run need not read them again."""
         lake = open_store(self.lake)
-        expected = expected_manifests(lake, facts.manifests)
+        expected = expected_manifests(lake, facts.manifests, self.settings.trusted)
         present = present_files(lake)
-        return judge_servers(
+        manifests = changed_manifests(lake, expected, manifest_tags(lake))
+        files = altered_files(lake, present, facts.files)
+        verdicts = judge_servers(
             facts.manifests,
             facts.files,
             trusted=self.settings.trusted,
-            changed=changed_manifests(lake, expected),
+            changed=manifests.changed,
             unannounced=unannounced_files(present, _believed(everything.manifests), self.settling_s),
             missing=missing_files(present, _believed(expected)),
-            altered=altered_files(lake, present, facts.files),
+            altered=files.changed,
+            false=false_manifests(everything.manifests, self.settings.trusted),
             now_us=time.time_ns() // 1000,
         )
+        return verdicts, BatchFacts(manifests=manifests.retagged, files=files.retagged)
 
     def _describe(self, number: int, began: dt.datetime, facts: BatchFacts, verdicts: list[Verdict]) -> Run:
         newest = newest_us(facts.files, time.time_ns() // 1000)
@@ -157,7 +170,7 @@ class Audit:
 
 @dataclass(slots=True)
 class _Gold:
-    """One making of gold on top of what silver is by now."""
+    """One build of gold from the current silver."""
 
     audit: Audit
     warehouse: Warehouse
@@ -165,13 +178,14 @@ class _Gold:
     run: Run
 
     def build(self, verdicts: Sequence[Verdict], previous: Run | None) -> bool:
-        """Write what has changed since `previous`; whether all was computed."""
+        """Write what has changed since `previous`; True if everything was recomputed."""
         audit, warehouse, spark = self.audit, self.warehouse, self.audit.spark
         say = audit.progress.step
         size = max(self.run.hops, _spread(self.facts))
         say("integrity")
         integrity = to_arrow([verdict.row() for verdict in verdicts], schemas.INTEGRITY.arrow)
-        if integrity != warehouse.arrow("integrity"):
+        is_judged_anew = integrity != warehouse.arrow("integrity")
+        if is_judged_anew:
             warehouse.overwrite_arrow("integrity", integrity)
         is_whole = self._must_be_whole(previous)
         made = self._build_messages(is_whole=is_whole, size=size)
@@ -184,25 +198,36 @@ class _Gold:
         say("changes")
         changes = None
         if not is_whole and previous is not None and made is not None:
-            changes = gather(warehouse, made, previous, self.run.as_of_us, audit.settings.patience_us)
-        as_of = to_datetime(self.run.as_of_us)
+            changes = gather(warehouse, made, previous, self.run.as_of_us, audit.settings.loss_timeout_us)
+        loss_timeout_us = audit.settings.loss_timeout_us
         refresh = Refresh(
             spark=spark,
             warehouse=warehouse,
-            steps=gold_steps(audit.settings.patience_us, audits, servers),
+            steps_of=lambda chosen: gold_steps(loss_timeout_us, chosen, servers),
             audits=audits,
             servers=from_arrow(spark, known, SERVERS_TABLE.schema),
-            as_of=as_of,
+            as_of=to_datetime(self.run.as_of_us),
             size=size,
             say=say,
         )
-        if changes is None:
+        overdue_us = self.run.as_of_us - loss_timeout_us
+        if changes is None or previous is None or made is None:
             refresh.whole()
-        else:
-            refresh.changed(changes)
-        tune(spark, size)
-        self._find()
-        return changes is None
+            say("findings")
+            find_all(warehouse, overdue_us=overdue_us)
+            return True
+        increment = Increment.of(refresh, changes)
+        increment.follow()
+        say("findings")
+        Finding(
+            increment=increment,
+            judged=made,
+            others=frozenset({"integrity"} if is_judged_anew else ()),
+            was_overdue_us=previous.as_of_us - loss_timeout_us,
+            overdue_us=overdue_us,
+        ).find()
+        increment.release()
+        return False
 
     def _must_be_whole(self, previous: Run | None) -> bool:
         run = self.run
@@ -214,17 +239,18 @@ class _Gold:
         return new < 0 or new > MAX_CHANGED
 
     def _build_messages(self, *, is_whole: bool, size: int) -> pa.Table | None:
-        """Bring `messages` to where decoded bytes, verdicts and keys are; the new rows, None where all are."""
+        """Bring `messages` up to date with decoded bytes, verdicts and keys; returns new rows, None if all are new."""
         warehouse, spark = self.warehouse, self.audit.spark
         self.audit.progress.step("messages")
         if is_whole:
             tune(spark, size)
             keys = self._keys(warehouse.read("keys"))
-            warehouse.overwrite("messages", messages(warehouse.read("decoded"), warehouse.read("verdicts"), keys))
+            everything = messages(warehouse.read("decoded"), warehouse.read("verdicts"), keys, audits=AUDITS)
+            warehouse.overwrite("messages", everything)
             return None
         fresh = warehouse.fresh("decoded")
         fresh = fresh.filter(pc.is_null(fresh["reject"]))
-        signed = [audit.name for audit in AUDITS if audit.fabric.is_signed]
+        names = [audit.name for audit in signed(AUDITS)]
         judged = warehouse.fresh("verdicts").select(["message"])
         waiting = self._newly_published()
         late = pa.concat_tables([judged, waiting])
@@ -232,10 +258,10 @@ class _Gold:
             fresh.select(ADDRESS),
             *(
                 pa.table([pa.array([name] * late.num_rows, pa.string()), late["message"]], names=ADDRESS)
-                for name in signed
+                for name in names
             ),
         )
-        of_signed = addresses.filter(pc.is_in(addresses["fabric"], value_set=pa.array(signed, pa.string())))
+        of_signed = addresses.filter(pc.is_in(addresses["fabric"], value_set=pa.array(names, pa.string())))
         gone = distinct(warehouse.lookup("messages", of_signed).select(ADDRESS))
         older = warehouse.lookup("decoded", distinct(gone, _others(of_signed, fresh)))
         decoded = pa.concat_tables([fresh, older.filter(pc.not_equal(older["run"], warehouse.run))])
@@ -245,6 +271,7 @@ class _Gold:
             from_arrow(spark, decoded, DECODED_TABLE.schema),
             from_arrow(spark, verdicts),
             self._keys(warehouse.read("keys")),
+            audits=AUDITS,
         )
         made: pa.Table = rows.select(*schemas.MESSAGES.names).toArrow().cast(schemas.MESSAGES.arrow)
         warehouse.replace("messages", from_arrow(spark, made, schemas.MESSAGES.schema), gone)
@@ -254,30 +281,38 @@ class _Gold:
         return known_keys(self.audit.spark, published, node_keys(self.audit.settings, self.facts.manifests))
 
     def _newly_published(self) -> pa.Table:
-        """Messages whose signature could not be judged, and whose signer has published a key now."""
+        """Messages whose signature could not be verified, and whose signer has since published a key."""
         owners = self.warehouse.fresh("keys")["owner"].unique().to_pylist()
         if not owners:
             return pa.table({"message": pa.array([], pa.binary())})
         waiting = (("signature", "=", "unknown_key"), ("signer", "in", owners))
         return self.warehouse.scan("messages", ["message"], waiting)
 
-    def _find(self) -> None:
-        self.audit.progress.step("findings")
-        warehouse = self.warehouse
-        tables = {name: warehouse.read(name) for name in FOUND_IN}
-        overdue = self.run.as_of_us - self.audit.settings.patience_us
-        found = findings(self.audit.spark, tables, overdue_before_us=overdue)
-        warehouse.overwrite("findings", found.coalesce(1))
-
 
 def basis_of(settings: AuditSettings, facts: BatchFacts) -> str:
-    """What all rows of gold depend on, as far as the driver knows it."""
+    """A digest of the shared inputs of all rows of gold that the driver knows."""
     servers = sorted({(file.fabric, name) for file in facts.files if file.part for name in file.part.servers})
-    return _digest(FORM, settings.fingerprint(), servers)
+    return _digest(FORM, settings.fingerprint(), servers, _starts(facts.files))
+
+
+def _starts(files: Iterable[FileFact]) -> list[tuple[str, int]]:
+    """Where the ranges of hops of each server of a community start.
+
+    Its absences apply to the messages of others, so if hops arrive before which later ones are known, all rows may
+    change; the start of a range changes with them.
+    """
+    names = {audit.name for audit in communal(AUDITS)}
+    parts = [(file.server, file.part) for file in files if file.fabric in names and file.is_own and file.part]
+    starts, following = [], ("", 0)
+    for server, part in sorted(parts, key=lambda one: (one[0], one[1].first_seq)):
+        if (server, part.first_seq) != following:
+            starts.append((server, part.first_seq))
+        following = server, part.last_seq + 1
+    return starts
 
 
 def _spread(facts: BatchFacts) -> int:
-    """A community of many servers has more deliveries than hops: each message has one for each of them."""
+    """A community of many servers has more deliveries than hops: one per message and server."""
     names = {audit.name for audit in communal(AUDITS)}
     parts = [fact.part for fact in facts.files if fact.part is not None and fact.fabric in names]
     peers = {name for part in parts for name in part.servers}
@@ -285,7 +320,7 @@ def _spread(facts: BatchFacts) -> int:
 
 
 def _is_same(previous: Run, run: Run) -> bool:
-    """Whether a run would write what is there already."""
+    """True if a run would write what is already there."""
     return (previous.lake, previous.as_of_us, previous.fingerprint, previous.basis) == (
         run.lake,
         run.as_of_us,
@@ -307,7 +342,7 @@ def _believed(facts: Sequence[ManifestFact]) -> list[Manifest]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The arguments under spark-submit; the command line has the same."""
+    """The arguments under spark-submit; the same as on the command line."""
     parser = argparse.ArgumentParser(prog="dovetail.audit.run", description="Audit a lake of sealed journals.")
     parser.add_argument("lake")
     parser.add_argument("--tables", required=True)
@@ -324,7 +359,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     conf = dict(item.split("=", 1) for item in arguments.conf)
     lake = check_lake(arguments.lake)
-    spark = open_session(SessionOptions(master=arguments.master, driver_memory=arguments.driver_memory, conf=conf))
+    has_s3 = is_url(lake) or is_url(arguments.tables)
+    spark = open_session(
+        SessionOptions(master=arguments.master, driver_memory=arguments.driver_memory, conf=conf, has_s3=has_s3)
+    )
     audit = Audit(
         spark=spark, lake=lake, tables=arguments.tables, settings=load_settings(arguments.swarm, arguments.trust)
     )

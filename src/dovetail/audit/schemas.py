@@ -1,7 +1,7 @@
-"""Every table's schema, in one place, with what each column means; `docs/reference/tables.md` is made from it.
+"""Every table's schema, in one place, with the meaning of each column; `docs/reference/tables.md` is generated from it.
 
 Times are UTC timestamps with microseconds, addresses are binary. Columns are only ever added, at the end. The schemas
-are Arrow's, so that whoever only reads tables needs no Spark; `Table.schema` is the same for Spark.
+are Arrow's, so that readers need no Spark; `Table.schema` is the same for Spark.
 """
 
 from __future__ import annotations
@@ -329,6 +329,7 @@ INTEGRITY = Table(
             ),
             column("hops", LONG, "hops that were read"),
             column("signed_hops", LONG, "hops that the latest valid checkpoint commits to"),
+            column("signed_at", TIMESTAMP, "time of the last of these hops; null where it could not be read"),
             column("proven_hops", LONG, "length of the beginning of the journal that is proven"),
             column("missing_hops", LONG, "positions that no row has"),
             column("repeated_hops", LONG, "rows that repeat a position"),
@@ -396,8 +397,8 @@ SKEW = Table(
                 "offset_us", LONG, "the other's clock minus the first's; null is unknown: messages went one way only"
             ),
             column("error_us", LONG, "the offset is right to within this: half of the fastest round trip"),
-            column("there", LONG, "legs from the first to the other"),
-            column("back", LONG, "legs from the other to the first"),
+            column("there", LONG, "messages from the first to the other"),
+            column("back", LONG, "messages from the other to the first"),
         ]
     ),
 )

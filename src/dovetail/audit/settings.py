@@ -1,4 +1,4 @@
-"""What the audit must be told, since the lake does not say it: the agreements of swarms, and keys that are trusted."""
+"""What the audit must be told because the lake does not contain it: agreements of communities, and trusted keys."""
 
 from __future__ import annotations
 
@@ -7,78 +7,66 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
+from dovetail.fabrics import every_fabric
 from dovetail.model.errors import CheckpointError, ConfigError
 from dovetail.model.fabric import Agreement
-from dovetail.swarm.content import POW_TARGET, ContentRules
 from dovetail.tlog.keys import Verifier, parse_verifier
 
-MAX_TRUST_BYTES = 1 << 20
-
-
-class SwarmRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the peers of a swarm agreed on, as far as it decides about a message."""
-
-    epoch_ms: int = ContentRules().epoch_ms
-    pow_target: int = POW_TARGET
+MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """`swarms` is by name of the swarm, "" for all that are not named; `trusted` are keys of servers.
+    """`agreements` are by community, "" for all others; `trusted` are keys of servers.
 
-    `patience_us` is how long something may be under way before it counts as lost, or a chain as overdue.
+    `loss_timeout_us` is the loss timeout: how long something may be in flight before it is lost, or a chain overdue.
     """
 
-    swarms: Mapping[str, SwarmRules] = field(default_factory=lambda: {"": SwarmRules()})
+    agreements: Mapping[str, Agreement] = field(default_factory=dict)
     trusted: Sequence[Verifier] = ()
-    patience_us: int = 30_000_000
+    loss_timeout_us: int = 30_000_000
 
     def fingerprint(self) -> str:
         """Changes when anything here changes."""
-        text = repr((sorted(self.swarms.items()), sorted(v.text() for v in self.trusted), self.patience_us))
+        text = repr((sorted(self.agreements.items()), sorted(v.text() for v in self.trusted), self.loss_timeout_us))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
-    def agreements(self) -> dict[str, Agreement]:
-        """Those that were given by name: a lifetime that is only assumed removes no bytes."""
-        return {
-            name: Agreement(epoch_ms=rules.epoch_ms, work_target=rules.pow_target)
-            for name, rules in self.swarms.items()
-            if name
-        }
-
-    @property
-    def epochs(self) -> dict[str, int]:
-        """Epoch by swarm."""
-        return {name: rules.epoch_ms for name, rules in self.swarms.items()}
+    def named_agreements(self) -> dict[str, Agreement]:
+        """Those given by name: a lifetime that is only assumed removes no bytes."""
+        return {name: agreement for name, agreement in self.agreements.items() if name}
 
 
 def load_settings(
-    swarm_files: Sequence[Path] = (), trust_files: Sequence[Path] = (), *, patience_s: float = 30
+    agreement_files: Sequence[Path] = (), trust_files: Sequence[Path] = (), *, loss_timeout_s: float = 30
 ) -> AuditSettings:
-    """Settings from the agreements of swarms (TOML) and files of trusted keys, one verifier per line."""
-    from dovetail.runtime.swarm_settings import load_swarm_settings
-
-    swarms = {"": SwarmRules()}
-    for path in swarm_files:
-        agreed = load_swarm_settings(path)
-        rules = SwarmRules(epoch_ms=agreed.epoch_ms, pow_target=agreed.rules.pow_target)
-        swarms[agreed.name] = swarms[agreed.swarm_address.hex()] = rules
-        if len(swarm_files) == 1:
-            swarms[""] = rules
+    """Settings from files of agreements, and files of trusted keys, one verifier per line."""
+    agreements: dict[str, Agreement] = {}
+    for path in agreement_files:
+        agreements |= read_agreements(path)
+    if len(agreement_files) == 1:
+        agreements[""] = next(iter(agreements.values()))
     trusted = [verifier for path in trust_files for verifier in read_trust(path)]
-    return AuditSettings(swarms=swarms, trusted=trusted, patience_us=int(patience_s * 1_000_000))
+    return AuditSettings(agreements=agreements, trusted=trusted, loss_timeout_us=int(loss_timeout_s * 1_000_000))
+
+
+def read_agreements(path: Path) -> dict[str, Agreement]:
+    """The agreement in a file, by the names of its community, read by the first fabric that knows the format."""
+    document, problem = _read(path), ""
+    for fabric in every_fabric():
+        if fabric.default_agreement is not None:
+            try:
+                return fabric.parse_agreements(document)
+            except ValueError as error:
+                problem = problem or str(error)
+    raise ConfigError(f"{path}: {problem}")
 
 
 def read_trust(path: Path) -> list[Verifier]:
-    """Verifier keys from a file, one a line; empty lines and lines with `#` are left out."""
+    """Verifier keys from a file, one per line; empty lines and lines with `#` are skipped."""
     try:
-        if path.stat().st_size > MAX_TRUST_BYTES:
-            raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_TRUST_BYTES}")
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = _read(path).decode().splitlines()
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     verifiers = []
     for number, line in enumerate(lines, 1):
@@ -88,3 +76,14 @@ def read_trust(path: Path) -> list[Verifier]:
             except CheckpointError as error:
                 raise ConfigError(f"{path}, line {number}: {error}") from None
     return verifiers
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_FILE_BYTES}")
+    return data

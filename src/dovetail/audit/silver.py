@@ -1,27 +1,29 @@
-"""What is new in the lake becomes silver: each file read, each message decoded, each signature verified once."""
+"""Adds what is new in the lake to silver: each file is read, each message decoded, each signature verified once."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit import schemas
 from dovetail.audit.active_manifests import active_facts, hops_read_again, without
 from dovetail.audit.arrow_sets import distinct
-from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, decoders
+from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, VERDICT, verify_by
+from dovetail.audit.fabric_audit import FabricAudit, is_of, signed, union
+from dovetail.audit.fabrics import audits_of
 from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, fact_rows
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.leaves import with_leaves
-from dovetail.audit.local_rows import from_arrow, local_rows
-from dovetail.audit.session import is_one_partition
+from dovetail.audit.local_rows import from_arrow, local_rows, map_batches
+from dovetail.audit.session import is_one_partition, read_files
 from dovetail.audit.settings import AuditSettings
-from dovetail.audit.signatures import VERDICT_SCHEMA, verify_signatures
 from dovetail.audit.sources import (
     announced_files,
     check_retained,
@@ -33,36 +35,32 @@ from dovetail.audit.sources import (
 from dovetail.audit.state_tables import DECODED_TABLE, SERVERS_TABLE
 from dovetail.audit.transforms import hops as hop_transforms
 from dovetail.audit.transforms import messages as message_transforms
-from dovetail.audit.transforms.swarm_messages import swarm_fields
 from dovetail.audit.warehouse import Warehouse
 from dovetail.lake.store import Store as LakeStore
 from dovetail.model.errors import CheckpointError
+from dovetail.model.hop import Reason
 from dovetail.tlog.keys import parse_verifier
 
 _KNOWN = ("fabric", "digest", "message", "reject", "detail")
 _MANY_REJECTS = 100_000
-"""From so many on, what did not decode is joined with the rows instead of being sent to each of them."""
+"""From this many on, rejects are joined with the rows instead of being broadcast."""
 
 _SMALL_BATCH = 200_000
-"""Up to so many rows their digests are looked up in what was decoded before; more are joined with all of it."""
+"""Up to this many rows are looked up by digest in what was decoded before; more are joined with all of it."""
+
+_ABSENCES = SERVERS_TABLE.arrow.field("absences").type
+MAX_ABSENCES = 1_000
+"""Number of absences kept of each server: the longest."""
 
 _LOCAL_EVIDENCE_BYTES = 32 << 20
-"""Up to so many bytes of quarantined messages pass through this process."""
+"""Up to this many bytes of quarantined messages pass through this process."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
-    """The rows that a run appended, by table; empty tables are left out."""
-
-    tables: dict[str, DataFrame]
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ingest:
-    """One run's reading of new manifests."""
+    """One run's ingestion of new manifests."""
 
     spark: SparkSession
     lake: LakeStore
@@ -71,15 +69,15 @@ class Ingest:
     say: Say
 
     def process(self, manifests: Sequence[ManifestFact], before: BatchFacts) -> BatchFacts:
-        """Read what these manifests announce, append it to all silver tables, and say what was learnt."""
+        """Read what these manifests announce, append it to all silver tables, and return the facts."""
         known = {file.path for file in before.files}
         uncommitted = {file.path for file in before.files if file.error == UNCOMMITTED}
         everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
         own = {fact.path for fact in manifests}
-        every_active = active_facts(everything).manifests
+        every_active = active_facts(everything, self.settings.trusted).manifests
         active = [fact for fact in every_active if fact.path in own]
         committed = committed_paths(every_active, self.settings.trusted)
-        # what no signed root led to may have been announced before what leads to it
+        # a file that no signed root led to may have been announced before the manifest that leads to it
         announced = [(server, file) for server, file in announced_files(active) if file.path not in known]
         announced += [
             (server, file)
@@ -93,22 +91,25 @@ class Ingest:
         rows = without(self._believed(files, proven), hops_read_again(before, active))
         self.say("hops")
         hops = self.warehouse.append("hops", hop_transforms.hops(rows))
-        self._add_servers(hop_transforms.servers(hops))
+        self._add_servers(hops)
         self.say("messages: decode")
         before_decoded = self._decoded_before(files)
-        decoded = self._decode(rows, files, retained_urls(self.lake, announced, files), before_decoded)
+        audits = audits_of({fact.fabric for fact in files})
+        decoded = self._decode(rows, audits, retained_urls(self.lake, announced, files), before_decoded)
         self.say("messages, links")
-        self.warehouse.append("links", message_transforms.links(decoded))
-        self.warehouse.append("keys", message_transforms.published_keys(decoded))
-        self._quarantine(rows, files, decoded, before_decoded)
-        if any(fact.fabric == "won" for fact in files):
-            self._verify(decoded, [*before.manifests, *manifests])
+        if self._has(pc.list_value_length(pc.field("links")) > 0):
+            self.warehouse.append("links", message_transforms.links(decoded))
+        if self._has(pc.field("public_key").is_valid()):
+            self.warehouse.append("keys", message_transforms.published_keys(decoded))
+        self._quarantine(rows, files, decoded, before_decoded, audits)
+        for audit in signed(audits):
+            self._verify(audit, decoded, [*before.manifests, *manifests])
         facts = BatchFacts(manifests=list(manifests), files=files)
         self.warehouse.append_arrow("ingest", fact_rows(facts, self.warehouse.run))
         return facts
 
     def _believed(self, files: Sequence[FileFact], proven: Collection[str]) -> DataFrame:
-        """Rows as they were sealed. Only files in which the walk met an altered row have to be hashed a second time."""
+        """Rows as they were sealed. Only files in which the scan found an altered row are hashed again."""
         clean: dict[bool, list[str]] = {True: [], False: []}
         dirty: dict[bool, list[str]] = {True: [], False: []}
         for fact in files:
@@ -126,39 +127,43 @@ class Ingest:
     def _read(self, paths: Sequence[str], *, is_proven: bool) -> DataFrame:
         return read_rows(self.spark, self.lake, paths).withColumn("proven", F.lit(is_proven))
 
-    def _add_servers(self, found: DataFrame) -> None:
-        """The servers, each once with its earliest and latest time."""
+    def _has(self, where: pc.Expression) -> bool:
+        """True if any decoded message matches; also if that is not known here."""
+        if not is_one_partition(self.spark):
+            return True
+        return bool(self.warehouse.fresh("decoded").filter(where).num_rows)
+
+    def _add_servers(self, hops: DataFrame) -> None:
+        """The servers, each once with its earliest and latest time and its longest absences."""
         known = self.warehouse.arrow("servers")
-        each = pa.concat_tables([known, found.toArrow().cast(SERVERS_TABLE.arrow)])
-        merged = each.group_by(["fabric", "server"]).aggregate([("first_at", "min"), ("last_at", "max")])
-        merged = merged.select(["fabric", "server", "first_at_min", "last_at_max"]).rename_columns(SERVERS_TABLE.names)
-        order = [("fabric", "ascending"), ("server", "ascending")]
-        if merged.sort_by(order) != known.sort_by(order):
-            self.warehouse.overwrite_arrow("servers", merged.sort_by(order).cast(SERVERS_TABLE.arrow))
+        found = None
+        if is_one_partition(self.spark):
+            fresh = self.warehouse.fresh("hops")
+            if Reason.RESTARTED.value not in fresh["reason"].unique().to_pylist():
+                found = fresh.select(["fabric", "server", "at", "at"]).rename_columns(SERVERS_TABLE.names[:-1])
+                found = found.append_column(SERVERS_TABLE.arrow.field("absences"), pa.nulls(found.num_rows, _ABSENCES))
+        if found is None:
+            found = hop_transforms.servers(hops).toArrow()
+        each = pa.concat_tables([known, found.cast(SERVERS_TABLE.arrow)])
+        merged = merge_servers(each)
+        if merged != merge_servers(known):
+            self.warehouse.overwrite_arrow("servers", merged)
 
     def _decode(
-        self, rows: DataFrame, files: Sequence[FileFact], retained: Sequence[str], before: DataFrame | None
+        self, rows: DataFrame, audits: Sequence[FabricAudit], retained: Sequence[str], before: DataFrame | None
     ) -> DataFrame:
-        targets = {name: rules.pow_target for name, rules in self.settings.swarms.items()}
-        waiting = message_transforms.undecoded(rows, before, targets=targets).select(*DECODER_INPUT)
-        here = {fact.fabric for fact in files}
-        decoded = [
-            waiting.where(F.col("fabric") == fabric).mapInArrow(decoder, DECODED_SCHEMA)
-            for fabric, decoder in decoders().items()
-            if fabric in here and fabric != "swarm"
-        ]
-        if "swarm" in here:
-            said = swarm_fields(waiting.where("fabric = 'swarm'"), epochs=self.settings.epochs)
-            decoded.append(message_transforms.widen_swarm(said))
+        agreements = self.settings.agreements
+        waiting = message_transforms.undecoded(rows, before, audits=audits, agreements=agreements)
+        waiting = waiting.select(*DECODER_INPUT)
+        decoded = [audit.decode(waiting.where(is_of([audit])), agreements) for audit in audits]
         if retained:
-            recorded = self.spark.read.schema(DECODED_SCHEMA).parquet(*retained)
+            recorded = read_files(self.spark, DECODED_SCHEMA, retained)
             ever = self.warehouse.read("decoded")
             decoded.append(message_transforms.unread(recorded, ever, waiting))
-        nothing = local_rows(self.spark, [], DECODED_SCHEMA)
-        return self.warehouse.append("decoded", reduce(DataFrame.unionByName, decoded, nothing))
+        return self.warehouse.append("decoded", union(decoded or [local_rows(self.spark, [], DECODED_SCHEMA)]))
 
     def _decoded_before(self, files: Sequence[FileFact]) -> DataFrame | None:
-        """What earlier runs decoded; if this one is small, only what it has to do with."""
+        """Messages decoded by earlier runs; if this run is small, only those it needs."""
         if not self.warehouse.rows("decoded"):
             return None
         if rows_of(files) > _SMALL_BATCH:
@@ -168,60 +173,73 @@ class Ingest:
         return from_arrow(self.spark, known)
 
     def _quarantine(
-        self, rows: DataFrame, files: Sequence[FileFact], decoded: DataFrame, before: DataFrame | None
+        self,
+        rows: DataFrame,
+        files: Sequence[FileFact],
+        decoded: DataFrame,
+        before: DataFrame | None,
+        audits: Sequence[FabricAudit],
     ) -> None:
         self.say("quarantine")
         dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
         decoded = decoded.select(*_KNOWN)
         if before is not None:
             decoded = before.unionByName(decoded)
-        bad = message_transforms.disbelieved(rows, decoded, few_rejects=self._has_few_rejects(decoded, files))
+        is_few = rows_of(files) < _MANY_REJECTS or _count_rejects(decoded, audits) < _MANY_REJECTS
+        bad = message_transforms.disbelieved(rows, decoded, audits=audits, few_rejects=is_few)
         if dirty:
             bad = bad.unionByName(hop_transforms.altered_rows(with_leaves(read_rows(self.spark, self.lake, dirty))))
         if is_one_partition(self.spark):
-            bytes_of = bad.agg(F.sum(F.octet_length("bytes"))).first()
-            if bytes_of is not None and (bytes_of[0] or 0) > _LOCAL_EVIDENCE_BYTES:
+            sizes = bad.select(F.octet_length("bytes").alias("size")).toArrow()["size"]
+            if not len(sizes):
+                return
+            if (pc.sum(sizes).as_py() or 0) > _LOCAL_EVIDENCE_BYTES:
                 self.warehouse.save("quarantine", bad)
                 return
         self.warehouse.append("quarantine", bad)
 
-    def _has_few_rejects(self, decoded: DataFrame, files: Sequence[FileFact]) -> bool:
-        if rows_of(files) < _MANY_REJECTS:
-            return True
-        return decoded.where("fabric != 'won' AND reject IS NOT NULL").limit(_MANY_REJECTS).count() < _MANY_REJECTS
-
-    def _verify(self, decoded: DataFrame, manifests: Sequence[ManifestFact]) -> None:
-        """Verify what is new, and what is older and has waited for its signer's key."""
+    def _verify(self, audit: FabricAudit, decoded: DataFrame, manifests: Sequence[ManifestFact]) -> None:
+        """Verify new messages, and older ones that waited for their signer's key."""
         self.say("messages: verify signatures")
-        spark, warehouse = self.spark, self.warehouse
-        keys = known_keys(spark, warehouse.read("keys"), node_keys(self.settings, manifests))
-        new = decoded.where("fabric = 'won'")
-        late = self._late(keys)
-        waiting = message_transforms.to_verify(
-            new if late is None else new.unionByName(late), warehouse.read("verdicts"), keys
-        )
-        warehouse.append("verdicts", waiting.mapInArrow(verify_signatures, VERDICT_SCHEMA))
-
-    def _late(self, keys: DataFrame) -> DataFrame | None:
-        """Messages of earlier runs without a verdict, whose signer's key came with this one."""
         warehouse = self.warehouse
-        unknown = warehouse.scan("messages", ("message", "signer"), (("signature", "=", "unknown_key"),))
-        if not unknown.num_rows:
-            return None
-        owners = keys.select("owner").distinct().toArrow()["owner"].combine_chunks()
-        wanted = distinct(unknown.filter(pc.is_in(unknown["signer"], value_set=owners)).select(["message"]))
+        of_nodes = node_keys(self.settings, manifests)
+        keys = known_keys(self.spark, warehouse.read("keys"), of_nodes)
+        late = self._late(audit, [owner for owner, _ in of_nodes])
+        if late is None and not self._has((pc.field("fabric") == audit.name) & pc.field("signature").is_valid()):
+            return
+        new = decoded if late is None else decoded.unionByName(late)
+        waiting = message_transforms.to_verify(new, warehouse.read("verdicts"), keys, audit)
+        warehouse.append("verdicts", map_batches(waiting, partial(verify_by, audit.fabric), VERDICT))
+
+    def _late(self, audit: FabricAudit, nodes: Sequence[str]) -> DataFrame | None:
+        """Messages of earlier runs whose signer's key arrived with this one, or may have been given to it."""
+        warehouse = self.warehouse
+        publishing = warehouse.fresh("keys")["owner"].unique()
+        waiting = ("signature", "in", ["unknown_key", "invalid"])
+        signers = ("signer", "in", sorted({*publishing.to_pylist(), *nodes}))
+        found = warehouse.scan(
+            "messages", ("message", "signer", "signature"), (("fabric", "=", audit.name), waiting, signers)
+        )
+        # another key of the same signer may be the one a message names; servers' keys are known from the start
+        is_late = pc.or_(pc.equal(found["signature"], "unknown_key"), pc.is_in(found["signer"], value_set=publishing))
+        wanted = distinct(found.filter(is_late).select(["message"]))
         if not wanted.num_rows:
             return None
         return from_arrow(self.spark, warehouse.lookup("decoded", wanted), DECODED_TABLE.schema)
 
 
+def _count_rejects(decoded: DataFrame, audits: Sequence[FabricAudit]) -> int:
+    rejects = decoded.where(is_of(message_transforms.hashed(audits)) & F.col("reject").isNotNull())
+    return rejects.limit(_MANY_REJECTS).count()
+
+
 def rows_of(files: Iterable[FileFact]) -> int:
-    """How many hops these files have."""
+    """Number of hops in these files."""
     return sum(fact.part.rows for fact in files if fact.part is not None)
 
 
 def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> list[tuple[str, bytes]]:
-    """Keys of servers, as given to the audit or else as manifests state them: a node signs all with one key."""
+    """Keys of servers, given to the audit or else stated in manifests: a node signs everything with one key."""
     keys = {(verifier.name, verifier.public_key) for verifier in settings.trusted}
     for fact in manifests:
         if fact.manifest is not None and not settings.trusted:
@@ -236,3 +254,20 @@ def known_keys(spark: SparkSession, published: DataFrame, of_nodes: Sequence[tup
     """Keys that Create messages publish, and those of nodes."""
     rows = [(owner, key, None, None) for owner, key in of_nodes]
     return published.unionByName(local_rows(spark, rows, schemas.KEYS.schema))
+
+
+def merge_servers(rows: pa.Table) -> pa.Table:
+    """One row for each server, of rows of `servers` from several batches."""
+    keys = ["fabric", "server"]
+    merged = rows.group_by(keys).aggregate([("first_at", "min"), ("last_at", "max")])
+    merged = merged.sort_by([(key, "ascending") for key in keys])
+    absences: dict[tuple[str, str], set[tuple[dt.datetime, dt.datetime]]] = {}
+    for row in rows.filter(pc.list_value_length(pc.field("absences")) > 0).to_pylist():
+        found = {(one["since"], one["until"]) for one in row["absences"]}
+        absences.setdefault((row["fabric"], row["server"]), set()).update(found)
+    longest = [
+        sorted(absences.get(key, ()), key=lambda one: (one[0] - one[1], one))[:MAX_ABSENCES]
+        for key in zip(*(merged[key].to_pylist() for key in keys), strict=True)
+    ]
+    columns = [*(merged[name] for name in (*keys, "first_at_min", "last_at_max")), pa.array(longest, _ABSENCES)]
+    return pa.table(columns, schema=SERVERS_TABLE.arrow)

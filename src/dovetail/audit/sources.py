@@ -1,9 +1,9 @@
-"""Reading the lake: which files count, whether they are whole, and their rows with the explicit schema.
+"""Reads the lake: which files count, whether they are intact, and their rows with the explicit schema.
 
-A file counts when a manifest announces it and the server's signed tree commits to it. It is looked at before its rows
-are read (`lake.inspect`), where there are many by Spark's workers. A file whose bytes are not the announced ones is
-still read if it can be, because its rows tell what was altered; one that cannot be read, or is not there, is a fact
-about its server and stops nothing.
+A file counts if a manifest announces it and the server's signed tree commits to it. It is inspected before its rows are
+read (`lake.inspect`), by Spark's workers if there are many. A file whose bytes are not the announced ones is still read
+if possible, because its rows show what was altered; one that is unreadable or missing is a fact about its server and
+stops nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit import schemas
+from dovetail.audit.delta import spark_uri
+from dovetail.audit.failures import FileChanged
 from dovetail.audit.ingest_log import UNCOMMITTED, FileFact, ManifestFact
 from dovetail.audit.leaves import with_leaves
+from dovetail.audit.local_rows import map_batches
 from dovetail.audit.merkle_scan import PART_SCHEMA, WALK_COLUMNS, Part, decode_part, merge_parts, walk_files
+from dovetail.audit.session import read_files
 from dovetail.lake.inspect import Inspected, inspect_file
 from dovetail.lake.manifest import SealedFile
 from dovetail.lake.rows import LAKE_SCHEMA
@@ -30,12 +34,14 @@ from dovetail.model.errors import JournalDamaged
 _PATH_PARTS = 3
 """fabric=F/date=D/FILE"""
 
-FEW_FILES = 8
+FEW_FILES, FEW_BYTES = 64, 8 << 20
+"""Up to this many files of this many bytes are inspected in this process."""
+
 _INSPECTED = "path string, sha256 string, error string, tag string"
 
 
 def announced_files(manifests: Iterable[ManifestFact]) -> list[tuple[str, SealedFile]]:
-    """Server and file of everything that these manifests announce, each file once."""
+    """Server and file of everything that these manifests announce, without duplicates."""
     files: dict[str, tuple[str, SealedFile]] = {}
     for fact in manifests:
         if fact.manifest is not None:
@@ -45,8 +51,8 @@ def announced_files(manifests: Iterable[ManifestFact]) -> list[tuple[str, Sealed
 
 
 def inspect_files(spark: SparkSession, lake: Store, files: Sequence[SealedFile]) -> dict[str, Inspected]:
-    """Look at each file before its rows are read: few in this process, many by Spark's workers."""
-    if len(files) <= FEW_FILES:
+    """Inspect each file before its rows are read: few in this process, many in Spark's workers."""
+    if len(files) <= FEW_FILES and sum(file.bytes for file in files) <= FEW_BYTES:
         return {file.path: inspect_file(lake, file) for file in files}
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,11 +82,11 @@ def read_rows(spark: SparkSession, lake: Store, paths: Sequence[str]) -> DataFra
     """Rows of these files with the lake's columns."""
     if not paths:
         return spark.createDataFrame([], schemas.LAKE.schema)
-    return spark.read.schema(schemas.LAKE.schema).option("basePath", str(lake)).parquet(*map(lake.url, paths))
+    return read_files(spark, schemas.LAKE.schema, map(lake.url, paths), basePath=spark_uri(str(lake)))
 
 
 def read_rows_by_file(spark: SparkSession, lake: Store, paths: Sequence[str]) -> DataFrame:
-    """The same with the `file` of each row; Spark then brings along all it knows of files, so only where it is used."""
+    """The same with the `file` of each row; Spark then adds all file metadata, so only used if needed."""
     if not paths:
         return read_rows(spark, lake, paths).withColumn("file", F.lit(None).cast("string"))
     return read_rows(spark, lake, paths).select("*", _relative(F.col("_metadata.file_path")).alias("file"))
@@ -91,21 +97,26 @@ def read_digests(lake: Store, paths: Iterable[str]) -> pa.Table:
     wanted = pa.schema([LAKE_SCHEMA.field("digest")])
     parts = [wanted.empty_table()]
     for path in paths:
-        with lake.open(path) as source:
-            file = pq.ParquetFile(source)
-            if wanted.names[0] in file.schema_arrow.names:
-                parts.append(file.read(wanted.names).cast(wanted))
+        try:
+            with lake.open(path) as source:
+                file = pq.ParquetFile(source)
+                if wanted.names[0] in file.schema_arrow.names:
+                    parts.append(file.read(wanted.names).cast(wanted))
+        except (pa.ArrowException, OSError, JournalDamaged):
+            raise FileChanged(path) from None
     return pa.concat_tables(parts).drop_null()
 
 
 def walk_rows(rows: DataFrame) -> dict[str, Part]:
-    """Walk all rows (with leaves) in the order of their files; the facts of each file."""
+    """Scan all rows (with leaves) in file order; returns the facts of each file."""
     parts: dict[str, list[Part]] = {}
     walked = rows.select("file", "server", "seq", F.unix_micros("at").alias("at_us"), "leaf_hash", "leaf_valid").select(
         *WALK_COLUMNS
     )
-    for row in walked.mapInArrow(walk_files, PART_SCHEMA).select("file", "part").collect():
-        parts.setdefault(row["file"], []).append(decode_part(bytes(row["part"])))
+    told = map_batches(walked, walk_files, PART_SCHEMA)
+    told = told if isinstance(told, pa.Table) else told.toArrow()
+    for file, part in zip(told["file"].to_pylist(), told["part"].to_pylist(), strict=True):
+        parts.setdefault(file, []).append(decode_part(part))
     return {file: merge_parts(found) for file, found in parts.items()}
 
 
@@ -115,7 +126,7 @@ def learn_files(
     announced: Sequence[tuple[str, SealedFile]],
     committed: Collection[str] | None = None,
 ) -> list[FileFact]:
-    """Read every announced file once and tell what is in it; those that no signed tree commits to are not read."""
+    """Read every announced file once and return its facts; files that no signed tree commits to are not read."""
     ours = [(server, file) for server, file in announced if committed is None or file.path in committed]
     inspected = inspect_files(spark, lake, [file for _, file in ours])
     readable = [path for path, found in inspected.items() if found.error is None]
@@ -142,7 +153,7 @@ def learn_files(
 def check_retained(
     lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]
 ) -> list[FileFact]:
-    """The facts, with what is wrong with the fields that a compaction retained beside those files."""
+    """The facts, with what is wrong with the fields that a compaction retained for those files."""
     retained = {file.path: file.retained for _, file in announced if file.retained is not None}
     checked = []
     for fact in facts:
@@ -160,7 +171,7 @@ def check_retained(
 
 
 def retained_urls(lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]) -> list[str]:
-    """The fields that compactions retained beside these files and that can be believed."""
+    """The trustworthy fields that compactions retained for these files."""
     bad = {fact.path for fact in facts if fact.kept_error is not None}
     return [lake.url(file.retained.path) for _, file in announced if file.retained is not None and file.path not in bad]
 

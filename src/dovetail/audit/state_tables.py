@@ -1,4 +1,4 @@
-"""Tables that the audit keeps for its own use, beside those of `schemas`: they lie with them and belong to runs too."""
+"""Internal tables of the audit, in addition to those of `schemas`: stored with them and versioned by runs too."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pyarrow as pa
 from dovetail.audit.schemas import TABLES
 from dovetail.audit.table import BOOLEAN, LONG, STRING, TIMESTAMP, Table
 from dovetail.audit.transforms.coverage import PEER_COUNTS
-from dovetail.audit.transforms.holdings import SIGHTINGS
-from dovetail.audit.transforms.skew import LEGS
+from dovetail.audit.transforms.holdings import HOLDINGS
+from dovetail.audit.transforms.skew import ONE_WAY_DELAYS
 from dovetail.lake.decoded import DECODED
 
 _RUN = pa.field("run", LONG)
@@ -32,7 +32,7 @@ VERDICTS_TABLE = Table(
 SERVERS_TABLE = Table(
     "servers",
     "state",
-    "Servers with hops, their earliest and latest time.",
+    "Servers with hops, their earliest and latest time, and when they were stopped in between.",
     ("fabric", "server"),
     pa.schema(
         [
@@ -40,11 +40,13 @@ SERVERS_TABLE = Table(
             pa.field("server", STRING),
             pa.field("first_at", TIMESTAMP),
             pa.field("last_at", TIMESTAMP),
+            pa.field("absences", pa.list_(pa.struct([("since", TIMESTAMP), ("until", TIMESTAMP)]))),
         ]
     ),
 )
 
 STORED = {
-    table.name: table for table in (*TABLES, DECODED_TABLE, VERDICTS_TABLE, SERVERS_TABLE, SIGHTINGS, LEGS, PEER_COUNTS)
+    table.name: table
+    for table in (*TABLES, DECODED_TABLE, VERDICTS_TABLE, SERVERS_TABLE, HOLDINGS, ONE_WAY_DELAYS, PEER_COUNTS)
 }
-"""Every table that lies in the tables' directory, by name."""
+"""Every table stored in the tables' directory, by name."""

@@ -1,7 +1,7 @@
-"""What Java and Spark say on stderr while they start, which tells a user of the audit nothing, is left out.
+"""Removes the start-up messages of Java and Spark from stderr, which mean nothing to a user of the audit.
 
-Java inherits a pipe as its stderr, and a thread passes on all lines but those. Settings of the logging could not do it:
-the first lines come from Java itself, and from Spark before it has read any settings.
+Java inherits a pipe as its stderr, and a thread forwards all other lines. Logging settings could not do it: the first
+lines come from Java itself, and from Spark before it has read any settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STDERR = 2
 
 @contextlib.contextmanager
 def without_chatter() -> Iterator[None]:
-    """Processes that are started in here have a stderr without chatter, for as long as they live."""
+    """Processes started in this block have a filtered stderr, for their whole life."""
     try:
         own = os.dup(_STDERR)
     except OSError:  # there is no stderr
@@ -43,10 +43,10 @@ def without_chatter() -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_interrupt() -> Iterator[None]:
-    """Ctrl-C stays ours, and waits until Java has started; a second one does not wait.
+    """Keep Ctrl-C in this process, and defer it until Java has started; a second one is not deferred.
 
-    The handler of Spark calls Java inside a call, and the bridge tells of it in many lines. And a Java that is left
-    while it starts never ends: it watches for our end only later.
+    Spark's handler calls Java inside a call, and the bridge reports that in many lines. And a Java abandoned during
+    start-up never ends: it watches for our end only later.
     """
     logging.getLogger().addFilter(_is_not_of_bridge)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
@@ -71,12 +71,12 @@ def own_interrupt() -> Iterator[None]:
 
 
 def _is_not_of_bridge(record: logging.LogRecord) -> bool:
-    """False for what the bridge to Java logs as nobody; it raises the same as an error."""
+    """False for what the bridge to Java logs to the root logger; it raises the same as an error."""
     return "py4j" not in record.pathname
 
 
 def _pass_on(source: int, target: int) -> None:
-    """Copy lines until nobody can write them any more."""
+    """Copy lines until all writers have closed the pipe."""
     with open(source, "rb", buffering=0) as lines, contextlib.suppress(OSError):
         rest = b""
         while piece := lines.read(1 << 16):

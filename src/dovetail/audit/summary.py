@@ -1,4 +1,4 @@
-"""What a person wants to know first: how many messages, how many arrived, what is wrong, and how sure that is."""
+"""The summary of a run: how many messages, how many arrived, what is wrong, and how certain that is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from bisect import insort
 from collections import Counter
 
 import msgspec
-import pyarrow as pa
 
 from dovetail.audit.checks import every_check
 from dovetail.audit.tables import Row, Tables
@@ -14,10 +13,12 @@ from dovetail.model.outcome import ARRIVED, count_arrived
 from dovetail.model.times import to_datetime
 
 MAX_EXAMPLES = 3
+SEVERITIES = ("error", "warning", "note")
+"""The most severe first."""
 
 
 class FoundCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """One check with how often it found something."""
+    """One check with its number of findings."""
 
     check: str
     severity: str
@@ -27,7 +28,7 @@ class FoundCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """How sure the hops of one server are."""
+    """How well the hops of one server are proven."""
 
     server: str
     verdict: str
@@ -51,8 +52,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def errors(self) -> int:
-        """How many findings are errors."""
+        """Number of findings that are errors."""
         return sum(item.findings for item in self.found if item.severity == "error")
+
+    def has_findings(self, severity: str) -> bool:
+        """True if there are findings of this severity or worse."""
+        return any(SEVERITIES.index(item.severity) <= SEVERITIES.index(severity) for item in self.found)
 
     def text(self) -> str:
         """The summary for a terminal."""
@@ -89,9 +94,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(tables: Tables) -> Summary:
-    """Read the summary off the tables, batch by batch: however many rows there are, a few of them are held at once."""
+    """Summarize the tables, batch by batch: only a few rows are held at once."""
     deliveries: dict[str, dict[str, int]] = {}
-    for (fabric, outcome), count in _counts(tables, "deliveries", "fabric", "outcome").items():
+    for (fabric, outcome), count in tables.count_by("deliveries", "fabric", "outcome").items():
         deliveries.setdefault(fabric, {})[outcome] = count
     servers = [
         ServerState(**{name: row[name] for name in ServerState.__struct_fields__})
@@ -102,48 +107,37 @@ def summarize(tables: Tables) -> Summary:
         lake=tables.run.lake,
         as_of=to_datetime(tables.run.as_of_us).isoformat().replace("+00:00", "Z"),
         hops=tables.count("hops"),
-        messages={fabric: count for (fabric,), count in _counts(tables, "messages", "fabric").items()},
+        messages={fabric: count for (fabric,), count in tables.count_by("messages", "fabric").items()},
         deliveries=deliveries,
-        chains={state: count for (state,), count in _counts(tables, "chains", "state").items()},
+        chains={state: count for (state,), count in tables.count_by("chains", "state").items()},
         servers=servers,
         found=_found(tables),
     )
 
 
-def _counts(tables: Tables, name: str, *columns: str) -> Counter[tuple[str, ...]]:
-    """How many rows of a table have which values in these columns."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    for batch in tables.batches(name, columns):
-        grouped = pa.Table.from_batches([batch]).group_by(list(columns)).aggregate([([], "count_all")])
-        for row in grouped.to_pylist():
-            counts[tuple(row[column] for column in columns)] += row["count_all"]
-    return counts
-
-
 def _found(tables: Tables) -> list[FoundCheck]:
-    counts: Counter[str] = Counter()
-    examples: dict[str, list[str]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], list[str]] = {}
     for row in tables.scan("findings"):
-        check = row["check"]
+        check = row["check"], row["severity"]
         counts[check] += 1
         least = examples.setdefault(check, [])
         example = _example(row)
         if example not in least:
             insort(least, example)
             del least[MAX_EXAMPLES:]
-    order = {"error": 0, "warning": 1, "note": 2}
     known = every_check()
     found = [
         FoundCheck(
             check=check,
-            severity=known[check].severity,
-            sentence=known[check].sentence,
+            severity=severity,
+            sentence=known[check].sentence if check in known else "This version does not know this check.",
             findings=count,
-            examples=examples[check],
+            examples=examples[check, severity],
         )
-        for check, count in counts.items()
+        for (check, severity), count in counts.items()
     ]
-    return sorted(found, key=lambda item: (order[item.severity], item.check))
+    return sorted(found, key=lambda item: (SEVERITIES.index(item.severity), item.check))
 
 
 def _example(row: Row) -> str:

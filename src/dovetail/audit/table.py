@@ -1,4 +1,4 @@
-"""What a table of the audit is: columns with their meaning, its key, and how its rows are to be read."""
+"""The definition of a table of the audit: columns with their meaning, its key, and how to read its rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 STRINGS, BINARIES = pa.list_(pa.string()), pa.list_(pa.binary())
 
 Layer = Literal["log", "silver", "gold", "state"]
-"""What the audit did; what it read; what it answers; what it keeps for its own use."""
+"""What the audit did; what it read; its answers; what it keeps for its own use."""
 
 
 def column(name: str, kind: pa.DataType, sentence: str) -> pa.Field:
-    """A column with what it means."""
+    """A column with its meaning."""
     return pa.field(name, kind, metadata={"comment": sentence})
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table the audit writes: `key` are the columns that name a row.
+    """A table written by the audit: `key` are the columns that identify a row.
 
-    `skipping` are the columns of which each file's least and greatest values are known, so that files can be passed
-    over. The rows of a table with `sums` are partial, some of them negative: readers add those columns up by `key`.
+    `skipping` are the columns whose minimum and maximum are known for each file, so that files can be skipped. The rows
+    of a table with `sums` are partial, some of them negative: readers add those columns up by `key`.
     """
 
     name: str

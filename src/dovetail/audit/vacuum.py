@@ -1,7 +1,7 @@
-"""Forgetting old runs: their rows in `runs` go, and then the files that no run names any more.
+"""Removes old runs: their rows in `runs`, and then the files that no run names any more.
 
-A run that is younger than any reader could still be looking at stays, and so do the newest few. Files that a killed
-run left, and that no version of a table has, go with them. The lease is held meanwhile, so that nobody writes.
+Runs young enough that a reader may still use them stay, and so do the newest few. Files left by a killed run, in no
+version of a table, are removed too. The lease is held meanwhile, so that no one writes.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
+from dovetail.audit.delta import claim, open_delta, table_uri
 from dovetail.audit.runs import holding_lease
 from dovetail.audit.schemas import RUNS
-from dovetail.audit.tables import open_tables, read_runs, readable, table_uri
+from dovetail.audit.tables import open_tables, read_runs, readable
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What was done, or would be."""
+    """What was removed, or would be."""
 
     kept: list[int]
     forgotten: list[int]
@@ -37,7 +38,7 @@ class Vacuumed:
 
 
 def vacuum_tables(root: str, *, keep_runs: int = 10, older_than_h: float = 24, is_dry: bool = False) -> Vacuumed:
-    """Forget runs, except the newest `keep_runs` and those that ended less than `older_than_h` hours ago."""
+    """Remove runs, except the newest `keep_runs` and those that ended less than `older_than_h` hours ago."""
     open_tables(root)
     with holding_lease(root):
         youngest = dt.datetime.now(dt.UTC) - dt.timedelta(hours=older_than_h)
@@ -49,10 +50,10 @@ def vacuum_tables(root: str, *, keep_runs: int = 10, older_than_h: float = 24, i
         ]
         forgotten = sorted({run.number for run in runs} - {run.number for run in kept})
         if forgotten and not is_dry:
-            table = DeltaTable(table_uri(root, RUNS.name))
+            table = open_delta(root, RUNS.name)
             rows = table.to_pyarrow_table()
             left = rows.filter(pc.invert(pc.is_in(rows["run"], value_set=pa.array(forgotten, pa.int64()))))
-            write_deltalake(table, left, mode="overwrite")
+            write_deltalake(table, left, mode="overwrite", commit_properties=claim(table))
         files = 0
         for name in runs[0].versions:
             versions = [run.versions[name] for run in kept if name in run.versions]
@@ -61,10 +62,9 @@ def vacuum_tables(root: str, *, keep_runs: int = 10, older_than_h: float = 24, i
 
 
 def _vacuum_one(root: str, name: str, versions: list[int], *, is_dry: bool) -> int:
-    uri = table_uri(root, name)
-    with readable(uri):
-        table = DeltaTable(uri)
-        # the newest version may be younger than any run: what it has is kept as well
+    with readable(table_uri(root, name)):
+        table = open_delta(root, name)
+        # the newest version may be younger than any run: keep its files as well
         deleted = table.vacuum(
             0, dry_run=is_dry, enforce_retention_duration=False, full=True, keep_versions=sorted(set(versions))
         )

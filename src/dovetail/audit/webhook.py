@@ -1,7 +1,7 @@
-"""Posting alerts to a webhook: in a thread of its own, tried again for an hour, bounded, never in the audit's way.
+"""Posts alerts to a webhook: in its own thread, retried for an hour, bounded, never delaying the audit.
 
-While a webhook fails, those behind wait in order. An alert is also printed and stands in `findings`; so one that could
-not be posted for an hour, or is refused, is told on stderr and given up.
+While a post fails, later alerts wait in order. An alert is also printed and recorded in `findings`; so one that could
+not be posted for an hour, or is refused, is reported on stderr and dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.audit.tables import Row
 from dovetail.model.errors import ConfigError
 
 MAX_WAITING = 1000
-"""Alerts that wait to be posted; further ones are told as not posted."""
+"""Maximum number of alerts waiting to be posted; further ones are reported as not posted."""
 
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, *(60.0,) * 59)
 """An hour in all."""
@@ -30,7 +30,7 @@ _RETRIED = frozenset({408, 425, 429})
 
 
 def check_webhook(url: str) -> str:
-    """The URL itself if it is one that can be posted to."""
+    """Return the URL if it can be posted to."""
     try:
         parts = urllib.parse.urlsplit(url)
         is_usable = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
@@ -42,7 +42,7 @@ def check_webhook(url: str) -> str:
 
 
 class PostFailed(Exception):
-    """A post that did not arrive; `retriable` where trying again may help."""
+    """A failed post; `retriable` if a retry may help."""
 
     def __init__(self, text: str, *, retriable: bool) -> None:
         super().__init__(text)
@@ -69,7 +69,7 @@ def post(url: str, finding: Row, timeout_s: float = _TIMEOUT_S) -> None:
 
 @dataclass(slots=True)
 class Webhook:
-    """Posts findings one after the other; `say` tells a person what could not be posted."""
+    """Posts findings one at a time; `say` reports what could not be posted."""
 
     url: str
     say: Callable[[str], None]
@@ -83,14 +83,14 @@ class Webhook:
         self._thread.start()
 
     def put(self, finding: Row) -> None:
-        """Post it soon; returns at once."""
+        """Queue it for posting; returns immediately."""
         try:
             self._waiting.put_nowait(finding)
         except queue.Full:
             self.say(f"webhook: {MAX_WAITING} alerts wait already, {finding['check']} is not posted")
 
     def close(self, wait_s: float = _TIMEOUT_S) -> None:
-        """Post what waits, each once more, for at most so long."""
+        """Post what is queued, with one more attempt each, for at most this long."""
         self._closing.set()
         try:
             self._waiting.put(None, timeout=wait_s)
@@ -105,7 +105,7 @@ class Webhook:
                 self.say(f"webhook: {finding['check']} is not posted: {problem}")
 
     def _deliver(self, finding: Row) -> str | None:
-        """Try until it arrives or cannot; returns what went wrong the last time."""
+        """Retry until it arrives or cannot; returns the last error."""
         for pause_s in (*self.pauses_s, None):
             try:
                 post(self.url, finding)

@@ -1,1 +1,1 @@
-"""Receipts: one file that proves one delivery, checked offline with nothing but the signers' public keys."""
+"""Receipts: one file that proves one delivery, verified offline with only the signers' public keys."""

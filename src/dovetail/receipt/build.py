@@ -1,7 +1,7 @@
-"""Building a receipt from the journals or the lake of the servers that saw the message.
+"""Builds a receipt from the journals or lake of the servers that saw the message.
 
-Every receipt is verified before it is handed out, with the keys that the sources themselves carry: a journal that was
-tampered with gives an error, never a false receipt.
+Every receipt is verified before it is returned, with the keys that the sources contain: a journal that was tampered
+with gives an error, never a false receipt.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from dovetail.tlog.leaf import NO_DIGEST
 from dovetail.tlog.tree import prove_inclusion
 
 SEARCH_HOPS = 100_000
-"""How many hops behind a message are searched for the responses to it."""
+"""How many hops after a message are searched for responses to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """What a receipt is to hold.
+    """What to include in a receipt.
 
-    `redact` leaves out the bytes of the subject. `counterparts` limits it to hops with these, and to each message's
-    first hop in a journal. `related` are the responses to show; without it they are looked for. `notes` are checkpoints
-    to use instead of the latest, for example cosigned ones, and `witnesses` the keys of their cosigners. `since` are
-    older checkpoints from which consistency is to be proven.
+    `redact` omits the bytes of the subject. `counterparts` keeps only hops with these, plus the first hop of each
+    message in a journal. `related` lists the responses to include; by default they are searched for. `notes` are
+    checkpoints to use instead of the latest, for example cosigned ones, and `witnesses` the keys of their cosigners.
+    `since` lists older checkpoints from which to prove consistency.
     """
 
     redact: bool = False
@@ -62,7 +62,7 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class BuiltReceipt:
-    """The bytes of a receipt file, and what a person should know about how it was built."""
+    """The bytes of a receipt file, and remarks for people on how it was built."""
 
     data: bytes
     remarks: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Holder:
 
 
 def build_receipt(sources: Sequence[HopSource], address: Address, options: BuildOptions | None = None) -> BuiltReceipt:
-    """The receipt of one message from all sources that saw it; ReceiptError where nothing can be proven."""
+    """Build the receipt of one message from all sources that saw it; ReceiptError if nothing can be proven."""
     options = options or BuildOptions()
     remarks: list[str] = []
     holders = pin_sources(sources, options)
@@ -117,7 +117,7 @@ def build_receipt(sources: Sequence[HopSource], address: Address, options: Build
 
 
 def pin_sources(sources: Sequence[HopSource], options: BuildOptions) -> list[Holder]:
-    """The sources by server, each with the checkpoint that was asked for, else its latest."""
+    """The sources sorted by server, each with the requested checkpoint, else its latest."""
     holders = []
     for source in sorted(sources, key=lambda source: source.server):
         asked = [note for note in options.notes if note.checkpoint.origin == source.server]
@@ -146,7 +146,7 @@ def common_fabric(holders: Sequence[Holder], addresses: Sequence[Address]) -> st
 def _find_children(
     holders: Sequence[Holder], address: Address, fabric: str, options: BuildOptions
 ) -> list[tuple[Address, Relation]]:
-    """Messages that respond to `address`: those that were named, or those found on the signed hops behind it."""
+    """Messages that respond to `address`: the given ones, or those found on the signed hops after it."""
     reader, link = fabric_named(fabric), (Relation.RESPONDING_TO, address_text(address, fabric))
     found: dict[Address, Relation] = {}
     if options.related is not None:
@@ -162,7 +162,7 @@ def _find_children(
             first = hops[0].hop.seq if hops else holder.signed.size
             end = min(first + options.search_hops, holder.signed.size)
             for child, raw in holder.source.bodies_between(first, end):
-                # the cheap look first: decoding every message would take minutes
+                # cheap test first: decoding every message would take minutes
                 if child not in found and mark in raw.lower() and link in reader.identify(raw).names:
                     found[child] = Relation.RESPONDING_TO
     if len(found) >= MAX_MESSAGES:
@@ -195,7 +195,7 @@ def _carry_messages(
 
 
 def first_raw(holders: Sequence[Holder], address: Address) -> bytes | None:
-    """The bytes from the first source that keeps them on a signed hop."""
+    """The bytes from the first source that has them on a signed hop."""
     for holder in holders:
         if any(kept.digest != NO_DIGEST for kept in holder.signed_hops(address)):
             raw = holder.source.raw(address)
@@ -207,7 +207,7 @@ def first_raw(holders: Sequence[Holder], address: Address) -> bytes | None:
 def _select_hops(
     holder: Holder, addresses: Sequence[Address], options: BuildOptions, remarks: list[str]
 ) -> list[CommittedHop]:
-    """The hops to show, in order: below the checkpoint, and of the chosen counterparts."""
+    """The hops to include, in order: covered by the checkpoint, and of the selected counterparts."""
     selected: list[CommittedHop] = []
     unsigned = 0
     for address in addresses:
@@ -224,7 +224,7 @@ def _select_hops(
 def record_journal(
     holder: Holder, kept: Sequence[CommittedHop], messages: Sequence[ProvenMessage], options: BuildOptions
 ) -> JournalRecord:
-    """What one journal has to say of these messages, with the proofs."""
+    """Record the hops of these messages in one journal, with proofs."""
     source, signed = holder.source, holder.signed
     numbers: dict[bytes, int] = {}
     index_of: Mapping[Address, int] = {message.address: index for index, message in enumerate(messages)}
@@ -243,7 +243,7 @@ def record_journal(
 
 
 def record_hop(kept: CommittedHop, message: int, path: list[int]) -> HopRecord:
-    """A hop as a receipt has it."""
+    """Record a hop for a receipt."""
     hop = kept.hop
     return HopRecord(
         at=hop.at_us,

@@ -1,7 +1,7 @@
-"""Building the statement of a conversation: its messages gathered from journals or the lake, then verified.
+"""Builds the statement of a conversation: collects its messages from journals or the lake, then verifies it.
 
-From one message of it, the way back goes along references: what a response names is looked up by its address. The way
-forward is a search: messages behind it that name one of its two sockets.
+Earlier messages are found by following references: what a response names is looked up by address. Later ones are found
+by search: messages further on that name one of the two sockets.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dovetail.tlog.leaf import NO_DIGEST
 def build_conversation(
     sources: Sequence[HopSource], address: Address, keys: Sequence[Verifier] = (), options: BuildOptions | None = None
 ) -> bytes:
-    """The statement about the conversation that this message belongs to; ReceiptError where it cannot be made.
+    """Build the statement about this message's conversation; ReceiptError if it cannot be built.
 
-    The responses' signatures are checked with `keys` and with those that the sources carry.
+    Verifies the responses' signatures with `keys` and with the keys that the sources contain.
     """
     options = options or BuildOptions()
     pinned = pin_sources(sources, options)
@@ -61,7 +61,7 @@ def build_conversation(
 
 
 class _Gathering:
-    """Finds the messages of a conversation in journals."""
+    """Collects the messages of a conversation from journals."""
 
     def __init__(self, fabric: Fabric, holders: Sequence[Holder], search_hops: int) -> None:
         self._fabric = fabric
@@ -69,7 +69,7 @@ class _Gathering:
         self._search_hops = search_hops
 
     def gather(self, address: Address) -> list[MessageInfo]:
-        """The message asked for, what lies behind it, and what these name."""
+        """Return the given message, those after it, and those that they name."""
         subject = self._read(address)
         asked = subject if subject.role is None else self._read(answered_by(subject) or b"")
         sockets = sockets_of(asked, {asked.key: asked})
@@ -97,13 +97,13 @@ class _Gathering:
         return [message for key, message in found.items() if message.role is not None or key in answers]
 
     def _search(self, address: Address, sockets: frozenset[str]) -> Iterator[MessageInfo]:
-        """Messages between the two sockets, and responses of them, on the signed hops behind a message."""
+        """Messages between the two sockets, and responses to them, on the signed hops after a message."""
         marks = [socket.encode() for socket in sockets]
         for holder in self._holders:
             hops = holder.signed_hops(address)
             first = hops[0].hop.seq if hops else holder.signed.size
             for _, raw in holder.source.bodies_between(first, min(first + self._search_hops, holder.signed.size)):
-                # the cheap look first: reading every message would take minutes
+                # cheap test first: decoding every message would take minutes
                 if not any(mark in raw for mark in marks):
                     continue
                 message = self._fabric.read(raw)
@@ -127,7 +127,7 @@ class _Gathering:
 
 
 def _one_hop_each(holder: Holder, messages: Sequence[MessageInfo]) -> Iterator[CommittedHop]:
-    """For each message the signed hop on which the journal keeps its bytes, else its first."""
+    """For each message, the signed hop with which the journal stores its bytes, else its first hop."""
     for message in messages:
         hops = holder.signed_hops(message.address)
         if hops:

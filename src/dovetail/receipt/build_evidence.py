@@ -1,4 +1,4 @@
-"""Building evidence: split views of servers, and forks of authors. Like receipts, it is verified before it is given."""
+"""Builds evidence of split views by servers and forks by authors; verified before it is returned, like a receipt."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from dovetail.tlog.tree import Frontier, NodeSource, aligned_ranges, prove_consi
 def build_split_view(
     one: SignedCheckpoint, other: SignedCheckpoint, keys: Sequence[Verifier], source: HopSource | None = None
 ) -> bytes:
-    """Evidence against a server that signed both; ReceiptError where they do not contradict each other.
+    """Build evidence against a server that signed both; ReceiptError if they do not contradict each other.
 
-    For two sizes `source` must have the hops of the larger one.
+    If the sizes differ, `source` must have the hops of the larger one.
     """
     first, second = sorted((one, other), key=lambda each: (each.size, each.note))
     origin = first.checkpoint.origin
@@ -67,7 +67,7 @@ def build_split_view(
 
 
 def build_fork(sources: Sequence[HopSource], addresses: tuple[Address, Address], keys: Sequence[Verifier]) -> bytes:
-    """Evidence against the author of two signed messages, whose key must be in `keys`."""
+    """Build evidence against the author of two signed messages; the author's key must be in `keys`."""
     options = BuildOptions()
     pinned = pin_sources(sources, options)
     fabric = fabric_named(common_fabric(pinned, addresses))
@@ -101,7 +101,7 @@ def build_fork(sources: Sequence[HopSource], addresses: tuple[Address, Address],
 
 
 def _contradiction_of(fabric: Fabric, messages: Sequence[ProvenMessage]) -> tuple[str, str]:
-    """Which contradiction it is, and whose."""
+    """The kind of contradiction and its author."""
     info, _ = read_signed(fabric, messages[0])
     for kind in fabric.conflict_keys(info):
         with contextlib.suppress(ReceiptError):
@@ -118,7 +118,7 @@ def root_of_first(size: int, node: NodeSource) -> bytes:
 
 
 def _without_witnesses(signed: SignedCheckpoint, own: Sequence[Verifier]) -> NoteRecord:
-    """A note with the server's own signature alone."""
+    """A note with only the server's own signature."""
     note = carry_note(signed.note, own)
     body = signed.checkpoint.body()
     first = note.checkpoint[len(body) + 1 :].partition("\n")[0]

@@ -1,8 +1,8 @@
 """The claim of a receipt in plain words, and what it does not prove.
 
-The claim is written into the file and computed again by whoever verifies it, so its words belong to the format: they
-never change for a version. Text that comes from peers stands in double quotes, escaped, so that it cannot pose as part
-of a sentence. What is not proven is said by the verifier and may get better words at any time.
+The claim is stored in the file and recomputed by the verifier, so its wording is part of the format and fixed per
+version. Text from peers is escaped and in double quotes, so that it cannot pass for part of a sentence. The limits are
+stated by the verifier and may be reworded at any time.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _RELATIONS: Mapping[Relation, tuple[str, str]] = {
 
 
 def quote(text: str) -> str:
-    """Text of a peer inside a sentence: a JSON string of ASCII characters."""
+    """Quote a peer's text for use in a sentence: a JSON string in ASCII."""
     return encode_basestring_ascii(text)
 
 
 def name_messages(relations: Iterable[Relation | None]) -> list[str]:
-    """What the messages of a receipt are called in its sentences."""
+    """The names that a receipt's sentences use for its messages."""
     names = []
     counts: dict[Relation, int] = {}
     for relation in relations:
@@ -67,7 +67,7 @@ def name_messages(relations: Iterable[Relation | None]) -> list[str]:
 
 
 def describe_message(name: str, text: str, relation: Relation | None, length: int | None) -> str:
-    """Which message it is; `text` is its address as people see it."""
+    """Identify the message; `text` is its address as shown to people."""
     sentence = f"{name} is {text}"
     if relation is not None:
         sentence += f", which {_RELATIONS[relation][1]}"
@@ -86,7 +86,7 @@ def describe_hop(name: str, hop: Hop, wording: Wording = Wording.HANDED_OVER) ->
 
 
 def describe_commitment(view: View) -> str:
-    """Who stands for it."""
+    """Say who commits to it."""
     checkpoint = view.checkpoint
     sentence = f"{checkpoint.origin} commits to this: its signed journal of {checkpoint.size} hops contains it"
     if view.grown_from is not None:
@@ -95,7 +95,7 @@ def describe_commitment(view: View) -> str:
 
 
 def describe_cosignature(checkpoint: Checkpoint, cosignature: Cosignature) -> str:
-    """What a witness adds. Not part of a file's claim: whether it counts depends on whom the reader trusts."""
+    """What a witness adds. Not part of a file's claim: its weight depends on whom the reader trusts."""
     at = time_text(cosignature.at_s * 1_000_000)
     return (
         f"{cosignature.witness.name} saw that signed journal of {checkpoint.origin} at {at}, "

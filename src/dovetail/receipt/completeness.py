@@ -1,9 +1,9 @@
-"""Completeness: these are all hops of a server in a stretch of time; nothing is missing, nothing was added.
+"""Completeness: these are all hops of a server in a time range; nothing is missing, nothing was added.
 
-A journal's hops are numbered without a gap and their times never go back. So a run of consecutive hops that begins with
-a hop before the stretch (or with the journal) and ends with one behind it (or with the journal) holds all that lie in
-it. The whole run is proven by one proof: the roots of the subtrees beside it, from left to right, lead together with
-the leaves to the root of the checkpoint.
+A journal's hops are numbered without gaps and their times never decrease. So a run of consecutive hops that starts with
+a hop before the time range (or the start of the journal) and ends with one after it (or the end of the journal)
+contains all hops in it. One proof covers the whole run: the roots of the subtrees beside it, left to right, combine
+with the leaves to the root of the checkpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from dovetail.tlog.tree import NodeSource, aligned_ranges, hash_children, hash_l
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Consecutive hops of one server around a stretch of time, and the hashes that prove them."""
+    """Consecutive hops of one server around a time range, and the hashes that prove them."""
 
     signed: SignedCheckpoint
     journal: NoteRecord
@@ -53,13 +53,13 @@ class Range:
 
     @property
     def records(self) -> list[RangeHop]:
-        """The hops as a receipt has them."""
+        """The hops as receipt records."""
         return [_record(each) for each in self.kept]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRange:
-    """All hops of a stretch of time, with the digests that their leaves commit to."""
+    """All hops in a time range, with the digests that their leaves commit to."""
 
     signatory: Signatory
     fabric: str
@@ -80,7 +80,7 @@ def build_completeness(
     signed: SignedCheckpoint | None = None,
     witnesses: Sequence[Verifier] = (),
 ) -> bytes:
-    """The statement for one server, from a checkpoint or its latest; ReceiptError where it has none."""
+    """Build the statement for one server, from a checkpoint or its latest; ReceiptError if it has none."""
     part = cut_range(source, since_us, until_us, signed=signed, witnesses=witnesses)
     inside = [each.hop for each in part.kept if since_us <= each.hop.at_us < until_us]
     receipt = Completeness(
@@ -101,12 +101,12 @@ def build_completeness(
 def cut_range(
     source: HopSource, since_us: int, until_us: int, *, signed: SignedCheckpoint | None, witnesses: Sequence[Verifier]
 ) -> Range:
-    """The hops of a stretch of time with one before and one behind it; ReceiptError where they cannot be proven."""
+    """The hops in a time range with one before and one after it; ReceiptError if they cannot be proven."""
     signed = source.latest_checkpoint() if signed is None else check_covers(source, signed)
     if signed is None or signed.size == 0:
         raise ReceiptError(f"{source.server} has no signed checkpoint")
     if not since_us < until_us:
-        raise ReceiptError("the stretch of time ends before it begins")
+        raise ReceiptError("the period ends before it begins")
     first = max(0, min(source.seq_at(since_us), signed.size) - 1)
     end = min(source.seq_at(until_us) + 1, signed.size)
     if end - first > MAX_HOPS:
@@ -121,7 +121,7 @@ def cut_range(
 
 
 def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], policy: Policy) -> Proof:
-    """That these are all hops of the stretch."""
+    """Check that these are all hops in the time range."""
     part = check_range(receipt, trusted, policy)
     hops = tuple(hop for hop, _ in part.inside)
     if receipt.claim != _state(part.checkpoint, hops, receipt.since, receipt.until):
@@ -138,7 +138,7 @@ def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], poli
 
 
 def check_range(receipt: Completeness | Exchange, trusted: frozenset[Verifier], policy: Policy) -> CheckedRange:
-    """That the hops of a receipt are all of its stretch."""
+    """Check that the hops of a receipt are all in its time range."""
     note = check_note(receipt.journal)
     signatory = check_trust(note, trusted, policy)
     checkpoint = note.checkpoint
@@ -169,12 +169,12 @@ def check_range(receipt: Completeness | Exchange, trusted: frozenset[Verifier], 
 
 
 def _check_borders(receipt: Completeness | Exchange, hops: Sequence[Hop], checkpoint: Checkpoint) -> None:
-    """Exactly one hop before the stretch and one behind it, unless the journal begins or ends there."""
+    """Exactly one hop before the time range and one after it, unless the journal starts or ends there."""
     times = [hop.at_us for hop in hops]
     if times != sorted(times):
         raise ReceiptError("completeness: time goes back inside the range")
     if not receipt.since < receipt.until:
-        raise ReceiptError("form: the stretch of time ends before it begins")
+        raise ReceiptError("form: the period ends before it begins")
     before = sum(at_us < receipt.since for at_us in times)
     behind = sum(at_us >= receipt.until for at_us in times)
     if before > 1 or (before == 0 and receipt.first > 0):
@@ -184,7 +184,7 @@ def _check_borders(receipt: Completeness | Exchange, hops: Sequence[Hop], checkp
 
 
 def _root_of_range(start: int, end: int, first: int, leaves: Sequence[bytes], hashes: Iterator[bytes]) -> bytes:
-    """The root over `[start, end)`, from the leaves at `first` and following and the roots beside them."""
+    """The root over `[start, end)`, from the leaves starting at `first` and the roots beside them."""
     if end <= first or start >= first + len(leaves):
         beside = next(hashes, None)
         if beside is None:
@@ -198,7 +198,7 @@ def _root_of_range(start: int, end: int, first: int, leaves: Sequence[bytes], ha
 
 
 def _beside(start: int, end: int, first: int, stop: int, node: NodeSource) -> Iterator[bytes]:
-    """The hashes that `_root_of_range` asks for, in its order."""
+    """The hashes that `_root_of_range` consumes, in that order."""
     if end <= first or start >= stop:
         parts = [node(level, place >> level) for place, level in aligned_ranges(start, end)]
         root = parts.pop()
@@ -240,17 +240,17 @@ def _numbered(record: RangeHop, seq: int) -> HopRecord:
 def _state(checkpoint: Checkpoint, inside: Sequence[Hop], since_us: int, until_us: int) -> list[str]:
     messages = len({hop.message for hop in inside})
     saw = f"{checkpoint.origin} saw {len(inside)} hops of {messages} messages"
-    return [f"{saw} {describe_stretch(since_us, until_us)}, and these are all", describe_commitment(View(checkpoint))]
+    return [f"{saw} {describe_period(since_us, until_us)}, and these are all", describe_commitment(View(checkpoint))]
 
 
-def describe_stretch(since_us: int, until_us: int) -> str:
-    """A stretch of time as it stands in claims."""
+def describe_period(since_us: int, until_us: int) -> str:
+    """Format a time range for claims."""
     return f"from {time_text(since_us)} up to and without {time_text(until_us)}"
 
 
 def _limits(receipt: Completeness | Exchange, last: Hop, *, is_witnessed: bool) -> Iterator[str]:
     if last.at_us < receipt.until:
-        yield "that no hop of this time came later: the checkpoint has no hop behind the end of the stretch"
+        yield "that no hop of this time came later: the checkpoint has no hop behind the end of the period"
     yield "that the server noted everything it saw, and at the right time: its journal has what it wrote down"
     if not is_witnessed:
         yield "that the server shows everybody the same journal: no trusted witness cosigned it"

@@ -1,7 +1,7 @@
-"""That a journal only grew between two of its checkpoints: the proof in a receipt, and its use.
+"""Proof that a journal only grew between two of its checkpoints: the proof in a receipt, and its use.
 
-A receipt built with an older checkpoint at hand (`since`) carries the RFC 9162 consistency proof from it. Whoever kept
-that older checkpoint, or a receipt with it, can then check that nothing below it was changed, removed or inserted.
+A receipt built with an older checkpoint (`since`) contains the RFC 9162 consistency proof from it. Anyone who kept that
+checkpoint, or a receipt with it, can then check that nothing before it was changed, removed or inserted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dovetail.tlog.tree import HASH_BYTES, NodeSource, prove_consistency, verify
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A checkpoint that somebody was shown, and an older state that it is proven to have grown from."""
+    """A checkpoint as shown to one party, and an older state that it provably grew from."""
 
     checkpoint: Checkpoint
     grown_from: Checkpoint | None = None
 
 
 def prove_since(checkpoint: Checkpoint, olders: Iterable[Checkpoint], node: NodeSource) -> SinceRecord | None:
-    """The proof from the newest of the server's older checkpoints; ReceiptError where the journal did not only grow."""
+    """Prove growth from the newest of the server's older checkpoints; ReceiptError if the journal did not only grow."""
     own = [older for older in olders if older.origin == checkpoint.origin and 0 < older.size <= checkpoint.size]
     if not own:
         return None
@@ -39,7 +39,7 @@ def prove_since(checkpoint: Checkpoint, olders: Iterable[Checkpoint], node: Node
 
 
 def check_since(record: SinceRecord | None, checkpoint: Checkpoint) -> View:
-    """The view that a receipt gives of a journal, its consistency proof checked."""
+    """Check a receipt's consistency proof; returns its view of the journal."""
     if record is None:
         return View(checkpoint)
     root = decode_base64(record.root, f"the older root of {checkpoint.origin}")
@@ -54,9 +54,10 @@ def check_since(record: SinceRecord | None, checkpoint: Checkpoint) -> View:
 
 
 def compare_views(views: Sequence[View], others: Iterable[View]) -> list[str]:
-    """That servers showed the same growing journals in both; what was found, in words. ReceiptError where they did not.
+    """Check that both show the same growing journals; returns the findings in words, ReceiptError if they differ.
 
-    Two checkpoints of one size must have one root. For two sizes the larger view must carry the proof from the smaller.
+    Two checkpoints of equal size must have equal roots. If sizes differ, the larger view must prove growth from the
+    smaller.
     """
     found = []
     by_server = {view.checkpoint.origin: view for view in views}

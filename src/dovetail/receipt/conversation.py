@@ -1,17 +1,17 @@
 """Conversations: these are all messages between two sockets, up to the newest responses of their servers.
 
-A server's response names by hash the message it answers and the responses of the other server that it has seen. So the
-newest responses lead, by hashes that the servers have signed, to everything before them. A set of messages is the whole
-conversation up to its newest responses where
+A server's response names by hash the message it answers and the responses of the other server that it has seen. So all
+earlier messages are reachable from the newest responses, by hashes that the servers signed. A set of messages is the
+whole conversation up to its newest responses if
 
-    every message that one of them names is there     else one is missing
-    every message is answered by a response in it     else one was added
-    all of them lie between the same two sockets      else one was added
-    every response is signed by the server it is of     else it was made up
+    every message that one of them names is present       else one is missing
+    every message is answered by a response in the set    else one was added
+    all of them are between the same two sockets          else one was added
+    every response is signed by its server                else it was forged
 
-What no later response names yet may be left out unseen: that is the limit of this proof, and the claim says up to which
-responses it reaches. Who holds another receipt of the same journals can look for what was left out
-(`find_left_out`). Refused messages and failures are never named, so they are no part of it.
+Messages that no later response names yet can be omitted unnoticed: that is the limit of this proof, and the claim says
+up to which responses it holds. The holder of another receipt of the same journals can look for omissions
+(`find_left_out`). Refused messages and failures are never named, so they are not covered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dovetail.receipt.proof import Policy, Proof, ProvenMessage, check_order
 from dovetail.tlog.keys import Verifier
 
 Known = Mapping[bytes, MessageInfo]
-"""Messages by their keys."""
+"""Messages by key."""
 
 _LIMITS = (
     "that nothing came after the newest responses: what none of them names could be left out (--against finds it)",
@@ -44,7 +44,7 @@ _LIMITS = (
 
 
 def check_conversation(receipt: Conversation, trusted: frozenset[Verifier], policy: Policy) -> Proof:
-    """That these are all messages of one conversation up to its newest responses."""
+    """Check that these are all messages of one conversation up to its newest responses."""
     check_order((record.address for record in receipt.messages), "the messages")
     if any(record.relation is not None for record in receipt.messages):
         raise ReceiptError("form: the messages of a conversation have no relation")
@@ -80,7 +80,7 @@ def check_conversation(receipt: Conversation, trusted: frozenset[Verifier], poli
 
 
 def check_closed(fabric: Fabric, messages: Sequence[MessageInfo]) -> tuple[str, str]:
-    """The two sockets between which all messages lie; ReceiptError tells which message is missing or was added."""
+    """Return the two sockets of all messages; ReceiptError says which message is missing or was added."""
     known = {message.key: message for message in messages}
     answered = {answered_by(message) for message in messages}
     sockets: frozenset[str] | None = None
@@ -111,9 +111,10 @@ def names_of(message: MessageInfo) -> list[bytes]:
 
 
 def sockets_of(message: MessageInfo, known: Known) -> frozenset[str] | None:
-    """The two sockets of the conversation that a message belongs to; None where it belongs to none.
+    """The two sockets of the conversation that a message belongs to; None if it belongs to none.
 
-    A response belongs to that of the message it answers, if it comes from one of its sockets and goes to its sender's.
+    A response belongs to the conversation of the message it answers, if it is from one of its sockets and to its
+    sender's.
     """
     if message.role is None:
         return _pair(message)
@@ -138,7 +139,7 @@ def _pair(message: MessageInfo) -> frozenset[str] | None:
 def state_conversation(
     sockets: tuple[str, str], messages: Sequence[MessageInfo], journals: Iterable[tuple[View, int]]
 ) -> list[str]:
-    """The claim: whose conversation, up to where it is whole, and who commits to how much of it."""
+    """The claim: whose conversation, up to where it is complete, and who commits to how much of it."""
     named = {key for message in messages for key in names_of(message)}
     first, second = (quote(socket) for socket in sockets)
     whose = f"the conversation of {first} and {second}"
@@ -157,7 +158,7 @@ def state_conversation(
 
 
 def find_left_out(statement: Proof, other: Proof) -> None:
-    """ReceiptError where `other` shows a message of the conversation that a journal had, and the statement has not."""
+    """Raise ReceiptError if `other` shows a message of the conversation from the same journals that is missing here."""
     fabric = fabric_named(statement.fabric)
     infos = [_read(fabric, message) for message in statement.messages]
     known = {message.key: message for message in infos}
@@ -178,7 +179,7 @@ def find_left_out(statement: Proof, other: Proof) -> None:
 def _check_bytes(
     fabric: Fabric, messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal]
 ) -> list[MessageInfo]:
-    """What they say: each has the bytes of its address, a journal here that kept them, and one hop in each."""
+    """Decode the messages; the bytes of each must be stored by a journal here, which has one hop of it."""
     digests: dict[Address, set[bytes]] = {}
     for journal in journals:
         if len({hop.message for hop in journal.hops}) != len(journal.hops):
@@ -196,9 +197,9 @@ def _check_bytes(
 def _check_signatures(
     fabric: Fabric, messages: Sequence[MessageInfo], trusted: frozenset[Verifier], policy: Policy
 ) -> list[str]:
-    """That every response is signed by the server of the socket it comes from, with a trusted key of that server.
+    """Check that every response is signed by the server of its sender socket, with a trusted key of that server.
 
-    Gives the servers of whom that could not be found, where the policy lets them pass.
+    Returns the servers for which no trusted key was found, if the policy allows that.
     """
     unsigned: set[str] = set()
     keys: dict[str, list[bytes]] = {}

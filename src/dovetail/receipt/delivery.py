@@ -44,7 +44,7 @@ _RELATIONS: Mapping[str, Relation] = {str(relation): relation for relation in Re
 
 @dataclass(frozen=True, slots=True)
 class CheckedJournal:
-    """One journal's part of a receipt, its proofs and signatures checked."""
+    """One journal's part of a receipt, with proofs and signatures verified."""
 
     signatory: Signatory
     view: View
@@ -53,7 +53,7 @@ class CheckedJournal:
 
 
 def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Policy) -> Proof:
-    """What a delivery proves."""
+    """Check a delivery; returns what it proves."""
     messages = read_messages(receipt.messages)
     journals = check_journals(receipt.journals, messages, trusted, policy)
     fabric = single_fabric(journals)
@@ -81,9 +81,9 @@ def state_delivery(
     journals: Iterable[tuple[View, Sequence[Hop]]],
     wording: Wording = Wording.HANDED_OVER,
 ) -> list[str]:
-    """The claim of a delivery: which messages, then for each journal its hops and what stands for them.
+    """The claim of a delivery: the messages, then for each journal its hops and who commits to them.
 
-    `texts` are the addresses of the messages as people see them.
+    `texts` are the addresses of the messages as shown to people.
     """
     names = {message.address: message.name for message in messages}
     sentences = [
@@ -120,9 +120,9 @@ def read_messages(records: Sequence[MessageRecord]) -> list[ProvenMessage]:
 
 
 def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[CheckedJournal], fabric: str) -> list[str]:
-    """That bytes lead to addresses, that related messages name the subject, and that each has a hop.
+    """Check that bytes match addresses, that related messages name the subject, and that each message has a hop.
 
-    Gives the addresses as people see them.
+    Returns the addresses as shown to people.
     """
     digests: dict[Address, set[bytes]] = {message.address: set() for message in messages}
     for journal in journals:
@@ -138,7 +138,7 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
             address, names = reader.identify(message.raw)
             if address != message.address:
                 raise ReceiptError(f"address: the bytes of {message.name} do not have its address")
-            # where the address is not the hash of the bytes, the same content may be written in other bytes
+            # if the address is not the hash of the bytes, other bytes can encode the same content
             if not reader.hashes_bytes and hashlib.sha256(message.raw).digest() not in digests[message.address]:
                 raise ReceiptError(f"address: no journal here kept these bytes of {message.name}")
         if message.relation is not None and (message.relation, texts[0]) not in names:
@@ -149,7 +149,7 @@ def check_messages(messages: Sequence[ProvenMessage], journals: Sequence[Checked
 def check_journals(
     records: Sequence[JournalRecord], messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
 ) -> list[CheckedJournal]:
-    """That trusted servers have signed for these hops; each server once, in the order of their URIs."""
+    """Check that trusted servers signed these hops; each server once, sorted by URI."""
     if sum(len(record.hops) for record in records) > MAX_HOPS:
         raise ReceiptError(f"form: more than {MAX_HOPS} hops")
     journals = [_check_journal(record, messages, trusted, policy) for record in records]
@@ -181,7 +181,7 @@ def _check_journal(
 
 
 def read_hop(record: HopRecord, server: str, fabric: str, address: Address) -> tuple[Hop, bytes]:
-    """A hop of `server` and its digest, from what a receipt says of it."""
+    """Decode a hop record of `server`; returns the hop and its digest."""
     if record.stage not in _STAGES:
         raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown stage {record.stage!r}")
     if record.reason is not None and record.reason not in _REASONS:
@@ -206,7 +206,7 @@ def read_hop(record: HopRecord, server: str, fabric: str, address: Address) -> t
 
 
 def single_fabric(journals: Sequence[CheckedJournal]) -> str:
-    """The name of the fabric of all journals."""
+    """The name of the fabric that all journals share."""
     fabrics = {hop.fabric for journal in journals for hop in journal.hops}
     if len(fabrics) != 1:
         raise ReceiptError(f"form: journals of {len(fabrics)} fabrics, expected one")

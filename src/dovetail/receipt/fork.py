@@ -1,8 +1,8 @@
 """Forks: two messages that one author signed and that contradict each other, with proof that servers hold them.
 
-What the audit finds in `forks` can be shown to anybody where messages are signed. Which messages contradict each other
-is for their fabric to say (`Fabric.conflict_keys`). The author's key must be trusted under the author's URI; a key that
-a message itself publishes is not enough, since anybody could make two messages in somebody else's name.
+The forks that the audit finds can be proven to anyone if messages are signed. The fabric defines which messages
+contradict each other (`Fabric.conflict_keys`). The author's key must be trusted under the author's URI; a key published
+in a message is not enough, since anyone could create two messages in somebody else's name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIMITS = (
 
 
 def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> Proof:
-    """That one author signed both messages, that they contradict each other, and who has them."""
+    """Check that one author signed both messages, that they contradict each other, and who has them."""
     check_order((message.address for message in receipt.messages), "the messages")
     if any(message.relation is not None for message in receipt.messages):
         raise ReceiptError("form: the messages of a fork have no relation")
@@ -61,7 +61,7 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
 
 
 def find_contradiction(fabric: Fabric, kind: str, messages: Sequence[ProvenMessage]) -> str:
-    """The author whom both name and who contradicts himself in them; ReceiptError where nobody does."""
+    """The author that both name and who contradicts themselves; ReceiptError if there is none."""
     (one, signed), (other, other_signed) = (read_signed(fabric, message) for message in messages)
     common = fabric.conflict_keys(one).get(kind)
     if common is None or common != fabric.conflict_keys(other).get(kind) or signed.signer != other_signed.signer:
@@ -88,7 +88,7 @@ def state_fork(
 
 
 def read_signed(fabric: Fabric, message: ProvenMessage) -> tuple[MessageInfo, Signed]:
-    """What a message says, and who signed it; ReceiptError where nobody did."""
+    """Decode a message and its signer; ReceiptError if it is not signed."""
     if message.raw is None:
         raise ReceiptError(f"form: the bytes of {message.name} are left out")
     info = fabric.read(message.raw)
@@ -102,7 +102,7 @@ def read_signed(fabric: Fabric, message: ProvenMessage) -> tuple[MessageInfo, Si
 def _check_author(
     fabric: Fabric, author: str, messages: Sequence[ProvenMessage], trusted: frozenset[Verifier], policy: Policy
 ) -> list[str]:
-    """That the author signed both with one key; what is not proven, where the policy lets that pass."""
+    """Check that the author signed both with one key; returns what is not proven, if the policy allows that."""
     keys = [_signing_key(fabric, read_signed(fabric, message)[1], trusted) for message in messages]
     for message, key in zip(messages, keys, strict=True):
         if key is None and policy.needs_authors_keys:

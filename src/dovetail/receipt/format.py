@@ -1,9 +1,9 @@
-"""What lies in a receipt file: its records, their limits, and the only way to write them.
+"""The receipt file format: its records, their limits, and the only way to write them.
 
-A receipt is JSON in one canonical spelling: keys sorted, no white space, no escape that is not needed, one line feed at
-the end. `decode_receipt` refuses every other spelling, so that no byte of a file is without meaning. Addresses and
-digests are lower-case hex; message bytes, hashes and keys are base64 with padding. What is absent is left out, never
-null. The kinds of receipt differ in the field `receipt`, which also carries the version.
+A receipt is JSON in one canonical form: sorted keys, no white space, no unneeded escapes, one line feed at the end.
+`decode_receipt` rejects any other form, so every byte of a file is significant. Addresses and digests are lower-case
+hex; message bytes, hashes and keys are base64 with padding. Absent values are omitted, never null. The field `receipt`
+gives the kind of receipt and its version.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dovetail.tlog.tree import HASH_BYTES, MAX_LEVEL
 MAX_RECEIPT_BYTES = 16 << 20
 MAX_MESSAGES = 64
 MAX_CONVERSATION = 4096
-"""How many messages one conversation has at most."""
+"""Maximum number of messages in a conversation."""
 MAX_JOURNALS = 1024
 MAX_HOPS = 16_384
 MAX_CLAIMS = MAX_MESSAGES + MAX_JOURNALS + MAX_HOPS + 8
 MAX_TIME_US = 253_402_300_800_000_000
-"""The end of the year 9999, which is as far as times can be written."""
+"""The end of the year 9999, the latest time that can be written."""
 _MAX_KEY_CHARS = 1200
 _MAX_SEQ = (1 << 63) - 1
 _HASH = struct.Struct(f"{HASH_BYTES}s")
@@ -39,7 +39,7 @@ _MAX_HASHES_CHARS = 4 * ((MAX_HOPS * HASH_BYTES * MAX_LEVEL + 2) // 3)
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_COUNTERPART_BYTES)]
 Sentence = Annotated[str, msgspec.Meta(min_length=1, max_length=8 * MAX_COUNTERPART_BYTES)]
 Claim = Annotated[list[Sentence], msgspec.Meta(min_length=1, max_length=MAX_CLAIMS)]
-# the lengths too, since `$` would let a line feed pass behind the digits
+# lengths too, since `$` would accept a trailing line feed
 Hex32 = Annotated[str, msgspec.Meta(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
 Note = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NOTE_BYTES)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_KEY_CHARS)]
@@ -51,19 +51,19 @@ Time = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TIME_US)]
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """A part of a receipt: no field but those listed, and none written that has its default."""
+    """A part of a receipt: unknown fields are rejected, and defaults are not written."""
 
 
 class Kind(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="receipt"
 ):
-    """A kind of receipt, told by the field `receipt`."""
+    """A kind of receipt, identified by the field `receipt`."""
 
     claim: Claim
 
 
 class Wording(enum.Enum):
-    """How a claim speaks of a message that a server handed to a connection."""
+    """How a claim words that a server handed a message to a connection."""
 
     DELIVERED = 1
     HANDED_OVER = 2
@@ -72,7 +72,7 @@ class Wording(enum.Enum):
 class MessageRecord(Record, frozen=True, kw_only=True):
     """A message. The first of a receipt is its subject; any other names the subject by `relation`.
 
-    Bytes that are UTF-8 stand in `text`, others in `bytes`; neither where they are left out.
+    Bytes that are UTF-8 are in `text`, others in `bytes`; neither is present if they are omitted.
     """
 
     address: Hex32
@@ -82,7 +82,7 @@ class MessageRecord(Record, frozen=True, kw_only=True):
 
 
 class HopRecord(Record, frozen=True, kw_only=True):
-    """A hop as its leaf has it, without the server. `path` are the numbers of its proof's hashes, leaf to root."""
+    """A hop as in its leaf, without the server. `path` lists the indexes of its proof's hashes, leaf to root."""
 
     at: Time
     seq: Position
@@ -96,7 +96,7 @@ class HopRecord(Record, frozen=True, kw_only=True):
 
 
 class SinceRecord(Record, frozen=True, kw_only=True):
-    """That the tree of the checkpoint begins with the tree of `size` leaves and this root (RFC 9162, 2.1.4)."""
+    """The tree of the checkpoint starts with the tree of `size` leaves and this root (RFC 9162, 2.1.4)."""
 
     size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)]
     root: Annotated[str, msgspec.Meta(max_length=44)]
@@ -111,7 +111,7 @@ class NoteRecord(Record, frozen=True, kw_only=True):
 
 
 class JournalRecord(NoteRecord, frozen=True, kw_only=True):
-    """What one journal has to say. `hashes` are the different hashes of all paths in the order of their first use."""
+    """The hops of one journal. `hashes` are the distinct hashes of all paths, in order of first use."""
 
     hashes: Hashes
     hops: Annotated[list[HopRecord], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
@@ -119,7 +119,7 @@ class JournalRecord(NoteRecord, frozen=True, kw_only=True):
 
 
 class Delivery(Kind, frozen=True, kw_only=True, tag="delivery/2"):
-    """What happened to one message. `wording` is that of its claim."""
+    """What happened to one message. `wording` is the wording of its claim."""
 
     wording: ClassVar[Wording] = Wording.HANDED_OVER
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -127,7 +127,7 @@ class Delivery(Kind, frozen=True, kw_only=True, tag="delivery/2"):
 
 
 class DeliveryV1(Delivery, frozen=True, kw_only=True, tag="delivery/1"):
-    """The same in older words; no longer made."""
+    """The same with older wording; no longer created."""
 
     wording: ClassVar[Wording] = Wording.DELIVERED
 
@@ -142,7 +142,7 @@ class Fork(Kind, frozen=True, kw_only=True, tag="fork/2"):
 
 
 class ForkV1(Fork, frozen=True, kw_only=True, tag="fork/1"):
-    """The same in older words; no longer made."""
+    """The same with older wording; no longer created."""
 
     wording: ClassVar[Wording] = Wording.DELIVERED
 
@@ -150,7 +150,7 @@ class ForkV1(Fork, frozen=True, kw_only=True, tag="fork/1"):
 class SplitView(Kind, frozen=True, kw_only=True, tag="split-view/1"):
     """Two checkpoints of one server that cannot both be true.
 
-    Where the second has more hops, `root` is the root over as many of its hops as the first has, and `proof` shows it.
+    If the second has more hops, `root` is the root over as many of its hops as the first has, and `proof` proves it.
     """
 
     first: NoteRecord
@@ -160,7 +160,7 @@ class SplitView(Kind, frozen=True, kw_only=True, tag="split-view/1"):
 
 
 class RangeHop(Record, frozen=True, kw_only=True):
-    """A hop of a range; its position follows from its place in the list."""
+    """A hop of a range; its position follows from its index in the list."""
 
     at: Time
     message: Hex32
@@ -171,8 +171,8 @@ class RangeHop(Record, frozen=True, kw_only=True):
     size: Annotated[int, msgspec.Meta(ge=1, le=_MAX_SEQ)] | None = None
 
 
-class Stretch(Kind, frozen=True, kw_only=True, rename={"since": "from"}):
-    """The hops of one server in a stretch of time, and what shows that they are all."""
+class Period(Kind, frozen=True, kw_only=True, rename={"since": "from"}):
+    """The hops of one server in a time range, and the proof that they are all."""
 
     journal: NoteRecord
     first: Position
@@ -182,10 +182,10 @@ class Stretch(Kind, frozen=True, kw_only=True, rename={"since": "from"}):
     hops: Annotated[list[RangeHop], msgspec.Meta(min_length=1, max_length=MAX_HOPS)]
 
 
-class Completeness(Stretch, frozen=True, kw_only=True, tag="completeness/1"):
-    """All hops of one server in a stretch of time, with the last hop before it and the first behind it.
+class Completeness(Period, frozen=True, kw_only=True, tag="completeness/1"):
+    """All hops of one server in a time range, with the last hop before it and the first after it.
 
-    `hashes` are the roots of the subtrees beside the range, from left to right.
+    `hashes` are the roots of the subtrees beside the range, left to right.
     """
 
 
@@ -196,10 +196,10 @@ class Conversation(Kind, frozen=True, kw_only=True, tag="conversation/1"):
     journals: Annotated[list[JournalRecord], msgspec.Meta(min_length=1, max_length=MAX_JOURNALS)]
 
 
-class Exchange(Stretch, frozen=True, kw_only=True, tag="exchange/1"):
-    """All messages of one pcp exchange in a stretch of time: the range as in `Completeness`, and bytes to judge it by.
+class Exchange(Period, frozen=True, kw_only=True, tag="exchange/1"):
+    """All messages of one pcp exchange in a time range: the range as in `Completeness`, and the bytes that prove it.
 
-    The first message is the request, all others are in the order of their addresses.
+    The first message is the request; the others are sorted by address.
     """
 
     messages: Annotated[list[MessageRecord], msgspec.Meta(min_length=1, max_length=MAX_CONVERSATION)]
@@ -212,12 +212,12 @@ _encoder = msgspec.json.Encoder(order="sorted")
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
-    """The bytes of a receipt file."""
+    """Encode a receipt file."""
     return _encoder.encode(receipt) + b"\n"
 
 
 def decode_receipt(data: bytes) -> Receipt:
-    """The receipt in a file's bytes, its form checked and nothing else; ReceiptError says what is wrong."""
+    """Decode a receipt file, checking only its form; ReceiptError says what is wrong."""
     if len(data) > MAX_RECEIPT_BYTES:
         raise ReceiptError(f"file: it has more than {MAX_RECEIPT_BYTES} bytes")
     if not data:
@@ -245,18 +245,18 @@ def notes_of(receipt: Receipt) -> list[NoteRecord]:
 
 
 def carry_note(note: str, verifiers: Iterable[Verifier]) -> NoteRecord:
-    """A signed checkpoint as a receipt carries it: with the keys of those signatures that `verifiers` can check."""
+    """Record a signed checkpoint with the keys of the signatures that `verifiers` can check."""
     text, keys = select_signatures(note, verifiers)
     return NoteRecord(checkpoint=text, keys=keys)
 
 
 def check_note(record: NoteRecord) -> CheckedNote:
-    """The checkpoint of a record, all of its signatures checked with the keys it carries."""
+    """Check all signatures of a recorded checkpoint with the keys recorded beside them."""
     return check_signatures(record.checkpoint, tuple(record.keys))
 
 
 def record_message(address: bytes, raw: bytes | None, relation: str | None) -> MessageRecord:
-    """A message as a receipt has it."""
+    """Record a message for a receipt."""
     if raw is None:
         return MessageRecord(address=address.hex(), relation=relation)
     if _is_text(raw):
@@ -265,7 +265,7 @@ def record_message(address: bytes, raw: bytes | None, relation: str | None) -> M
 
 
 def bytes_of(record: MessageRecord) -> bytes | None:
-    """The bytes of a message, where they are in the receipt."""
+    """The bytes of a message, if the receipt contains them."""
     if record.bytes is None:
         return None if record.text is None else record.text.encode()
     raw = decode_base64(record.bytes, f"the bytes of {record.address}")
@@ -283,12 +283,12 @@ def _is_text(raw: bytes) -> bool:
 
 
 def encode_hashes(hashes: list[bytes]) -> str:
-    """Hashes one after the other, in base64."""
+    """Encode concatenated hashes as base64."""
     return encode_base64(b"".join(hashes))
 
 
 def decode_hashes(text: str, what: str) -> list[bytes]:
-    """Hashes of 32 bytes each."""
+    """Decode hashes of 32 bytes each."""
     data = decode_base64(text, what)
     if len(data) % HASH_BYTES:
         raise ReceiptError(f"form: {what} has {len(data)} bytes, expected a multiple of {HASH_BYTES}")

@@ -1,8 +1,8 @@
-"""The inclusion proofs of one journal's hops: read from the receipt, then checked together.
+"""The inclusion proofs of one journal's hops: read from the receipt, then verified together.
 
-Hops of one message lie close together, so their paths share their upper halves. What two paths share is hashed once. A
-walk looks once at the walk before it: at the node where the two leaves' ways meet. With the same hash there as the good
-walk before it had, and with the same path from there on, it leads where that one led.
+Hops of one message are close together, so the upper halves of their paths are equal. Shared parts are hashed once: at
+the node where the paths of a leaf and the previously verified leaf meet, verification stops if the hash and the rest
+of the path are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.tlog.tree import MAX_LEVEL, verify_inclusion
 
 
 def read_hashes(record: JournalRecord, server: str) -> list[bytes]:
-    """The hashes of all paths; each stands once, in the order of its first use, and none is unused."""
+    """The hashes of all paths; each occurs once, in order of first use, and all are used."""
     hashes = decode_hashes(record.hashes, f"the hashes of {server}")
     if len(set(hashes)) != len(hashes):
         raise ReceiptError(f"form: a hash of {server} stands twice")
@@ -38,21 +38,21 @@ def read_hashes(record: JournalRecord, server: str) -> list[bytes]:
 
 
 class PathWalker:
-    """Checks that leaves lie in the tree of one checkpoint; quickest in the order of the leaves."""
+    """Checks that leaves are in the tree of one checkpoint; fastest in leaf order."""
 
     __slots__ = ("_checkpoint", "_hashes", "_index", "_passed", "_path", "_rests")
 
     def __init__(self, checkpoint: Checkpoint, hashes: Sequence[bytes]) -> None:
         self._checkpoint = checkpoint
         self._hashes = hashes
-        # the last good walk: its leaf, its path, and by level the node it passed and how much of its path lay ahead
+        # the last verified path: its leaf, its hashes, and by level the node passed and how much of the path was left
         self._index: int | None = None
         self._path: list[int] = []
         self._passed = [b""] * (MAX_LEVEL + 1)
         self._rests = [0] * (MAX_LEVEL + 1)
 
     def check(self, record: HopRecord, leaf: bytes) -> None:
-        """RFC 9162, 2.1.3.2. ReceiptError where the hop's path does not lead from its leaf to the root."""
+        """RFC 9162, 2.1.3.2. Raises ReceiptError if the hop's path does not lead from its leaf to the root."""
         if self._leads_to_root(record.seq, leaf, record.path):
             self._index, self._path = record.seq, record.path
             return
@@ -70,7 +70,7 @@ class PathWalker:
         node, last, computed = index, self._checkpoint.size - 1, leaf
         if node > last:
             return False
-        # from this level on both leaves lie below one node
+        # from this level up, both leaves are below one node
         meeting = -1 if self._index is None else (index ^ self._index).bit_length()
         level, rest = 0, len(path)
         for number in path:

@@ -1,4 +1,4 @@
-"""What a verified receipt proves, and the rules by which it was judged."""
+"""What a verified receipt proves, and the policy it was checked against."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ MAX_SKEW_US = 300_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What else is asked of a receipt. Without `now_us` no time is compared with the clock."""
+    """Further requirements on a receipt. Without `now_us`, times are not compared with the clock."""
 
     now_us: int | None = None
     max_skew_us: int = MAX_SKEW_US
     witnesses: int = 0
     max_age_s: int | None = None
     needs_authors_keys: bool = True
-    """Signatures inside messages must fit a trusted key. Without it, to show a file to somebody who has no keys, those
-    that fit none are named among what is not proven."""
+    """Signatures inside messages must match a trusted key. If False, to show a file to a reader without keys, those
+    that match none are listed under what is not proven."""
 
     @property
     def latest_us(self) -> int:
-        """No time behind this one can be right yet."""
+        """The latest time that is plausible now."""
         return MAX_TIME_US if self.now_us is None else self.now_us + self.max_skew_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signatory:
-    """A server whose signature was checked with a trusted key, and the trusted witnesses of its checkpoint."""
+    """A server whose signature was verified with a trusted key, and the trusted witnesses of its checkpoint."""
 
     checkpoint: Checkpoint
     verifier: Verifier
@@ -81,7 +81,7 @@ class Proof:
     messages: tuple[ProvenMessage, ...] = ()
     hops: tuple[Hop, ...] = field(default=(), repr=False)
     growth: tuple[str, ...] = ()
-    """What was found by comparing with other receipts or checkpoints."""
+    """The results of comparing with other receipts or checkpoints."""
 
     @property
     def witnessed(self) -> tuple[str, ...]:
@@ -93,21 +93,21 @@ class Proof:
         )
 
     def with_growth(self, growth: Iterable[str]) -> Proof:
-        """The same with what comparing has found."""
+        """Return a copy with the results of a comparison."""
         return replace(self, growth=tuple(growth))
 
     @property
     def subject(self) -> Address | None:
-        """The message it is about, where it is about one."""
+        """The message it is about, if it is about one."""
         return self.messages[0].address if self.messages else None
 
 
 def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy) -> Signatory:
-    """That the server's key is trusted, and that enough trusted witnesses saw its checkpoint, lately enough."""
+    """Check that the server's key is trusted, and that enough trusted witnesses saw its checkpoint recently enough."""
     origin = note.checkpoint.origin
     if note.verifier not in trusted:
         raise ReceiptError(f"trust: no trusted key of {origin} has signed this checkpoint")
-    # keys count, not names: the server's own key under another name is no witness, and one key under two names is one
+    # count keys, not names: the server's own key under another name is no witness, and one key under two names is one
     by_key = {c.witness.public_key: c for c in reversed(note.cosignatures) if c.witness in trusted}
     by_key.pop(note.verifier.public_key, None)
     known = tuple(c for c in note.cosignatures if by_key.get(c.witness.public_key) is c and c.witness.name != origin)
@@ -129,7 +129,7 @@ def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy)
 
 
 def check_clock(at_us: int, what: str, policy: Policy) -> None:
-    """That a time does not lie in the future."""
+    """Check that a time is not in the future."""
     if policy.now_us is not None and at_us > policy.latest_us:
         ahead_s = (at_us - policy.now_us) // 1_000_000
         raise ReceiptError(f"time: {what} lies {ahead_s} seconds in the future")
@@ -144,7 +144,7 @@ def server_fabric(server: str) -> str:
 
 
 def check_order(names: Iterable[str], what: str) -> None:
-    """That there is no second one and only one order."""
+    """Check that names are unique and sorted."""
     previous: str | None = None
     for name in names:
         if previous is not None and name <= previous:

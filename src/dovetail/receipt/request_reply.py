@@ -1,10 +1,10 @@
-"""Exchanges: these are all messages of one request and its replies in a stretch of a server's time.
+"""Exchanges: these are all messages of one request and its replies in a time range of one server.
 
-A reply names the id of its request, and nothing leads from the request to its replies. So the proof is the server's
-journal itself: all hops of the stretch, as in a completeness statement, and the bytes of every message that has a hop
-with one of the request's participants (whom it came from, and to whom it went). Whoever is none of them neither sent
-nor got anything of the exchange here. Of the messages with bytes, those belong to it that reply to its request or to
-one of its replies; the others are there to show that they do not.
+A reply names the id of its request, but nothing leads from a request to its replies. So the proof is the server's
+journal itself: all hops in the time range, as in a completeness statement, and the bytes of every message that has a
+hop with one of the request's participants (its sender and its recipients). Nobody else sent or received any message of
+the exchange here. Of the messages with bytes, those that reply to the request or to one of its replies belong to the
+exchange; the others are included to show that they do not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.model.errors import ReceiptError
 from dovetail.model.fabric import Fabric, MessageInfo, Refused, Thread
 from dovetail.model.hop import Hop, Relation
 from dovetail.receipt.claims import describe_commitment
-from dovetail.receipt.completeness import check_range, cut_range, describe_stretch
+from dovetail.receipt.completeness import check_range, cut_range, describe_period
 from dovetail.receipt.consistency import View
 from dovetail.receipt.format import (
     MAX_CONVERSATION,
@@ -40,7 +40,7 @@ _LIMITS = ("that nothing was said another way: it shows what went through this b
 
 @dataclass(slots=True)
 class Traffic:
-    """What the hops of a stretch say of one message."""
+    """What the hops in a time range say about one message."""
 
     counterparts: set[str] = field(default_factory=set)
     digests: set[bytes] = field(default_factory=set)
@@ -54,7 +54,7 @@ def build_exchange(
     signed: SignedCheckpoint | None = None,
     witnesses: Sequence[Verifier] = (),
 ) -> bytes:
-    """The statement about the exchange that this request begins, up to a time or to the last signed hop."""
+    """Build the statement about the exchange that this request starts, up to a time or to the last signed hop."""
     seen = source.hops_of(request)
     latest = source.latest_checkpoint() if signed is None else signed
     if not seen or latest is None or seen[0].hop.seq >= latest.size:
@@ -70,7 +70,7 @@ def build_exchange(
     wanted = [request, *sorted(_involved(traffic, request) - {request})]
     if len(wanted) > MAX_CONVERSATION:
         raise ReceiptError(f"{len(wanted)} messages of its participants, expected at most {MAX_CONVERSATION}")
-    # in one pass: looking each up would search the part of a journal that has no index yet again and again
+    # in one pass: single lookups would rescan the unindexed part of a journal each time
     bodies = dict(source.bodies_between(inside[0][0].seq, inside[-1][0].seq + 1))
     raws = {address: bodies.get(address) for address in wanted}
     fabric = fabric_named(source.fabric)
@@ -93,7 +93,7 @@ def build_exchange(
 
 
 def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Policy) -> Proof:
-    """That these are all messages of the exchange in the stretch."""
+    """Check that these are all messages of the exchange in the time range."""
     part = check_range(receipt, trusted, policy)
     fabric = fabric_named(part.fabric)
     if fabric.thread is not Thread.EXCHANGE:
@@ -105,7 +105,7 @@ def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Poli
     traffic = _sort_traffic(part.inside)
     raws = {Address(bytes.fromhex(record.address)): bytes_of(record) for record in receipt.messages}
     if request not in traffic:
-        raise ReceiptError("completeness: no hop of the stretch is of the request")
+        raise ReceiptError("completeness: no hop of the period is of the request")
     involved = _involved(traffic, request)
     for address in sorted(involved - raws.keys()):
         raise ReceiptError(f"completeness: {address.hex()} is missing: one of the request's participants had it")
@@ -135,7 +135,7 @@ def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Poli
 
 
 def _sort_traffic(inside: Sequence[tuple[Hop, bytes]]) -> dict[Address, Traffic]:
-    """By message, in the order in which the stretch first has them."""
+    """Group by message, in order of first appearance."""
     traffic: dict[Address, Traffic] = {}
     for hop, digest in inside:
         seen = traffic.setdefault(hop.message, Traffic())
@@ -147,13 +147,13 @@ def _sort_traffic(inside: Sequence[tuple[Hop, bytes]]) -> dict[Address, Traffic]
 
 
 def _involved(traffic: Mapping[Address, Traffic], request: Address) -> set[Address]:
-    """Messages that have a hop with a participant of the request; the request itself in any case."""
+    """Messages that have a hop with a participant of the request, and the request itself."""
     participants = traffic[request].counterparts
     return {request} | {address for address, seen in traffic.items() if seen.counterparts & participants}
 
 
 def _check_bytes(address: Address, raw: bytes | None, seen: Traffic) -> None:
-    """The bytes are those that the journal kept; left out only where it kept none here."""
+    """Check that the bytes are those the journal stored; they are omitted only if it stored none here."""
     if raw is None:
         if seen.digests:
             raise ReceiptError(f"completeness: the bytes of {address.hex()} are missing, which the journal kept")
@@ -164,7 +164,7 @@ def _check_bytes(address: Address, raw: bytes | None, seen: Traffic) -> None:
 def _find_members(
     request: Address, traffic: Iterable[Address], infos: Mapping[Address, MessageInfo | None]
 ) -> dict[Address, str]:
-    """The request, then all that reply to it or to a reply, in the order of their hops; each with the id it has."""
+    """The request, then all replies to it or to a reply, in order of their hops; each with its id."""
     first = infos[request]
     if first is None:
         raise ReceiptError("completeness: the bytes of the request are not here, or are no message")
@@ -183,7 +183,7 @@ def _find_members(
 
 
 def _read(fabric: Fabric, address: Address, raw: bytes | None) -> MessageInfo | None:
-    """None where the whole bytes of the message are not here or are no message."""
+    """None if the full bytes are not here or are not a message."""
     info = None if raw is None else fabric.read(raw)
     return None if info is None or isinstance(info, Refused) or info.address != address else info
 
@@ -196,12 +196,12 @@ def _state(
     checkpoint: Checkpoint,
     members: Mapping[Address, str],
     infos: Mapping[Address, MessageInfo | None],
-    stretch: tuple[int, int],
+    period: tuple[int, int],
 ) -> list[str]:
-    """The claim: how many, in which time, each of them, and what else was looked at."""
+    """The claim: how many messages, in which time range, each of them, and what else was checked."""
     request = next(iter(members))
     saw = f"{checkpoint.origin} saw {len(members)} messages of the exchange that {request.hex()} begins"
-    sentences = [f"{saw} {describe_stretch(*stretch)}, and these are all"]
+    sentences = [f"{saw} {describe_period(*period)}, and these are all"]
     sentences += [
         f"{name} is {address.hex()} with the id {own}"
         for (address, own), name in zip(members.items(), _names(members), strict=True)

@@ -1,6 +1,6 @@
-"""The JSON Schema of receipts, kept beside this module as `receipt.schema.json`; run this module to write it anew.
+"""The JSON Schema of receipts, stored beside this module as `receipt.schema.json`; run this module to regenerate it.
 
-A schema says what a file looks like. It cannot say whether it is true: for that there is `verify_receipt`.
+A schema describes the form of a file. Only `verify_receipt` can say whether it is true.
 """
 
 from __future__ import annotations

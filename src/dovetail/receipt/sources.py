@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import MAX_MATCHES, HopSource
 from dovetail.lake.location import Location, open_store
-from dovetail.model.address import MAX_CANDIDATES, Address, parse_id_prefix, parse_prefix
+from dovetail.model.address import Address, parse_name
 from dovetail.model.errors import ReceiptError, UsageError
 from dovetail.model.fabric import MessageInfo
 from dovetail.tlog.checkpoint import SignedCheckpoint
+
+Progress = Callable[[int, int], None]
+_HOPS_PER_STEP = 65_536
 
 
 @contextlib.contextmanager
 def open_sources(
     journals: Sequence[Path], lake: Location | None, searched: tuple[int, int] | None = None
 ) -> Iterator[list[HopSource]]:
-    """All sources, open as long as the block; a server that is in both counts by its journal.
+    """Open all sources for the duration of the block; for a server that is in both, its journal is used.
 
-    Files of the lake outside `searched`, a range of time, are not searched for messages.
+    Lake files outside the time range `searched` are not searched for messages.
     """
-    # neither SQLite nor Arrow is loaded before it is needed: verifying a receipt needs none of them
+    # load SQLite and Arrow only when needed: verifying a receipt needs neither
     from dovetail.journal.source import JournalSource
 
     with contextlib.ExitStack() as stack:
@@ -39,56 +42,56 @@ def open_sources(
         yield list(sources.values())
 
 
-def find_message(sources: Sequence[HopSource], text: str) -> Address:
-    """The one message that is called `text`: its address in hex or as `wm:/...`, its id, or a prefix of either.
+def find_message(sources: Sequence[HopSource], text: str, progress: Progress | None = None) -> Address:
+    """Find the one message named `text`: its address in hex or as `wm:/...`, its id, or a prefix of either.
 
-    UsageError where it can be none of them; ReceiptError where there is no such message, or where there are several.
-    An id is looked for in the bytes of all messages, an address in the indexes.
+    Raises UsageError if it is none of these, ReceiptError if there is no such message or more than one. Addresses are
+    looked up in the indexes; ids are searched for in the bytes of all messages, and `progress` gets the number of hops
+    read and the total.
     """
-    wanted = parse_id_prefix(text)
-    if wanted is not None and "-" in wanted:
-        return _choose(text, _find_ids(sources, wanted))
     try:
-        prefix = parse_prefix(text)
+        name = parse_name(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    found: set[Address] = set()
     try:
-        found = set[Address]().union(*(prefix.search(source.find, MAX_MATCHES) for source in sources))
-        if not found and wanted is not None:
-            found = _find_ids(sources, wanted)
-        return prefix.choose(found)
+        if name.address is not None:
+            found = found.union(*(name.address.search(source.find, MAX_MATCHES) for source in sources))
+        if not found and name.id is not None:
+            found = _find_ids(sources, name.id, progress)
+        return name.choose(found)
     except LookupError as error:
         raise ReceiptError(str(error)) from None
 
 
-def _choose(text: str, found: set[Address]) -> Address:
-    if len(found) == 1:
-        return found.pop()
-    if not found:
-        raise ReceiptError(f"no message has an id that begins with {text}")
-    named = ", ".join(sorted(address.hex()[:20] for address in found)[:MAX_CANDIDATES])
-    raise ReceiptError(f"several messages have an id that begins with {text}: {named}")
-
-
-def _find_ids(sources: Iterable[HopSource], wanted: str) -> set[Address]:
-    """The messages whose own id begins so."""
+def _find_ids(sources: Sequence[HopSource], wanted: str, progress: Progress | None) -> set[Address]:
+    """The messages whose own id has this prefix."""
     needle = wanted.encode()
-    return {
-        address
-        for source in sources
-        for address, raw in source.bodies_between(0, source.size)
-        if needle in raw.lower() and has_id(source.fabric, raw, wanted)
-    }
+    found: set[Address] = set()
+    total, done = sum(source.size for source in sources), 0
+    for source in sources:
+        end = source.size
+        for first in range(0, end, _HOPS_PER_STEP):
+            last = min(first + _HOPS_PER_STEP, end)
+            found |= {
+                address
+                for address, raw in source.bodies_between(first, last)
+                if needle in raw.lower() and has_id(source.fabric, raw, wanted)
+            }
+            done += last - first
+            if progress is not None:
+                progress(done, total)
+    return found
 
 
 def has_id(fabric: str, raw: bytes, wanted: str) -> bool:
-    """True if the message says that its id begins so."""
+    """True if the id stated by the message has this prefix."""
     info = fabric_named(fabric).read(raw)
     return isinstance(info, MessageInfo) and info.id.lower().startswith(wanted)
 
 
 def check_covers(source: HopSource, signed: SignedCheckpoint) -> SignedCheckpoint:
-    """The checkpoint, if the source has all of its hops; else ReceiptError."""
+    """Return the checkpoint if the source has all of its hops; else raise ReceiptError."""
     latest = source.latest_checkpoint()
     if latest is None or latest.size < signed.size:
         size = 0 if latest is None else latest.size

@@ -1,8 +1,8 @@
-"""Split views: two checkpoints that one server signed and that cannot both be true, as evidence anybody can check.
+"""Split views: two checkpoints that one server signed and that cannot both be true, as evidence anyone can check.
 
-Of one size with different roots they contradict each other at sight. Of two sizes, the consistency proof of the larger
-tree shows which root its first hops really have (RFC 9162, 2.1.4): if that is not the smaller checkpoint's, the server
-has rewritten its journal, or shows different ones to different people.
+Two checkpoints of one size with different roots contradict each other directly. If sizes differ, the consistency proof
+of the larger tree shows which root its first hops really have (RFC 9162, 2.1.4): if that is not the smaller
+checkpoint's root, the server rewrote its journal, or shows different journals to different people.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LIMITS = (
 
 
 def check_split_view(receipt: SplitView, trusted: frozenset[Verifier], policy: Policy) -> Proof:
-    """That a trusted key has signed two journals that cannot both be true."""
+    """Check that a trusted key signed two journals that cannot both be true."""
     if len(receipt.first.keys) > 1 or len(receipt.second.keys) > 1:
         raise ReceiptError("form: a split view carries no cosignatures")
     signatories = tuple(check_trust(check_note(note), trusted, policy) for note in (receipt.first, receipt.second))
@@ -46,7 +46,7 @@ def check_split_view(receipt: SplitView, trusted: frozenset[Verifier], policy: P
 
 
 def _check_root(receipt: SplitView, first: Checkpoint, second: Checkpoint) -> bytes | None:
-    """The root of the second journal's first hops, where it has more than the first."""
+    """The root of the second journal's first hops, if it has more than the first."""
     if first.size == second.size:
         if receipt.root is not None or receipt.proof is not None:
             raise ReceiptError("form: checkpoints of one size need no proof")

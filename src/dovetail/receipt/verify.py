@@ -1,21 +1,20 @@
-"""Verifying a receipt: one pure function, from the bytes of a file to what they prove.
+"""Verifies a receipt: one pure function, from the bytes of a file to what they prove.
 
-The steps, in order; an error begins with the name of the first that is broken:
+The steps, in order; an error starts with the name of the first step that fails:
 
-    file, form   size, JSON, canonical spelling, limits, order
+    file, form   size, JSON, canonical form, limits, order
     then for each journal
     checkpoint   it is well formed
-    key, signature   the server's, and those of all witnesses, with the keys that the receipt carries
+    key, signature   the server's and all witnesses', with the keys included in the receipt
     trust        the server's key is one of the trusted keys, with the server's URI as its name
-    witnesses, time   what the caller asked for beyond that
+    witnesses, time   further requirements of the caller
     inclusion    each hop's leaf entry leads by its path to the root of the checkpoint (RFC 9162, 2.1.3.2)
-    consistency  the journal has grown from an older state, where the receipt says so (RFC 9162, 2.1.4.2)
+    consistency  the journal grew from an older state, if the receipt says so (RFC 9162, 2.1.4.2)
     then for all together
-    address      the bytes of each message lead to its address; related messages name the subject
-    claim        the words in the file are those that follow from all of it
+    address      the bytes of each message match its address; related messages name the subject
+    claim        the text in the file is the one that follows from all of this
 
-Who said something follows from keys alone: no field of a receipt names a server. No file, network, clock or database is
-touched.
+Statements are attributed by key alone: no field of a receipt names a server. Uses no file, network, clock or database.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from dovetail.tlog.keys import Verifier
 def verify_receipt(
     data: bytes, trusted: Iterable[Verifier], policy: Policy | None = None, against: Iterable[View | Proof] = ()
 ) -> Proof:
-    """What the receipt in `data` proves to somebody who trusts these keys; ReceiptError names the first broken step.
+    """What the receipt in `data` proves to a reader who trusts these keys; ReceiptError names the first failed step.
 
-    `against` are other receipts that were verified, or views of the same journals, with which it must be consistent.
+    `against` are other verified receipts, or views of the same journals, that it must be consistent with.
     """
     keys, rules, others = frozenset(trusted), policy or Policy(), list(against)
     receipt = decode_receipt(data)

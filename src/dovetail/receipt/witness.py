@@ -1,11 +1,11 @@
-"""Witnesses: a server that cosigns another's checkpoint after making sure that its journal only grew.
+"""Witnesses: a server that cosigns another's checkpoint after checking that its journal only grew.
 
-A witness remembers the last checkpoint it cosigned of each server. It signs a newer one only with a proof that it
-begins with the remembered one, so whoever wants to show two people two journals needs every witness they trust to help.
-The caller must make what `cosign` remembers durable before it hands out the note.
+A witness remembers the last checkpoint it cosigned for each server. It signs a newer one only with a proof that it
+extends the remembered one, so showing two people two journals takes the help of every witness they trust. The caller
+must make the state that `cosign` updates durable before it returns the note to anyone.
 
-A request, as C2SP tlog-witness has it: a line `old SIZE`, the proof's hashes in base64, one to a line, an empty line,
-and the checkpoint's note.
+A request, as in C2SP tlog-witness: a line `old SIZE`, the proof's hashes in base64, one per line, an empty line, and
+the checkpoint's note.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_REQUEST_BYTES = MAX_NOTE_BYTES + 64 * (MAX_LEVEL + 2)
 
 @dataclass(frozen=True, slots=True)
 class CosignRequest:
-    """What a witness is asked: to cosign `note`, which grew from a checkpoint of `old_size` hops by this proof."""
+    """A request to cosign `note`, which grew from a checkpoint of `old_size` hops by this proof."""
 
     old_size: int
     proof: tuple[bytes, ...]
@@ -39,13 +39,13 @@ class CosignRequest:
 
 
 def encode_request(request: CosignRequest) -> bytes:
-    """The bytes of a request."""
+    """Encode a request."""
     lines = [f"old {request.old_size}", *(encode_base64(each) for each in request.proof)]
     return ("\n".join(lines) + "\n\n" + request.note).encode()
 
 
 def decode_request(data: bytes) -> CosignRequest:
-    """A request from its bytes; ReceiptError where they are none."""
+    """Decode a request; ReceiptError if it is malformed."""
     if len(data) > MAX_REQUEST_BYTES:
         raise ReceiptError(f"request: {len(data)} bytes, expected at most {MAX_REQUEST_BYTES}")
     try:
@@ -65,7 +65,7 @@ def decode_request(data: bytes) -> CosignRequest:
 
 
 class Witness:
-    """One witness: its key, the servers' keys it knows, and the last checkpoint it cosigned of each."""
+    """One witness: its key, the server keys it knows, and the last checkpoint it cosigned for each server."""
 
     def __init__(self, signer: Signer, known: Iterable[Verifier], remembered: Iterable[Checkpoint] = ()) -> None:
         self._signer = signer
@@ -73,11 +73,11 @@ class Witness:
         self._remembered = {checkpoint.origin: checkpoint for checkpoint in remembered}
 
     def remembered(self, origin: str) -> Checkpoint | None:
-        """The last checkpoint of this server that was cosigned."""
+        """The last checkpoint of this server that it cosigned."""
         return self._remembered.get(origin)
 
     def cosign(self, request: CosignRequest, now_s: int) -> str:
-        """The note with this witness's cosignature; ReceiptError, and nothing is remembered, where it may not be."""
+        """Return the note with this witness's cosignature; on refusal raise ReceiptError and remember nothing."""
         signed = self._check(request.note)
         checkpoint = signed.checkpoint
         if checkpoint.origin == self._signer.name:
@@ -115,7 +115,7 @@ class Witness:
 
 
 def merge_notes(notes: Sequence[str], keys: Iterable[Verifier]) -> SignedCheckpoint:
-    """One note with the signatures of several over the same checkpoint, of those whose keys are known."""
+    """Merge notes over the same checkpoint into one with the signatures of all known keys."""
     verifiers = list(keys)
     bodies = {parse_checkpoint(note).checkpoint for note in notes}
     if len(bodies) != 1:

@@ -1,4 +1,4 @@
-"""The audits of all fabrics. Nothing else in the audit names one."""
+"""The audits of all fabrics. Nothing else in the audit names a fabric."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""pcp: a broker states an outcome for each target that it resolved; replies name the ids of requests."""
+"""pcp: a broker records an outcome for each resolved target; replies name the ids of requests."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, Moment, Rows
 from dovetail.audit.transforms.chains import COMPLETE, FAILED, finish_chains, orphans, responses, seen_hops
@@ -16,7 +16,7 @@ from dovetail.pcp.fabric import ERROR_TYPES, FABRIC, SHARED_ID
 from dovetail.pcp.uri import BROKER_URIS
 
 _FAILED = (Stage.EXPIRED.value, Stage.UNDELIVERABLE.value, Stage.REJECTED.value)
-# what decides when a broker says several things about one recipient: the best outcome it reached
+# which outcome applies if a broker records several for one recipient: the best one
 _RANKS = {
     Outcome.HANDED_OVER: 5,
     Outcome.EXPIRED: 4,
@@ -27,9 +27,9 @@ _RANKS = {
 
 
 def deliveries(rows: Rows, moment: Moment) -> DataFrame:
-    """Outcomes that brokers state. A recipient that has none is under way; its broker owes one when its time is over.
+    """Outcomes recorded by brokers. A recipient without one is pending until the lifetime is over; then one is due.
 
-    A frame that was handed to a connection is known to have arrived when its recipient answers it.
+    A frame handed to a connection is known to have arrived when its recipient answers it.
     """
     hops = rows.hops
     begun = first_taken(hops)
@@ -90,7 +90,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
 
 
 def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
-    """Recipients without any outcome: under way as long as the message lives, then owed by the broker."""
+    """Recipients without any outcome: pending during the message's lifetime, then owed by the broker."""
     reach = servers.select(F.col("server").alias("begun_at"), F.col("last_at").alias("reach"))
     owed = owed_outcome(F.col("expires"), F.col("reach"), moment)
     return untold.join(reach.hint("broadcast"), on="begun_at", how="left").select(
@@ -130,7 +130,7 @@ def _rank(outcome: Column) -> Column:
 
 
 def role() -> Column:
-    """What a reply is to its request; as `Fabric.read` says it."""
+    """The role of a reply; same as in `Fabric.read`."""
     return F.when(F.col("type").isin(*ERROR_TYPES), Role.FAILURE.value).otherwise(Role.FIRST.value)
 
 
@@ -164,13 +164,13 @@ def chains(hops: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
     return finish_chains(known.unionByName(orphans(unknown, FABRIC.name)))
 
 
-def circular_replies(sightings: DataFrame, links: DataFrame) -> DataFrame:
+def circular_replies(holdings: DataFrame, links: DataFrame) -> DataFrame:
     """A message that answers itself, and two that answer each other. Senders choose their ids, so both are easy.
 
-    Nothing in a message says when it was made, so a longer circle has no edge against time and is not looked for.
+    A message has no creation time, so a longer cycle has no edge against time and is not searched for.
     """
     answers = links.where(F.col("relation") == Relation.IN_REPLY_TO.value)
-    taken = sightings.where(F.col("is_decoded") & F.col("first_seen").isNotNull())
+    taken = holdings.where(F.col("is_decoded") & F.col("first_seen").isNotNull())
     replies = answers.select(F.col("child").alias("message"), "parent").join(
         taken.select("message", "key", "sender", F.col("first_seen").alias("seen")), on="message", how="inner"
     )

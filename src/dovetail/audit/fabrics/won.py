@@ -1,11 +1,12 @@
-"""won: nodes forward messages to each other and hand them to owners; responses acknowledge them in chains."""
+"""won: nodes forward messages to each other and deliver them to owners; responses acknowledge them in chains."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, ForkRule, Moment, Rows
+from dovetail.audit.native import sha256
 from dovetail.audit.transforms.chains import (
     AWAITING_RECIPIENT,
     AWAITING_SENDER,
@@ -26,16 +27,16 @@ from dovetail.won.settings import WonSettings
 from dovetail.won.vocabulary import ATOM_TYPES, CONNECTION_TYPES, RESPONSE_TYPES, MessageType
 
 _LIFETIME_US = WonSettings().message_lifetime_ms * 1000
-"""A node gives a message up after this time unless it is set otherwise; journals do not say how it is set."""
+"""A node gives a message up after this time by default; journals do not record the setting."""
 
 
 def deliveries(rows: Rows, moment: Moment) -> DataFrame:
-    """Each message with its one recipient: its node says `delivered` when it sent it to a client of the owner.
+    """Each message with its one recipient: `delivered` means its node sent it to a client of the owner.
 
-    Until then its node keeps it for the owner, and has said so with its response; a response is kept as soon as the
-    recipient's node has it. Where a node says `forwarded` to a node whose journal is in the lake, and that journal does
-    not know the message, it is lost once patience is over. A message about the sender's own atom is for its node, and
-    arrives when the node takes it.
+    Until then its node keeps it for the owner, and has confirmed that with its response; a response counts as kept as
+    soon as the recipient's node has it. If a node has a `forwarded` hop to a node whose journal is in the lake and
+    lacks the message, it is lost after the loss timeout. A message about the sender's own atom is for its node, and
+    arrives when the node accepts it.
     """
     at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
@@ -69,7 +70,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .join(_reach(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
     waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
-    is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.patience_us) & F.col("given_up").isNull()
+    is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.loss_timeout_us) & F.col("given_up").isNull()
     is_kept_there = F.col("answered").isNotNull() | F.col("kept").isNotNull()
     given_up_by = F.timestamp_micros(F.unix_micros("taken.at") + _LIFETIME_US)
     owed = owed_outcome(given_up_by, F.col("reach"), moment)
@@ -133,7 +134,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
 
 
 def _node_of(atom: Column) -> Column:
-    """The node of an atom, as its URI names it."""
+    """The node of an atom, from its URI."""
     return F.substring_index(atom, "/atom/", 1)
 
 
@@ -142,7 +143,7 @@ def _reach(servers: DataFrame) -> DataFrame:
 
 
 def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
-    """Messages that were forwarded to a node whose journal is here and does not know them."""
+    """Messages that were forwarded to a node whose journal is in the lake and lacks them."""
     is_forwarded = F.col("stage") == Stage.FORWARDED.value
     return (
         hops.where(is_forwarded & F.col("counterpart").isNotNull())
@@ -160,12 +161,12 @@ def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
 
 
 def is_first() -> Column:
-    """A response of the node of the sender of the message it answers."""
+    """True for a response by the sender's node of the answered message."""
     return F.col("sender_socket").eqNullSafe(F.col("recipient_socket"))
 
 
 def role() -> Column:
-    """What a response is to its message; as `Fabric.read` says it. A response without sockets is an atom's."""
+    """The role of a response; same as in `Fabric.read`. A response without sockets is an atom's."""
     return (
         F.when(F.col("type") == MessageType.FAILURE.value, Role.FAILURE.value)
         .when(is_first(), Role.FIRST.value)
@@ -217,7 +218,7 @@ def chains(hops: DataFrame, messages: DataFrame, links: DataFrame) -> DataFrame:
 
 
 def _only_at() -> Column:
-    """Servers that hold a part of the chain which another server of the same chain lacks."""
+    """Servers that hold a part of the chain that another server of the same chain lacks."""
     parts = F.filter(F.array("holders", "first.holders", "second.holders"), lambda held: held.isNotNull())
     everyone = F.array_distinct(F.flatten(parts))
     partial = F.filter(parts, lambda held: F.size(held) < F.size(everyone))
@@ -225,7 +226,7 @@ def _only_at() -> Column:
 
 
 def _answers(taken: DataFrame, links: DataFrame) -> DataFrame:
-    """Responses, told apart by their sockets as `Fabric.conflict_keys` does."""
+    """Responses, distinguished by their sockets as in `Fabric.conflict_keys`."""
     named = links.where(F.col("relation") == Relation.RESPONDING_TO.value)
     sockets = F.concat_ws(" ", "sender_socket", "recipient_socket")
     return named.select(F.col("child").alias("message"), "parent").join(
@@ -234,10 +235,10 @@ def _answers(taken: DataFrame, links: DataFrame) -> DataFrame:
 
 
 def _log_entries(taken: DataFrame, links: DataFrame) -> DataFrame:
-    """Responses in the log of an atom, each with the set of responses that it continues.
+    """Responses in the log of an atom, each with the set of responses it continues.
 
-    In a connection two that continue the same are no contradiction: a side's own responses never enter what its next
-    one refers to.
+    In a connection two that continue the same set do not contradict each other: a side's own responses are never among
+    the references of its next one.
     """
     sets = (
         links.where(F.col("relation") == Relation.PREVIOUS.value)
@@ -256,13 +257,19 @@ def _creates(taken: DataFrame, links: DataFrame) -> DataFrame:
 
 
 def _is_against_time() -> Column:
-    """The clocks of two nodes may differ, so only one signer is held to its own."""
+    """Clocks of two nodes may differ, so times are compared only within one signer."""
     return (F.col("parent_created") > F.col("created")) & (F.col("parent_signer") == F.col("signer"))
+
+
+def fingerprint(public_key: Column) -> Column:
+    """Base64 of the hash of the key."""
+    return F.base64(sha256(public_key))
 
 
 AUDIT = FabricAudit(
     fabric=FABRIC,
     deliveries=deliveries,
+    fingerprint=fingerprint,
     chains=chains,
     answers=Relation.RESPONDING_TO,
     forks=(

@@ -1,4 +1,4 @@
-"""Who answered which message: what proves that a recipient, or the node that keeps his messages, has one."""
+"""Who answered which message: proof that a recipient, or the node that keeps its messages, has one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, by_fabric, is_of
 from dovetail.audit.table import BINARY, STRING, TIMESTAMP, Table
@@ -19,11 +19,11 @@ ANSWERS = Table(
     ("fabric", "parent", "sender", "type"),
     pa.schema([("fabric", STRING), ("parent", BINARY), ("sender", STRING), ("type", STRING), ("at", TIMESTAMP)]),
 )
-"""`parent` is how links name the message that is answered; `at` is when a server first took the answer in."""
+"""`parent` is how links name the answered message; `at` is when a server first accepted the answer."""
 
 
 def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
-    """Answers that a server took in or made; what was refused may have been sent by anybody."""
+    """Answers that a server accepted or created; a refused one may come from anyone."""
     answering = [audit for audit in audits if audit.answers is not None]
     relation = by_fabric(answering, lambda audit: F.lit(str(audit.answers)), F.lit(None).cast("string"))
     named = links.where(is_of(answering) & (F.col("relation") == relation))

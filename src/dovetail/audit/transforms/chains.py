@@ -1,6 +1,6 @@
-"""Chains: a message with the responses that acknowledge it, put together from the journals of all servers.
+"""Chains: a message with the responses that acknowledge it, combined from the journals of all servers.
 
-How far a chain got is for each fabric to say (`FabricAudit.chains`); here is what their parts have in common.
+Each fabric defines how far a chain got (`FabricAudit.chains`); this module has what they share.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, union
 from dovetail.audit.schemas import CHAINS
@@ -22,7 +22,7 @@ _NEEDED = ("message", "type", "sender", "recipients", "sender_socket", "recipien
 
 
 def chains(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
-    """The chains of these fabrics, and their responses to what nobody knows."""
+    """The chains of these fabrics, and their responses to unknown messages."""
     parts = []
     for audit in audits:
         if audit.chains is not None:
@@ -32,7 +32,7 @@ def chains(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Se
 
 
 def seen_hops(hops: DataFrame) -> DataFrame:
-    """When each message was first taken in or made, when it was first taken in from outside, and by which servers."""
+    """When each message was first accepted or created, when first accepted from outside, and by which servers."""
     return (
         hops.where(F.col("stage").isin(*TAKEN))
         .groupBy("message")
@@ -55,7 +55,7 @@ def responses(links: DataFrame, messages: DataFrame, seen: DataFrame, relation: 
 
 
 def orphans(unknown: DataFrame, fabric: str) -> DataFrame:
-    """Responses to what nobody knows, as chains of their own."""
+    """Responses to unknown messages, as separate chains."""
     return unknown.select(
         F.lit(fabric).alias("fabric"),
         "message",
@@ -74,7 +74,7 @@ def orphans(unknown: DataFrame, fabric: str) -> DataFrame:
 
 
 def finish_chains(rows: DataFrame) -> DataFrame:
-    """The columns of the table, with how long each leg took."""
+    """The columns of the table, with the duration of each leg."""
     second_us = F.unix_micros("completed") - F.unix_micros("answered")
     return rows.select(
         "*",

@@ -1,4 +1,4 @@
-"""Communities: who of those that are to hold a message does, and how fast it spread."""
+"""Communities: which of the servers that should hold a message do, and how fast it spread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, communal, is_of
 from dovetail.audit.table import LONG, STRING, Table
@@ -21,17 +21,15 @@ PEER_COUNTS = Table(
 )
 
 
-def coverage(
-    sightings: DataFrame, counts: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]
-) -> DataFrame:
-    """One row per message and one per peer. Times are those of the peers' own clocks."""
-    return message_coverage(sightings, servers, audits).unionByName(peer_coverage(counts, servers, audits))
+def coverage(holdings: DataFrame, counts: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
+    """One row per message and one per peer. Times are by the peers' own clocks."""
+    return message_coverage(holdings, servers, audits).unionByName(peer_coverage(counts, servers, audits))
 
 
-def message_coverage(sightings: DataFrame, servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """How many peers of its swarm hold each message, and when they had it."""
+def message_coverage(holdings: DataFrame, servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """How many peers of its swarm hold each message, and when they got it."""
     sizes = _members(servers, audits).groupBy("swarm").agg(F.count_distinct("server").alias("peers"))
-    spread = _held(sightings, audits).join(sizes.hint("broadcast"), on="swarm", how="inner")
+    spread = _held(holdings, audits).join(sizes.hint("broadcast"), on="swarm", how="inner")
     return spread.select(
         "swarm",
         F.lit("message").alias("scope"),
@@ -46,9 +44,9 @@ def message_coverage(sightings: DataFrame, servers: DataFrame, audits: Sequence[
     )
 
 
-def peer_counts(sightings: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
-    """How `many` messages each `server` holds in its `swarm`, and without a server how many somebody holds there."""
-    held = _held(sightings, audits)
+def peer_counts(holdings: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
+    """How `many` messages each `server` holds in its `swarm`; without a server, how many any server holds there."""
+    held = _held(holdings, audits)
     totals = held.groupBy("swarm").agg(F.count("*").alias("many"))
     holding = (
         held.select("swarm", F.explode("own").alias("one"))
@@ -59,7 +57,7 @@ def peer_counts(sightings: DataFrame, *, audits: Sequence[FabricAudit]) -> DataF
 
 
 def peer_coverage(counts: DataFrame, servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """How many messages of its swarm each peer holds; a swarm in which nobody holds anything has no rows."""
+    """How many messages of its swarm each peer holds; a swarm in which no peer holds anything has no rows."""
     totals = counts.where("server IS NULL AND many > 0").select("swarm", F.col("many").alias("total"))
     holding = counts.where("server IS NOT NULL").select("swarm", "server", F.col("many").alias("holders"))
     peers = _members(servers, audits)
@@ -89,10 +87,10 @@ def _members(servers: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
     return servers.where(is_of(communal(audits))).withColumn("swarm", _community(F.col("server"), audits))
 
 
-def _held(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """One row per community and message that is held there, with its holders and their times in order."""
+def _held(holdings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """One row per community and message held there, with its holders and their times in order."""
     of_holder = F.transform("holders", lambda one: _community(one["server"], audits))
-    spread = sightings.where(is_of(communal(audits)) & F.col("first_seen").isNotNull()).select(
+    spread = holdings.where(is_of(communal(audits)) & F.col("first_seen").isNotNull()).select(
         "fabric", "message", "expires", "holders", F.explode(F.array_distinct(of_holder)).alias("swarm")
     )
     own = F.filter("holders", lambda one: _community(one["server"], audits) == F.col("swarm"))
@@ -100,7 +98,7 @@ def _held(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
 
 
 def _community(server: Column, audits: Sequence[FabricAudit]) -> Column:
-    """The community of a server, "" where it has none."""
+    """The community of a server, "" if it has none."""
     first, *others = [audit.community(server) for audit in audits if audit.community is not None]
     for named in others:
         first = F.when(first == "", named).otherwise(first)
@@ -108,7 +106,7 @@ def _community(server: Column, audits: Sequence[FabricAudit]) -> Column:
 
 
 def _until(percent: int) -> Column:
-    """Microseconds from the first peer until this share of the peers had it; null if that never was."""
+    """Microseconds from the first peer until this share of the peers had it; null if that never happened."""
     needed = F.ceil(F.col("peers") * percent / 100).cast("int")
     reached = F.get(F.col("times"), needed - 1)
     return F.unix_micros(reached) - F.unix_micros(F.get("times", F.lit(0)))

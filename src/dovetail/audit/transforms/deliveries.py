@@ -1,7 +1,6 @@
-"""What became of each message for each of its recipients.
+"""The outcome of each message for each of its recipients.
 
-Each fabric says it in its own way (`FabricAudit.deliveries`); here is what their parts have in common, and how they are
-put together.
+Each fabric determines it in its own way (`FabricAudit.deliveries`); this module has what they share, and combines them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, Moment, Rows, union
 from dovetail.audit.transforms.holdings import TAKEN
@@ -39,14 +38,14 @@ PART = (
 )
 """Columns of a fabric's part; `begun_at` and `finished_at` are the servers by whose clocks it began and ended.
 
-Without attempts there was no way between two servers or connections that a clock could have measured.
+Without attempts there was no leg between two servers or connections that a clock could have measured.
 """
 
 
 def deliveries(
     hops: DataFrame,
     messages: DataFrame,
-    sightings: DataFrame,
+    holdings: DataFrame,
     answers: DataFrame,
     servers: DataFrame,
     skew: DataFrame,
@@ -54,18 +53,18 @@ def deliveries(
     moment: Moment,
     audits: Sequence[FabricAudit],
 ) -> DataFrame:
-    """One row per message and intended recipient; latencies are corrected where the clocks' difference is known."""
+    """One row per message and intended recipient; latencies are corrected if the clock offset is known."""
     each = []
     for audit in audits:
         is_own = F.col("fabric") == audit.name
-        own = Rows(*(table.where(is_own) for table in (hops, messages, sightings, answers, servers)))
+        own = Rows(*(table.where(is_own) for table in (hops, messages, holdings, answers, servers)))
         each.append(audit.deliveries(own, moment))
     parts = union(each)
     same_clock = F.col("begun_at").eqNullSafe(F.col("finished_at"))
     offset = F.when(same_clock, F.lit(0).cast("bigint")).otherwise(F.col("clock_offset_us"))
     took_us = F.unix_micros("finished") - F.unix_micros("begun") + offset
     is_measured = F.col("outcome").isin(*ARRIVED) & (F.col("attempts") > 0)
-    # nothing arrives before it was taken in: then a clock was set in between, and no one offset corrects it
+    # nothing arrives before it was accepted: then a clock was set in between, and no single offset corrects it
     is_told = offset.isNotNull() & (~is_measured | F.coalesce(took_us >= 0, F.lit(True)))
     return parts.join(both_ways(skew).hint("broadcast"), on=["begun_at", "finished_at"], how="left").select(
         "fabric",
@@ -99,7 +98,7 @@ def latency(deliveries_table: DataFrame) -> DataFrame:
 
 
 def first_taken(hops: DataFrame) -> DataFrame:
-    """When and where each message was first taken in or made."""
+    """When and where each message was first accepted or created."""
     return (
         hops.where(F.col("stage").isin(*TAKEN))
         .groupBy("message")
@@ -117,11 +116,16 @@ def refusal_outcome(reason: Column) -> Column:
     )
 
 
-def owed_outcome(end: Column, reach: Column, moment: Moment) -> Column:
-    """What is said of a delivery without an outcome whose lifetime ends then, if it is over; else null.
+def owed_outcome(end: Column, reach: Column, moment: Moment, *, is_excused: Column | None = None) -> Column:
+    """The outcome of a delivery without a recorded one, if its lifetime, which ends at `end`, is over; else null.
 
-    `reach` is how far the journal of the server that owes the outcome goes in the lake.
+    `reach` is how far the journal of the server that owes the outcome goes in the lake. A server that could not have
+    had the message in time is excused.
     """
-    overdue_us = F.unix_micros(end) + moment.patience_us
+    overdue_us = F.unix_micros(end) + moment.loss_timeout_us
     is_over = overdue_us < to_us(moment.as_of)
-    return F.when(is_over & (overdue_us < F.unix_micros(reach)), Outcome.NO_OUTCOME).when(is_over, Outcome.UNREPORTED)
+    return (
+        F.when(is_over & (F.lit(False) if is_excused is None else is_excused), Outcome.EXPIRED)
+        .when(is_over & (overdue_us < F.unix_micros(reach)), Outcome.NO_OUTCOME)
+        .when(is_over, Outcome.UNREPORTED)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, ForkRule, by_fabric, is_of, union
 
@@ -20,21 +20,26 @@ COLUMNS = ("fabric", "kind", "author", "subject", "evidence", "first_seen")
 
 
 def forks(
-    edges: DataFrame, sightings: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Sequence[FabricAudit]
+    suspect_links: DataFrame,
+    holdings: DataFrame,
+    messages: DataFrame,
+    links: DataFrame,
+    *,
+    audits: Sequence[FabricAudit],
 ) -> DataFrame:
-    """All contradictions among messages that some server took in or made."""
-    parts = [shared_keys(sightings, audits), *circular_links(sightings, links, audits)]
-    parts += group_forks(sightings, messages, links, audits)
+    """All contradictions among messages that some server accepted or created."""
+    parts = [shared_keys(holdings, audits), *circular_links(holdings, links, audits)]
+    parts += group_forks(holdings, messages, links, audits)
     if any(audit.against_time for audit in audits):
-        parts.append(edge_forks(edges, sightings, links, audits))
+        parts.append(edge_forks(suspect_links, holdings, links, audits))
     return union(parts).select(*COLUMNS)
 
 
 def group_forks(
-    sightings: DataFrame, messages: DataFrame, links: DataFrame, audits: Iterable[FabricAudit]
+    holdings: DataFrame, messages: DataFrame, links: DataFrame, audits: Iterable[FabricAudit]
 ) -> list[DataFrame]:
     """Messages of which there may be only one, by the rules of each fabric."""
-    seen = sightings.where(F.col("first_seen").isNotNull()).select(
+    seen = holdings.where(F.col("first_seen").isNotNull()).select(
         "fabric", "message", F.col("first_seen").alias("seen")
     )
     parts = []
@@ -46,27 +51,29 @@ def group_forks(
     return parts
 
 
-def circular_links(sightings: DataFrame, links: DataFrame, audits: Iterable[FabricAudit]) -> list[DataFrame]:
-    """Circles that no time tells."""
+def circular_links(holdings: DataFrame, links: DataFrame, audits: Iterable[FabricAudit]) -> list[DataFrame]:
+    """Cycles that times cannot reveal."""
     return [
-        audit.circles(*(table.where(F.col("fabric") == audit.name) for table in (sightings, links)))
+        audit.circles(*(table.where(F.col("fabric") == audit.name) for table in (holdings, links)))
         for audit in audits
         if audit.circles is not None
     ]
 
 
-def edge_forks(edges: DataFrame, sightings: DataFrame, links: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """Edges that cannot be in a graph that grows."""
+def edge_forks(
+    suspect_links: DataFrame, holdings: DataFrame, links: DataFrame, audits: Sequence[FabricAudit]
+) -> DataFrame:
+    """Edges that are impossible in a growing graph."""
     graphs = [audit for audit in audits if audit.against_time is not None]
-    ends = _ends(edges, sightings, graphs)
+    ends = _ends(suspect_links, holdings, graphs)
     return broken_edges(ends, graphs).unionByName(cycles(ends, links)).select(*COLUMNS)
 
 
-def shared_keys(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """Two messages with the one key by which others name them."""
+def shared_keys(holdings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """Two messages with the same key."""
     keyed = [audit for audit in audits if audit.shared_key is not None]
-    taken = sightings.where(is_of(keyed) & F.col("is_decoded") & F.col("first_seen").isNotNull())
-    # counting first, by fixed columns alone: hardly any key is shared, and only those are gathered
+    taken = holdings.where(is_of(keyed) & F.col("is_decoded") & F.col("first_seen").isNotNull())
+    # count first, over fixed-width columns: hardly any key is shared, and only those are collected
     shared = taken.groupBy("fabric", "key").agg(F.count("*").alias("many")).where("many > 1").select("fabric", "key")
     grouped = (
         taken.join(shared, on=["fabric", "key"], how="left_semi")
@@ -88,7 +95,7 @@ def shared_keys(sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFram
 
 
 def broken_edges(ends: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """References to oneself, and to what is not older."""
+    """References to oneself, and to messages that are not older."""
     is_self = F.col("child") == F.col("parent_message")
     is_against = by_fabric(
         audits, lambda audit: audit.against_time() if audit.against_time is not None else False, F.lit(False)
@@ -104,9 +111,9 @@ def broken_edges(ends: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
 
 
 def cycles(ends: DataFrame, links: DataFrame) -> DataFrame:
-    """Two messages that refer to each other. A longer circle has an edge against time too, and is found by that.
+    """Two messages that refer to each other. A longer cycle also has an edge against time, and is found by that.
 
-    Of two such edges at least one leads to what is not older, so only those have to be looked for the other way round.
+    At least one of two such edges leads to a message that is not older, so only those need to be searched in reverse.
     """
     pairs = ends.where(F.col("child") != F.col("parent_message"))
     back = links.select("fabric", F.col("child").alias("parent_message"), F.col("parent").alias("key")).distinct()
@@ -121,15 +128,15 @@ def cycles(ends: DataFrame, links: DataFrame) -> DataFrame:
         F.array(first, second).alias("evidence"),
         F.greatest("seen", "parent_seen").alias("first_seen"),
     )
-    return found.distinct()  # both edges may lead to what is not older: the pair stands once
+    return found.distinct()  # both edges may lead to a message that is not older: keep the pair once
 
 
-def _ends(edges: DataFrame, sightings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
-    """Edges to what is not older, with both ends taken in by somebody."""
-    taken = sightings.where(F.col("first_seen").isNotNull()).select(
+def _ends(suspect_links: DataFrame, holdings: DataFrame, audits: Sequence[FabricAudit]) -> DataFrame:
+    """Edges to messages that are not older, with both ends accepted by some server."""
+    taken = holdings.where(F.col("first_seen").isNotNull()).select(
         "fabric", F.col("message").alias("child"), "key", "signer", F.col("first_seen").alias("seen")
     )
-    odd = edges.where(
+    odd = suspect_links.where(
         is_of(audits)
         & (F.col("parent_created") >= F.col("child_created"))
         & F.col("parent_decoded")

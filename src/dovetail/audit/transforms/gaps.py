@@ -1,6 +1,6 @@
-"""Links whose parent nobody has, or that a server lacks though others have it; what it took in or made it holds.
+"""Links whose parent no server has, or that a server lacks though others have it; it holds what it accepted or created.
 
-A server that refused a message does not lack it: it has seen it and decided, which `deliveries` tells.
+A server that refused a message does not lack it: it has seen it and decided, which `deliveries` shows.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import datetime as dt
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 NOBODY, SERVER = "nobody", "server"
 
 
-def gaps(edges: DataFrame, sightings: DataFrame, *, as_of: dt.datetime) -> DataFrame:
-    """One row per link and, where others have the parent, per server that lacks it."""
-    held = sightings.where(F.col("first_seen").isNotNull()).select(
+def gaps(suspect_links: DataFrame, holdings: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+    """One row per link and, if others have the parent, per server that lacks it."""
+    held = holdings.where(F.col("first_seen").isNotNull()).select(
         "fabric", F.col("message").alias("child"), "first_seen", "holders"
     )
-    ends = edges.where(F.col("parent_message").isNull() | F.col("holding").isNotNull()).join(
+    ends = suspect_links.where(F.col("parent_message").isNull() | F.col("holding").isNotNull()).join(
         held, on=["fabric", "child"], how="inner"
     )
     is_nobody = F.col("parent_message").isNull()
@@ -42,5 +42,5 @@ def gaps(edges: DataFrame, sightings: DataFrame, *, as_of: dt.datetime) -> DataF
 
 
 def dated(told: DataFrame, *, as_of: dt.datetime) -> DataFrame:
-    """Gaps with whether their parents may still be live: all that the moment of the audit changes about them."""
+    """Gaps with whether their parents may still be live: the only part that depends on the time of the audit."""
     return told.withColumn("unexpired", F.col("expires") > F.lit(as_of))

@@ -1,7 +1,7 @@
-"""Who holds or refused each message, beside what its bytes say: gathered once, and used by most answers.
+"""Who holds or refused each message, together with its decoded fields: computed once, and used by most tables.
 
-Hops and messages meet in one aggregation by address instead of one join per answer. A row per message that a server
-took in, made or refused, or whose bytes are known.
+Hops and messages are combined in one aggregation by address instead of one join per table. One row per message that a
+server accepted, created or refused, or whose bytes are known.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from dovetail.audit.fabric_audit import FabricAudit, by_fabric, is_of, union
@@ -24,7 +24,7 @@ REFUSAL = StructType(
     [StructField("at", TimestampType()), StructField("reason", StringType()), StructField("server", StringType())]
 )
 
-SIGHTINGS = Table(
+HOLDINGS = Table(
     "holdings",
     "state",
     "Who holds or refused each message, and when.",
@@ -47,26 +47,26 @@ SIGHTINGS = Table(
     ),
     skipping=("first_seen", "expires"),
 )
-"""`holders` are in the order of time and name, each server once; `first_seen` is null where nobody holds it.
+"""`holders` are ordered by time and name, each server once; `first_seen` is null if no server holds it.
 
-`sender` is the server that made a message where its bytes name nobody.
+`sender` is the server that created a message if its bytes name no sender.
 """
 
 TAKEN = (Stage.ACCEPTED.value, Stage.CREATED.value)
 _BODY = ("key", "sender", "signer", "created", "expires", "work_valid")
 
 MAX_COLUMNS = 16
-"""Of up to so many servers holdings are gathered by `FabricAudit.few_holders`, where there is one."""
+"""Up to this many servers, holdings are computed by `FabricAudit.few_holders`, if there is one."""
 
 
-def sightings(
+def holdings(
     hops: DataFrame,
     messages: DataFrame,
     *,
     audits: Sequence[FabricAudit],
     servers: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> DataFrame:
-    """One row per message; `servers` are all servers of each fabric, as far as they are known."""
+    """One row per message; `servers` are all known servers of each fabric."""
     parts = []
     others = list(audits)
     for audit in audits:
@@ -77,11 +77,11 @@ def sightings(
             others.remove(audit)
     if others:
         chosen = (table.where(is_of(others)) if parts else table for table in (hops, messages))
-        parts.append(collect_sightings(*chosen, audits=others))
+        parts.append(collect_holdings(*chosen, audits=others))
     return union(parts)
 
 
-def collect_sightings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
+def collect_holdings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
     """Messages of any fabric, with any number of servers."""
     is_taken = F.col("stage").isin(*TAKEN)
     is_refused = F.col("stage") == Stage.REJECTED.value
@@ -123,11 +123,11 @@ def collect_sightings(hops: DataFrame, messages: DataFrame, *, audits: Sequence[
         F.get("holders", F.lit(0))["since"].alias("first_seen"),
         "holders",
         "refusals",
-    ).select(*SIGHTINGS.names)
+    ).select(*HOLDINGS.names)
 
 
 def key_of_address(audits: Sequence[FabricAudit]) -> Column:
-    """How links name a message, where its address alone tells it."""
+    """How links name a message, if its address alone determines it."""
 
     def key(audit: FabricAudit) -> Column:
         size = audit.fabric.key_bytes
@@ -138,7 +138,7 @@ def key_of_address(audits: Sequence[FabricAudit]) -> Column:
 
 
 def _each_server(name: str) -> Column:
-    """The earliest of each server, in order; hardly ever is there more than one."""
+    """The earliest of each server, in order; there is hardly ever more than one."""
     ordered = F.sort_array(name)
     servers = F.transform(ordered, lambda one: one["server"])
     earliest = F.filter(ordered, lambda one, index: F.array_position(servers, one["server"]) == index + 1)

@@ -1,16 +1,18 @@
-"""Silver from the rows of the lake: the hops without their bytes, and the rows that cannot be believed."""
+"""Silver from the rows of the lake: the hops without their bytes, and the rows that cannot be trusted."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
+
+from dovetail.model.hop import Reason, Stage
 
 LEAF_MISMATCH = "leaf_mismatch"
 ADDRESS_MISMATCH = "address_mismatch"
 
 
 def hops(rows: DataFrame) -> DataFrame:
-    """Rows as they were sealed; `proven` says whether their file leads to its announced root."""
+    """Rows as they were sealed; `proven` is true if their file leads to its announced root."""
     return rows.select(
         "fabric",
         "server",
@@ -27,12 +29,20 @@ def hops(rows: DataFrame) -> DataFrame:
 
 
 def servers(hops: DataFrame) -> DataFrame:
-    """The servers that wrote hops, with their earliest and their latest time."""
+    """The servers that wrote hops, with their earliest and latest times, and when they were stopped in between."""
+    since = F.try_to_timestamp("counterpart")
+    is_absence = is_restart() & (since < F.col("at"))
+    absences = F.collect_set(F.when(is_absence, F.struct(since.alias("since"), F.col("at").alias("until"))))
     return (
         hops.groupBy("fabric", "server")
-        .agg(F.min("at").alias("first_at"), F.max("at").alias("last_at"))
-        .select("fabric", "server", "first_at", "last_at")
+        .agg(F.min("at").alias("first_at"), F.max("at").alias("last_at"), F.sort_array(absences).alias("absences"))
+        .select("fabric", "server", "first_at", "last_at", "absences")
     )
+
+
+def is_restart() -> Column:
+    """True if a hop records that its server was started again; it names the time of the hop before."""
+    return (F.col("stage") == Stage.NOTED.value) & (F.col("reason") == Reason.RESTARTED.value)
 
 
 def altered_rows(rows: DataFrame) -> DataFrame:

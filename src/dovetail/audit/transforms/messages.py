@@ -1,85 +1,74 @@
-"""Silver from bytes: what is still to be decoded, and what decoding gave as messages, links, keys and quarantine."""
+"""Silver from bytes: what is still to be decoded, and decoded messages, links, keys and quarantine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
-from dovetail.audit.decode import DECODED_SCHEMA
-from dovetail.audit.decode_swarm import DECODED_SWARM, HEAD_BYTES, MESSAGE_TYPE
-from dovetail.audit.native import sha256
+from dovetail.audit.decode import VERIFY_COLUMNS, Agreements
+from dovetail.audit.fabric_audit import FabricAudit, by_fabric, communal, is_of, union
 from dovetail.audit.transforms.hops import ADDRESS_MISMATCH
-from dovetail.audit.transforms.swarm_messages import has_work
 from dovetail.model.hop import Stage
-from dovetail.swarm.content import HASH_BYTES, VERSION
-from dovetail.swarm.uri import SWARM_NAME_PATTERN
-
-_HASHED = ("pcp", "swarm")
-"""Fabrics whose address is the SHA-256 of the wire bytes."""
 
 _MISPLACED = "the bytes are not those of this address"
 
 
-def undecoded(rows: DataFrame, decoded: DataFrame | None, *, targets: Mapping[str, int]) -> DataFrame:
-    """Each sequence of bytes once that was not decoded before; the work of swarm messages is computed here.
+def undecoded(
+    rows: DataFrame, decoded: DataFrame | None, *, audits: Sequence[FabricAudit], agreements: Agreements
+) -> DataFrame:
+    """Each distinct byte sequence that was not decoded before.
 
-    Bytes under a wrong address are left out, and so is evidence that was cut. `targets` are by swarm, "" for others.
+    Bytes under a wrong address and truncated evidence are left out.
     """
-    # moved by the digest first, copies meet in one place: hardly any would have met before, where each row lay.
+    # repartition by digest first, so that copies meet in one place: hardly any would be in the same partition before.
     # The other columns follow from the digest: grouping by all of them picks one copy of each
-    each = decodable(rows, targets=targets).repartition("digest").distinct()
+    each = decodable(rows, audits=audits, agreements=agreements).repartition("digest").distinct()
     if decoded is not None:
         each = each.join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
-    swarm = F.col("swarm") if "swarm" in each.columns else F.lit("").alias("swarm")
-    return each.select("fabric", "digest", "raw", "size", swarm, "work_valid")
+    community = F.col("community") if "community" in each.columns else F.lit("").alias("community")
+    return each.select("fabric", "digest", "raw", "size", community, "work_valid")
 
 
-def decodable(rows: DataFrame, *, targets: Mapping[str, int]) -> DataFrame:
-    """What the decoders take of rows that have all of a message's bytes, under its own address.
+def decodable(rows: DataFrame, *, audits: Sequence[FabricAudit], agreements: Agreements) -> DataFrame:
+    """The decoder input of rows that have all of a message's bytes, under its own address.
 
-    Only swarms with rules of their own are told apart (`swarm`), so that one message stays one row.
+    `community` is set only for communities with their own agreements, so that one message stays one row.
     """
     own: list[Column] = []
-    swarm = F.lit("")
-    if named := [name for name in targets if name]:
-        said = F.when(F.col("fabric") == "swarm", F.regexp_extract("server", SWARM_NAME_PATTERN, 1))
-        swarm = F.when(said.isin(*named), said).otherwise(F.lit(""))
-        own = [swarm.alias("swarm")]
-    is_swarm = F.col("fabric") == "swarm"
-    return rows.where(
-        F.col("raw").isNotNull() & ~is_cut() & ((F.col("fabric") == "won") | (F.col("digest") == F.col("message")))
-    ).select(
+    community = F.lit("")
+    named = [name for name in agreements if name]
+    if named and communal(audits):
+        said = by_fabric(communal(audits), lambda audit: audit.community(F.col("server")), F.lit(""))  # type: ignore[misc]
+        community = F.when(said.isin(*named), said).otherwise(F.lit(""))
+        own = [community.alias("community")]
+    raw, work_valid = F.col("raw"), F.lit(None).cast("boolean")
+    for audit in audits:
+        if audit.native is not None:
+            is_own = F.col("fabric") == audit.name
+            judged = audit.native.has_work(community, audit.agreed(agreements))
+            raw = F.when(is_own, F.substring("raw", 1, audit.native.head_bytes)).otherwise(raw)
+            work_valid = F.when(is_own, judged).otherwise(work_valid)
+    is_named = ~is_of(hashed(audits)) | (F.col("digest") == F.col("message"))
+    return rows.where(F.col("raw").isNotNull() & ~is_cut() & is_named).select(
         "fabric",
         "digest",
-        F.when(is_swarm, F.substring("raw", 1, HEAD_BYTES)).otherwise(F.col("raw")).alias("raw"),
+        raw.alias("raw"),
         F.octet_length("raw").cast("bigint").alias("size"),
-        F.when(is_swarm, has_work(swarm, targets)).alias("work_valid"),
+        work_valid.alias("work_valid"),
         *own,
     )
 
 
-def widen_swarm(decoded: DataFrame) -> DataFrame:
-    """All columns of `DECODED` from what the decoder of swarm messages gives."""
-    key = F.substring("digest", 1, HASH_BYTES)
-    own = {
-        "fabric": F.lit("swarm"),
-        "message": F.col("digest"),
-        "key": key,
-        "id": F.lower(F.hex(key)),
-        "type": F.lit(MESSAGE_TYPE),
-        "version": F.lit(str(VERSION)),
-        "address_valid": F.lit(True),
-        **{name: F.col(name) for name in DECODED_SWARM.names},
-    }
-    return decoded.select(
-        *(own.get(field.name, F.lit(None).cast(field.dataType)).alias(field.name) for field in DECODED_SCHEMA)
-    )
+def hashed(audits: Iterable[FabricAudit]) -> list[FabricAudit]:
+    """Those whose addresses are hashes of the bytes."""
+    return [audit for audit in audits if audit.fabric.hashes_bytes]
 
 
 def unread(recorded: DataFrame, decoded: DataFrame, waiting: DataFrame) -> DataFrame:
-    """What a compaction kept of messages whose bytes it removed, where the bytes were not and will not be decoded."""
+    """What a compaction kept of messages whose bytes it removed, if the bytes were not and will not be decoded."""
     return (
         recorded.dropDuplicates(["fabric", "digest"])
         .join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
@@ -89,26 +78,32 @@ def unread(recorded: DataFrame, decoded: DataFrame, waiting: DataFrame) -> DataF
 
 
 def is_cut() -> Column:
-    """Evidence of a refusal may be kept only in part."""
+    """True if evidence of a refusal was kept only in part."""
     return (F.col("stage") == Stage.REJECTED.value) & (F.octet_length("raw") < F.col("size"))
 
 
-def messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
+def messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
     """One row per address whose bytes were found."""
-    return plain_messages(decoded).unionByName(signed_messages(decoded, verdicts, keys))
+    parts = []
+    for is_signed, is_hashed in itertools.product((False, True), repeat=2):
+        own = [a for a in audits if (a.fabric.is_signed, a.fabric.hashes_bytes) == (is_signed, is_hashed)]
+        if own:
+            read = decoded.where(is_of(own) & F.col("reject").isNull() & F.col("address_valid"))
+            part = signed_messages(read, verdicts, keys) if is_signed else unsigned_messages(read)
+            # two spellings of the same canonical content have one address: keep one of them
+            parts.append(part if is_hashed else part.dropDuplicates(["fabric", "message"]))
+    return union(parts)
 
 
-def plain_messages(decoded: DataFrame) -> DataFrame:
-    """Messages of fabrics without signatures."""
-    return decoded.where(F.col("reject").isNull() & F.col("fabric").isin(*_HASHED)).select(
-        *_message_columns(F.lit(None).cast("string"))
-    )
+def unsigned_messages(decoded: DataFrame) -> DataFrame:
+    """Messages that decode."""
+    return decoded.select(*_message_columns(F.lit(None).cast("string")))
 
 
 def signed_messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
-    """Messages of won with what is known about their signatures by now.
+    """Messages that decode, with what is known about their signatures.
 
-    A message whose signer published a key, but not the one it names, is invalid; without any it is unknown.
+    A message is invalid if its signer published a key, but not the one it names; if it published none, unknown.
     """
     owners = (
         keys.where(F.col("message").isNotNull())
@@ -116,8 +111,7 @@ def signed_messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) ->
         .distinct()
         .withColumn("has_key", F.lit(True))
     )
-    believed = decoded.where(F.col("reject").isNull() & (F.col("fabric") == "won") & F.col("address_valid"))
-    judged = believed.join(verdicts.select("message", "valid"), on="message", how="left").join(
+    judged = decoded.join(verdicts.select("message", "valid"), on="message", how="left").join(
         owners, on="signer", how="left"
     )
     signature = (
@@ -126,8 +120,7 @@ def signed_messages(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) ->
         .when(F.col("valid").isNotNull() | F.col("has_key"), "invalid")
         .otherwise("unknown_key")
     )
-    # two spellings of the same canonical content have one address: one of them stands for both
-    return judged.dropDuplicates(["message"]).select(*_message_columns(signature))
+    return judged.select(*_message_columns(signature))
 
 
 def links(decoded: DataFrame) -> DataFrame:
@@ -146,50 +139,59 @@ def links(decoded: DataFrame) -> DataFrame:
 
 
 def published_keys(decoded: DataFrame) -> DataFrame:
-    """Keys that Create messages publish, if the message's address is true."""
+    """Keys that Create messages publish, if the message's address is correct."""
     return decoded.where(F.col("public_key").isNotNull() & F.col("address_valid") & F.col("reject").isNull()).select(
         F.col("key_owner").alias("owner"), F.col("public_key").alias("key"), "message"
     )
 
 
-def to_verify(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame) -> DataFrame:
-    """Messages without a verdict whose signer's key is known, with that key."""
-    fingerprint = F.base64(sha256(F.col("key")))
+def to_verify(decoded: DataFrame, verdicts: DataFrame, keys: DataFrame, audit: FabricAudit) -> DataFrame:
+    """Messages of a fabric that have no verdict yet and whose signer's key is known, with that key."""
+    if audit.fingerprint is None:
+        raise ValueError(f"messages of {audit.name} are signed, but its audit does not say how they name keys")
     known = keys.select(
-        F.col("owner").alias("signer"), fingerprint.alias("fingerprint"), F.col("key").alias("public_key")
+        F.col("owner").alias("signer"),
+        audit.fingerprint(F.col("key")).alias("fingerprint"),
+        F.col("key").alias("public_key"),
     ).distinct()
-    waiting = decoded.where(F.col("reject").isNull() & F.col("signature").isNotNull() & F.col("address_valid")).select(
-        "message", "signer", "fingerprint", "signed_digest", "signature", "claims_valid"
-    )
+    waiting = decoded.where(
+        (F.col("fabric") == audit.name)
+        & F.col("reject").isNull()
+        & F.col("signature").isNotNull()
+        & F.col("address_valid")
+    ).drop("public_key")
     return (
         waiting.join(verdicts.select("message"), on="message", how="left_anti")
         .join(known, on=["signer", "fingerprint"], how="inner")
-        .select("message", "public_key", "signed_digest", "signature", "claims_valid")
+        .select(*VERIFY_COLUMNS)
         .dropDuplicates(["message"])
     )
 
 
-def disbelieved(rows: DataFrame, decoded: DataFrame, *, few_rejects: bool = True) -> DataFrame:
-    """Rows whose bytes do not decode, or are not those of the address they stand under, for the quarantine.
+def disbelieved(
+    rows: DataFrame, decoded: DataFrame, *, audits: Sequence[FabricAudit], few_rejects: bool = True
+) -> DataFrame:
+    """Rows whose bytes do not decode, or do not belong to their address, for the quarantine.
 
-    `decoded` is what decoding gave for the bytes of these rows. Of hashed fabrics only what did not decode has to be
-    looked up; if that is little it goes to the rows, instead of the rows with their bytes to it.
+    `decoded` is the result of decoding the bytes of these rows. In hashed fabrics only rejects have to be looked up;
+    small reject sets are broadcast instead of shuffling the rows.
     """
     with_bytes = rows.where(F.col("raw").isNotNull() & ~is_cut())
     judged = decoded.select("fabric", "digest", F.col("message").alias("true_message"), "reject", "detail")
-    is_hashed = F.col("fabric").isin(*_HASHED)
+    is_hashed = is_of(hashed(audits))
     misplaced = with_bytes.where(is_hashed & (F.col("digest") != F.col("message")))
     rejects = judged.where(is_hashed & F.col("reject").isNotNull())
     unread = with_bytes.where(is_hashed & (F.col("digest") == F.col("message"))).join(
         rejects.hint("broadcast") if few_rejects else rejects, on=["fabric", "digest"], how="inner"
     )
-    signed = with_bytes.where("fabric = 'won'").join(
-        judged.where("fabric = 'won'"), on=["fabric", "digest"], how="inner"
-    )
-    disproved = signed.where(F.col("reject").isNotNull() | (F.col("true_message") != F.col("message")))
+    read = unread
+    if len(hashed(audits)) < len(audits):
+        named = with_bytes.where(~is_hashed).join(judged.where(~is_hashed), on=["fabric", "digest"], how="inner")
+        disproved = named.where(F.col("reject").isNotNull() | (F.col("true_message") != F.col("message")))
+        read = unread.unionByName(disproved)
     of_misplaced = misplaced.select("*", F.lit(ADDRESS_MISMATCH).alias("why"), F.lit(_MISPLACED).alias("words"))
     is_read = F.col("reject").isNull()
-    of_unread = unread.unionByName(disproved).select(
+    of_unread = read.select(
         *rows.columns,
         F.when(is_read, ADDRESS_MISMATCH).otherwise(F.col("reject")).alias("why"),
         F.when(is_read, _MISPLACED).otherwise(F.col("detail")).alias("words"),

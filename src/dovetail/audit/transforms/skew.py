@@ -1,34 +1,34 @@
-"""How far the clocks of servers are apart, from messages that travelled between them both ways.
+"""How far servers' clocks differ, from messages that travelled between them in both directions.
 
-A leg is a message that one server says it forwarded or served to another, and that the other says it took from the
-first. A leg's time is its latency plus the difference of the clocks; there and back the difference has opposite signs,
-so half the difference of the fastest legs estimates it, right to within half of their sum.
+A one-way delay is the time between the hop by which one server forwarded or served a message to another and the hop by
+which the other accepted it: its latency plus the clock difference. There and back the difference has opposite signs, so
+half the difference of the least delays estimates it, to within half of their sum.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.table import LONG, STRING, Table
 from dovetail.model.hop import Stage
 
-LEGS = Table(
+ONE_WAY_DELAYS = Table(
     "one_way_delays",
     "state",
-    "The fastest leg from each server to each other one.",
+    "The least delay from each server to each other one.",
     ("source", "target"),
-    pa.schema([("source", STRING), ("target", STRING), ("least_us", LONG), ("legs", LONG)]),
+    pa.schema([("source", STRING), ("target", STRING), ("least_us", LONG), ("messages", LONG)]),
 )
 
-_SENT = (Stage.FORWARDED.value, Stage.SERVED.value)
+SENT = (Stage.FORWARDED.value, Stage.SERVED.value)
 
 
-def legs(hops: DataFrame) -> DataFrame:
-    """One row per message and pair of servers it went between: when it left and arrived, by their own clocks."""
+def one_way_delays(hops: DataFrame) -> DataFrame:
+    """One row per message and pair of servers it travelled between: when it left and arrived, by their own clocks."""
     sent = (
-        hops.where(F.col("stage").isin(*_SENT) & F.col("counterpart").isNotNull())
+        hops.where(F.col("stage").isin(*SENT) & F.col("counterpart").isNotNull())
         .groupBy("message", F.col("server").alias("source"), F.col("counterpart").alias("target"))
         .agg(F.min("at").alias("left"))
     )
@@ -42,30 +42,30 @@ def legs(hops: DataFrame) -> DataFrame:
     )
 
 
-def fastest_legs(hops: DataFrame) -> DataFrame:
-    """For each pair of servers the time of the fastest leg from one to the other, and how many there were."""
+def least_delays(hops: DataFrame) -> DataFrame:
+    """For each pair of servers the least delay from one to the other, and how many messages went that way."""
     time_us = F.unix_micros("arrived") - F.unix_micros("left")
     return (
-        legs(hops)
+        one_way_delays(hops)
         .groupBy("source", "target")
-        .agg(F.min(time_us).alias("least_us"), F.count("*").alias("legs"))
-        .select(*LEGS.names)
+        .agg(F.min(time_us).alias("least_us"), F.count("*").alias("messages"))
+        .select(*ONE_WAY_DELAYS.names)
     )
 
 
 def skew(fastest: DataFrame) -> DataFrame:
-    """The estimated difference of the clocks for each pair of servers; null where messages went one way only."""
+    """The estimated clock difference for each pair of servers; null if messages went one way only."""
     there = fastest.where(F.col("source") < F.col("target")).select(
         F.col("source").alias("server"),
         F.col("target").alias("other"),
         F.col("least_us").alias("there_us"),
-        F.col("legs").alias("there"),
+        F.col("messages").alias("there"),
     )
     back = fastest.where(F.col("source") > F.col("target")).select(
         F.col("target").alias("server"),
         F.col("source").alias("other"),
         F.col("least_us").alias("back_us"),
-        F.col("legs").alias("back"),
+        F.col("messages").alias("back"),
     )
     return there.join(back, on=["server", "other"], how="full").select(
         "server",

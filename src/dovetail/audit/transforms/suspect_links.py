@@ -1,7 +1,7 @@
-"""Links whose ends do not fit: the one join of links with what they name, from which gaps and forks are told.
+"""Links whose ends do not match: the one join of links with their targets, on which gaps and forks are based.
 
-Nearly all links lead to an older message that everybody holds. What is left after one join is little, and only that is
-joined further.
+Nearly all links lead to an older message that all servers hold. Little is left after one join, and only that is joined
+further.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, is_of
 from dovetail.audit.schemas import LINKS
 from dovetail.audit.table import BINARY, BOOLEAN, STRING, STRINGS, TIMESTAMP, Table
 
-EDGES = Table(
+SUSPECT_LINKS = Table(
     "suspect_links",
     "state",
     "Links whose parent is missing, lacking somewhere, or not older.",
@@ -35,18 +35,20 @@ EDGES = Table(
         ]
     ),
 )
-"""`holding` is set where some server of the fabric holds the parent and some other does not, and so is `refusing`."""
+"""`holding` and `refusing` are set only if some server of the fabric holds the parent and another does not."""
 
 
-def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
-    """One row per link and message it may mean, if there is something to be said about it."""
+def suspect_links(
+    links: DataFrame, holdings: DataFrame, servers: DataFrame, *, audits: Sequence[FabricAudit]
+) -> DataFrame:
+    """One row per link and message it may refer to, if there is anything to report about it."""
     counts = servers.groupBy("fabric").agg(F.count("*").alias("servers"))
     holders = F.size("holders")
     is_graph = is_of(audit for audit in audits if audit.against_time is not None)
     is_lacking = is_graph & (holders > 0) & (holders < F.coalesce("servers", F.lit(0)))
-    # who holds a parent that all hold is left behind here, since these rows are moved
+    # drop the holders of a parent that all hold, because these rows are shuffled
     known = (
-        sightings.where(F.col("is_decoded") | F.col("first_seen").isNotNull())
+        holdings.where(F.col("is_decoded") | F.col("first_seen").isNotNull())
         .join(counts.hint("broadcast"), on="fabric", how="left")
         .select(
             "fabric",
@@ -64,4 +66,4 @@ def edges(links: DataFrame, sightings: DataFrame, servers: DataFrame, *, audits:
     joined = links.join(known, on=["fabric", "parent"], how="left")
     is_odd = is_graph & (F.col("parent_created") >= F.col("child_created"))
     suspects = joined.where(F.col("parent_message").isNull() | F.col("holding").isNotNull() | is_odd)
-    return suspects.select(*EDGES.names)
+    return suspects.select(*SUSPECT_LINKS.names)
