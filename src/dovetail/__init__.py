@@ -13,20 +13,21 @@ from dovetail import _moved
 __version__ = "0.1.0"
 
 _HOMES = {
-    "api.audit": "Audit Lake Story Table Tables open_lake open_tables",
+    "api.audit": "Audit Lake MessageTrace Table Tables open_lake open_tables",
     "api.connect": "Client connect",
     "api.local": "Site local",
     "api.pcp": "PcpClient",
     "api.receipts": "Receipt verify_journal",
     "api.swarm": "Evidence Gap SwarmPeer",
     "api.values": "TLS Message Outcome Presence Sent",
-    "api.won": "WonClient",
+    "api.won": "ConversationLog WonClient",
     "journal.verify": "Verdict",
     "model.errors": (
         "AuditError Closed ConfigError ConnectFailed DovetailError JournalError KeyFileError Missed MissingExtra "
         "NotAllowed NotDelivered ReceiptError TimedOut UsageError"
     ),
     "receipt.proof": "Proof",
+    "won.integrity": "LogFinding",
 }
 _MODULES = {name: f"dovetail.{module}" for module, names in _HOMES.items() for name in names.split()}
 

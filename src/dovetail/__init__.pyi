@@ -8,7 +8,7 @@ from dovetail.api.audit import (
     Lake as Lake,
 )
 from dovetail.api.audit import (
-    Story as Story,
+    MessageTrace as MessageTrace,
 )
 from dovetail.api.audit import (
     Table as Table,
@@ -37,6 +37,7 @@ from dovetail.api.values import Message as Message
 from dovetail.api.values import Outcome as Outcome
 from dovetail.api.values import Presence as Presence
 from dovetail.api.values import Sent as Sent
+from dovetail.api.won import ConversationLog as ConversationLog
 from dovetail.api.won import WonClient as WonClient
 from dovetail.journal.verify import Verdict as Verdict
 from dovetail.model.errors import (
@@ -82,5 +83,6 @@ from dovetail.model.errors import (
     UsageError as UsageError,
 )
 from dovetail.receipt.proof import Proof as Proof
+from dovetail.won.integrity import LogFinding as LogFinding
 
 __version__: str

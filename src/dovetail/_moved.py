@@ -1,4 +1,4 @@
-"""Old import paths, kept working for one release: importing one warns and gives the module under its new name."""
+"""Old import paths, kept working for one release: importing one warns and returns the module under its new name."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ MOVED = {
     "pipeline.checks": "audit.checks",
     "pipeline.compaction": "lake.compact_plan",
     "pipeline.decode": "audit.decode",
-    "pipeline.decode_pcp": "audit.decode_pcp",
-    "pipeline.decode_swarm": "audit.decode_swarm",
-    "pipeline.decode_won": "audit.decode_won",
+    "pipeline.decode_pcp": "audit.decode",
+    "pipeline.decode_swarm": "audit.decode",
+    "pipeline.decode_won": "audit.decode",
     "pipeline.facts": "audit.ingest_log",
     "pipeline.following": "audit.follow",
     "pipeline.integrity": "audit.integrity",
@@ -68,7 +68,7 @@ MOVED = {
     "pipeline.schemas": "audit.schemas",
     "pipeline.session": "audit.session",
     "pipeline.settings": "audit.settings",
-    "pipeline.signatures": "audit.signatures",
+    "pipeline.signatures": "audit.decode",
     "pipeline.sources": "audit.sources",
     "pipeline.standing": "audit.active_manifests",
     "pipeline.steps": "audit.steps",
@@ -85,7 +85,7 @@ MOVED = {
     "pipeline.transforms.messages": "audit.transforms.messages",
     "pipeline.transforms.sightings": "audit.transforms.holdings",
     "pipeline.transforms.skew": "audit.transforms.skew",
-    "pipeline.transforms.swarm_messages": "audit.transforms.swarm_messages",
+    "pipeline.transforms.swarm_messages": "audit.fabrics.swarm",
     "pipeline.transforms.traffic": "audit.transforms.traffic",
     "pipeline.walk": "audit.merkle_scan",
     "pipeline.webhook": "audit.webhook",
@@ -146,9 +146,9 @@ MOVED = {
 
 
 class _MovedFinder:
-    """Finds modules by their old names; asked first, since the files of a renamed package are found by either name.
+    """Finds modules by their old names; runs first, because the files of a renamed package are found by either name.
 
-    It has the methods of a finder and a loader, and not their base classes: importing those costs 20 ms.
+    It has the methods of a finder and a loader but not their base classes: importing those costs 20 ms.
     """
 
     def find_spec(
@@ -160,10 +160,10 @@ class _MovedFinder:
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, _spec: importlib.machinery.ModuleSpec) -> None:
-        """The usual new module."""
+        """Create the module as usual."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module with the new name in the place of `module`."""
+        """Replace `module` with the module under its new name."""
         new = f"dovetail.{MOVED[module.__name__.partition('.')[2]]}"
         warnings.warn(f"{module.__name__} has moved to {new}", DeprecationWarning, stacklevel=2)
         sys.modules[module.__name__] = importlib.import_module(new)

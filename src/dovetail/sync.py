@@ -1,38 +1,40 @@
-"""The clients for programs without asyncio: `dovetail.sync.connect` and `with`.
+"""Clients for programs without asyncio: `dovetail.sync.connect` and `with`.
 
     with dovetail.sync.connect("ws://127.0.0.1:8142/pcp", "pcp://me/agent") as client:
         print(client.send("pcp://echo/agent", "hello").outcome)
 
-Each client has an event loop in a thread of its own, which ends with the `with` block.
+Each client has an event loop in its own thread, which ends with the `with` block.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
 from dovetail.api.connect import connect as _connect
 from dovetail.api.pcp import PcpClient as _PcpClient
 from dovetail.api.swarm import SwarmPeer as _SwarmPeer
+from dovetail.api.won import DEFAULT_SOCKET
 from dovetail.api.won import WonClient as _WonClient
 from dovetail.model.errors import Closed
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
-    from pathlib import Path
 
     from anyio.from_thread import BlockingPortal
 
     from dovetail.api.swarm import Progress
-    from dovetail.api.values import TLS, Message, Sent
+    from dovetail.api.values import Message, Sent
+    from dovetail.api.won import ConversationLog
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Receiver(Protocol):
@@ -47,7 +49,7 @@ C = TypeVar("C", bound=_Receiver)
 
 
 class Twin(Generic[C]):
-    """A client whose calls wait instead of being awaited. `with` it."""
+    """A client whose calls block instead of being awaited. Use it with `with`."""
 
     def __init__(self, make: Callable[[], C]) -> None:
         self._make = make
@@ -70,11 +72,11 @@ class Twin(Generic[C]):
         self._stack.__exit__(kind, error, trace)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The next message; TimedOut where none comes in time."""
+        """The next message; raises TimedOut if none arrives in time."""
         return self._run(partial(self._open.receive, timeout))
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until the client is closed."""
+        """Messages as they arrive, until the client is closed."""
         with contextlib.suppress(Closed):
             while True:
                 yield self.receive()
@@ -103,7 +105,7 @@ class PcpClient(Twin[_PcpClient]):
         ttl: float = 30,
         in_reply_to: str | None = None,
     ) -> Sent:
-        """Send a message, and say what the broker did with it."""
+        """Send a message; returns what the broker did with it."""
         return self._run(partial(self._open.send, to, data, type=type, ttl=ttl, in_reply_to=in_reply_to))
 
     def request(self, to: str, data: Any = None, *, type: str = "text", ttl: float = 30) -> Message:
@@ -115,28 +117,56 @@ class PcpClient(Twin[_PcpClient]):
         return self._run(partial(message.reply, data, type=type))
 
     def inventory(self, *patterns: str) -> list[str]:
-        """Who is connected."""
+        """The connected clients."""
         return self._run(partial(self._open.inventory, *patterns))
 
 
 class WonClient(Twin[_WonClient]):
     """The owner of an atom."""
 
-    def send(self, to: str, data: str) -> Sent:
+    def send(self, to: str, data: str, *, socket: str = DEFAULT_SOCKET, forward: Sequence[str] = ()) -> Sent:
         """Send text on a connection; waits until both nodes have stored it."""
-        return self._run(partial(self._open.send, to, data))
+        return self._run(partial(self._open.send, to, data, socket=socket, forward=forward))
 
-    def open(self, to: str, text: str | None = None) -> Sent:
-        """Ask for, or accept, a connection."""
-        return self._run(partial(self._open.open, to, text))
+    def open(self, to: str, text: str | None = None, *, socket: str = DEFAULT_SOCKET) -> Sent:
+        """Request, or accept, a connection."""
+        return self._run(partial(self._open.open, to, text, socket=socket))
+
+    def close(self, to: str, text: str | None = None, *, socket: str = DEFAULT_SOCKET) -> Sent:
+        """End a connection."""
+        return self._run(partial(self._open.close, to, text, socket=socket))
+
+    def replace(self, sockets: Sequence[str] | None = None, content: bytes | None = None) -> Sent:
+        """Replace the atom's description, in Turtle, and its sockets."""
+        return self._run(partial(self._open.replace, sockets, content))
+
+    def activate(self) -> Sent:
+        """Let an inactive atom take connections again."""
+        return self._run(self._open.activate)
+
+    def deactivate(self) -> Sent:
+        """Close the atom's connections and take no new ones until it is activated."""
+        return self._run(self._open.deactivate)
+
+    def delete(self) -> Sent:
+        """Delete the atom for good."""
+        return self._run(self._open.delete)
 
     def reply(self, message: Message, data: str) -> Sent:
         """Answer a message."""
         return self._run(partial(message.reply, data))
 
+    def read(self, uri: str) -> bytes:
+        """A document of a conversation in TriG."""
+        return self._run(partial(self._open.read, uri))
+
     def conversation(self, with_: str | None = None) -> list[Message]:
-        """What this owner holds."""
+        """The messages this owner has."""
         return self._open.conversation(with_)
+
+    def log(self, with_: str | None = None, *, offline: bool = False) -> ConversationLog:
+        """The same with a check of every address, signature and reference."""
+        return self._run(partial(self._open.log, with_, offline=offline))
 
 
 class SwarmPeer(Twin[_SwarmPeer]):
@@ -147,29 +177,23 @@ class SwarmPeer(Twin[_SwarmPeer]):
         return self._run(partial(self._open.publish, data, ttl_epochs=ttl_epochs, progress=progress))
 
     def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:
-        """What is unexpired of this time."""
+        """The unexpired messages of this period."""
         return self._run(partial(self._open.query, start, end))
 
+    def status(self) -> dict[str, Any]:
+        """What the peer knows and does."""
+        return self._run(self._open.status)
 
-def connect(
-    url: str | None = None,
-    identity: str | Path | None = None,
-    *,
-    context: str | None = None,
-    tls: TLS | None = None,
-    protocol: int = 1,
-    wait: float = 0,
-    timeout: float = 10,
-) -> PcpClient | WonClient | SwarmPeer:
-    """The same client as `dovetail.connect` gives, for programs without asyncio; `with` it."""
-    made = _connect(url, identity, context=context, tls=tls, protocol=protocol, wait=wait, timeout=timeout)
-    twin: Any = SwarmPeer
-    if isinstance(made, _PcpClient):
-        twin = PcpClient
-    elif isinstance(made, _WonClient):
-        twin = WonClient
-    client: PcpClient | WonClient | SwarmPeer = twin(lambda: made)
-    return client
+
+def _waiting(make: Callable[P, object]) -> Callable[P, Any]:
+    @wraps(make)
+    def connect(*args: P.args, **options: P.kwargs) -> Any:
+        made = make(*args, **options)
+        twin = next(twin for kind, twin in _TWINS if isinstance(made, kind))
+        return twin(lambda: made)
+
+    connect.__doc__ = "The same client as `dovetail.connect` gives, for programs without asyncio; `with` it."
+    return connect
 
 
 def _in_loop(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
@@ -177,3 +201,7 @@ def _in_loop(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
         return make()
 
     return run
+
+
+_TWINS: tuple[tuple[type, Any], ...] = ((_PcpClient, PcpClient), (_WonClient, WonClient), (_SwarmPeer, SwarmPeer))
+connect = _waiting(_connect)

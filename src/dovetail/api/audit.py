@@ -9,22 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from dovetail.model.errors import MissingExtra, UsageError
+from dovetail.lake.location import Location, is_url, open_store
+from dovetail.model.errors import MissingExtra, NoSuchTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dovetail.audit.summary import Summary
     from dovetail.lake.manifest import Manifest
+    from dovetail.lake.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Conditions = Mapping[str, Any]
-"""Columns and the values they must have; an address as bytes, hex or a prefix of it."""
+"""Columns and the values they must have; a message as bytes, hex, `wm:/...`, its id, or a prefix."""
 
 
 def _explained(function: Callable[P, T]) -> Callable[P, T]:
-    """A package that only an extra installs is MissingExtra, which says what to install."""
+    """Raise MissingExtra, which says what to install, if a package of an extra is missing."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -38,7 +40,7 @@ def _explained(function: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table, read when it is asked for."""
+    """One table, read on demand."""
 
     name: str
     _read: Callable[[Conditions | None], pa.Table]
@@ -46,13 +48,13 @@ class Table:
 
     @_explained
     def arrow(self, where: Conditions | None = None) -> pa.Table:
-        """As an Arrow table, of the rows whose columns have these values."""
+        """As an Arrow table of the rows with these column values."""
         return self._read(where)
 
     @_explained
     def pandas(self, where: Conditions | None = None) -> Any:
         """As a pandas frame; needs `dovetail[audit]`."""
-        import pandas  # noqa: F401 - what is missing is told by its name
+        import pandas  # noqa: F401 - so that a missing one is reported by name
 
         return self._read(where).to_pandas()
 
@@ -71,22 +73,22 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class MessageTrace:
     """What the tables say about one message; its text is what `dovetail audit why` prints."""
 
     address: str
     record: dict[str, Any]
 
     def __str__(self) -> str:
-        from dovetail.audit.message_trace import story_text
+        from dovetail.audit.message_trace import trace_text
 
-        return "\n".join(story_text(self.record))
+        return "\n".join(trace_text(self.record))
 
 
 class Tables(Mapping[str, Table]):
-    """The tables of an audit as one run left them, by name."""
+    """The tables of one audit run, by name."""
 
-    def __init__(self, path: Path | str, run: int | None = None) -> None:
+    def __init__(self, path: Location, run: int | None = None) -> None:
         from dovetail.audit.tables import open_tables
 
         self.path = path
@@ -99,17 +101,17 @@ class Tables(Mapping[str, Table]):
         return self._opened.run.number
 
     def names(self) -> list[str]:
-        """The tables that are there."""
+        """The available tables."""
         return list(self._names)
 
     def __getitem__(self, name: str) -> Table:
         from dovetail.audit.engines import spark_frame
 
         if name not in self._names:
-            raise KeyError(f"there is no table {name!r}; there are {', '.join(self._names)}")
+            raise NoSuchTable(f"there is no table {name!r}; there are {', '.join(self._names)}")
 
         def read(where: Conditions | None) -> pa.Table:
-            return self._opened.read(name, where=_filter(where))
+            return self._opened.read(name, where=self._opened.equals(name, where or {}))
 
         def spark(session: Any) -> Any:
             return spark_frame(session, self._opened, name)
@@ -123,22 +125,17 @@ class Tables(Mapping[str, Table]):
         return len(self._names)
 
     @_explained
-    def why(self, message: str | bytes) -> Story:
-        """The story of one message: every hop, and where and why it stopped."""
-        from dovetail.audit.message_trace import tell_story
-        from dovetail.model.address import parse_prefix
+    def why(self, message: str | bytes) -> MessageTrace:
+        """The trace of one message: every hop, and where and why it stopped."""
+        from dovetail.audit.message_trace import trace_message
 
-        try:
-            prefix = parse_prefix(message.hex() if isinstance(message, bytes) else message)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        record = tell_story(self._opened, prefix)
-        return Story(record["address"], record)
+        record = trace_message(self._opened, message.hex() if isinstance(message, bytes) else message)
+        return MessageTrace(record["address"], record)
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a run of the audit found."""
+    """The result of an audit run."""
 
     summary: Summary
     tables: Tables
@@ -153,84 +150,78 @@ class Audit:
 class Lake:
     """Sealed journals of any number of servers."""
 
-    path: Path
+    path: Location
+
+    @property
+    def _store(self) -> Store:
+        return open_store(self.path)
 
     def seal(self, journals: Path | str | Iterable[Path | str]) -> list[Manifest]:
-        """Write what is signed and not sealed yet; one manifest for each journal that had something new."""
+        """Seal what is signed and not sealed yet; returns one manifest for each journal with something new."""
         from dovetail.journal.folder import find_journals
         from dovetail.lake.seal import seal_journal
-        from dovetail.lake.store import LocalStore
 
         given = [journals] if isinstance(journals, Path | str) else list(journals)
         found = [each for path in given for each in find_journals(Path(path))]
-        sealed = [seal_journal(path, LocalStore(self.path)) for path in found]
+        sealed = [seal_journal(path, self._store) for path in found]
         return [manifest for manifest in sealed if manifest is not None]
 
     def hops(self) -> Table:
-        """Every sealed hop."""
-        import pyarrow.dataset as ds
+        """Every sealed hop; AuditError where there is no lake."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        from dovetail.lake.snapshot import snapshot
-        from dovetail.lake.store import LocalStore
+        from dovetail.audit.tables import rows_with
+        from dovetail.lake.rows import LAKE_SCHEMA
+        from dovetail.lake.snapshot import check_lake, snapshot
 
-        files = [
-            str(self.path / file.path) for each in snapshot(LocalStore(self.path)).manifests() for file in each.files
-        ]
+        store = open_store(check_lake(self.path))
+        files = [file.path for each in snapshot(store).manifests() for file in each.files]
 
         def read(where: Conditions | None) -> pa.Table:
-            return ds.dataset(files, format="parquet").to_table(filter=_filter(where))
+            wanted = rows_with(LAKE_SCHEMA, where or {})
+            parts = [pq.read_table(store.open(file), schema=LAKE_SCHEMA, filters=wanted) for file in files]
+            return pa.concat_tables([LAKE_SCHEMA.empty_table(), *parts])
 
-        return Table("hops", read, lambda session: session.read.parquet(*files))
+        return Table("hops", read, lambda session: session.read.parquet(*map(store.url, files)))
 
     @_explained
     def audit(
         self,
-        tables: Path | str,
+        tables: Location,
         *,
         trust: Path | str | Sequence[Path | str] = (),
         swarms: Sequence[Path | str] = (),
-        patience: float = 30,
+        loss_timeout: float = 30,
         spark: Any = None,
     ) -> Audit:
         """Audit what is new; needs `dovetail[audit]`. Without a session, one is started on this machine."""
         from dovetail.audit.run import Audit as Job
         from dovetail.audit.session import SessionOptions, open_session
         from dovetail.audit.settings import load_settings
-        from dovetail.lake.location import open_store
         from dovetail.lake.snapshot import check_lake, snapshot
 
         lake = check_lake(self.path)
         trusted = [trust] if isinstance(trust, Path | str) else trust
-        settings = load_settings([Path(each) for each in swarms], [Path(each) for each in trusted], patience_s=patience)
+        settings = load_settings(
+            [Path(each) for each in swarms], [Path(each) for each in trusted], loss_timeout_s=loss_timeout
+        )
+        place = tables if is_url(tables) else Path(tables).absolute()
         with contextlib.ExitStack() as stack:
             if spark is None:
-                spark = open_session(SessionOptions(rows=snapshot(open_store(lake)).hops))
+                options = SessionOptions(rows=snapshot(open_store(lake)).hops, has_s3=is_url(lake) or is_url(tables))
+                spark = open_session(options)
                 stack.callback(spark.stop)
-            summary = Job(spark=spark, lake=lake, tables=Path(tables).absolute(), settings=settings).run()
+            summary = Job(spark=spark, lake=lake, tables=place, settings=settings).run()
         return Audit(summary, Tables(tables))
 
 
-def open_lake(path: Path | str) -> Lake:
-    """A lake; sealing into an empty or absent directory begins one."""
-    return Lake(Path(path))
+def open_lake(path: Location) -> Lake:
+    """A lake in a directory or at `s3://bucket/prefix`; sealing creates it if it is empty or absent."""
+    return Lake(path)
 
 
 @_explained
-def open_tables(path: Path | str, run: int | None = None) -> Tables:
-    """The tables as the newest run left them, or run number `run`, without Spark; AuditError where there are none."""
+def open_tables(path: Location, run: int | None = None) -> Tables:
+    """The tables of the newest run, or of run number `run`, without Spark; raises AuditError if there are none."""
     return Tables(path, run)
-
-
-def _filter(where: Conditions | None) -> Any:
-    import pyarrow.compute as pc
-
-    from dovetail.audit.tables import has_prefix
-
-    expression = None
-    for column, value in (where or {}).items():
-        if column == "message":
-            one = has_prefix(column, bytes.fromhex(value) if isinstance(value, str) else value)
-        else:
-            one = pc.field(column) == value
-        expression = one if expression is None else expression & one
-    return expression

@@ -1,23 +1,18 @@
-"""`connect`: a client for whatever a URL or a saved context names."""
+"""`connect`: a client for the server that a URL or a saved context names."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from dovetail.api.values import TLS, Message, Sent
 from dovetail.model.errors import UsageError
 
-if TYPE_CHECKING:
-    from dovetail.api.pcp import PcpClient
-    from dovetail.api.swarm import SwarmPeer
-    from dovetail.api.won import WonClient
-
 
 class Client(Protocol):
-    """What clients of brokers and nodes have in common; `async with` them."""
+    """What clients of brokers and nodes have in common; use them with `async with`."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -26,13 +21,13 @@ class Client(Protocol):
     ) -> None: ...
 
     async def send(self, to: str, data: Any) -> Sent:
-        """Send, and say what became of it."""
+        """Send; returns the outcome."""
 
     async def receive(self, timeout: float | None = None) -> Message:
-        """The next message; TimedOut where none comes in time."""
+        """The next message; raises TimedOut if none arrives in time."""
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come."""
+        """Messages as they arrive."""
 
 
 def connect(
@@ -44,15 +39,15 @@ def connect(
     protocol: int = 1,
     wait: float = 0,
     timeout: float = 10,
-) -> PcpClient | WonClient | SwarmPeer:
-    """A client, by the scheme of the URL; what is not given comes from the context. `async with` it.
+) -> Any:
+    """A client, by the scheme of the URL; omitted arguments come from the context. Use it with `async with`.
 
     - `ws://HOST:PORT/pcp` or `wss://...`, with an identity such as `pcp://NAME/TYPE`: a PcpClient
     - `https://HOST/won/resource`, with the owner's directory as identity: a WonClient
-    - `unix:DIR`: a SwarmPeer, of the running peer whose directory this is
+    - `unix:DIR`: a SwarmPeer for the running peer with this directory
 
-    A client that cannot connect says so at once; `wait` makes it try for so many seconds. `timeout` is how long one
-    attempt may take.
+    A client that cannot connect raises an error at once; `wait` makes it retry for this many seconds. `timeout` limits
+    one attempt. No type checker can know the class from a URL: annotate the variable, `client: PcpClient = connect()`.
     """
     from dovetail.api.contexts import load_context
 
@@ -67,7 +62,7 @@ def connect(
 
         name = str(identity or known.identity or "")
         if not name:
-            raise UsageError("who to be is not given: an identity such as pcp://me/agent")
+            raise UsageError("no identity is given, such as pcp://me/agent")
         tls = tls or TLS(certificate=known.certificate, key=known.tls_key, authority=known.authority)
         return PcpClient(url, name, tls=tls, protocol=protocol, wait=wait, timeout=timeout)
     if scheme in ("unix", "swarm"):
@@ -78,7 +73,7 @@ def connect(
 
     home = identity or known.home or (url if scheme not in ("http", "https") else None)
     if home is None:
-        raise UsageError("the directory of the won owner is not given")
+        raise UsageError("no directory of a won owner is given")
     client = WonClient(home, wait=wait, timeout=timeout)
     if scheme in ("http", "https") and not client.atom.startswith(url):
         raise UsageError(f"{home} is the owner of {client.atom}, which is not at {url}")

@@ -1,8 +1,8 @@
-"""Contexts: under a name, what every call would otherwise have to say: server, identity, keys, journals, tables.
+"""Contexts: named defaults for commands and calls: server, identity, keys, journals, tables.
 
 A context is a TOML file NAME.toml in the user's configuration directory ($XDG_CONFIG_HOME/dovetail/contexts, or
-$DOVETAIL_CONFIG_DIR/contexts). The file `current` there names the one that is used where none is asked for;
-DOVETAIL_CONTEXT goes before it. No private key is copied: contexts name files.
+$DOVETAIL_CONFIG_DIR/contexts). The file `current` there names the default context; DOVETAIL_CONTEXT takes precedence.
+No private key is copied: contexts name files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from dovetail.journal.durable_file import replace_file
+from dovetail.keys.files import make_private_directory
 from dovetail.model.errors import ConfigError, UsageError
 
 VARIABLE = "DOVETAIL_CONTEXT"
@@ -24,12 +26,12 @@ _MAX_BYTES = 65_536
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What commands and `connect` take from a context where it is not given."""
+    """The defaults that commands and `connect` take from a context."""
 
     url: str | None = None
     """The broker's URL."""
     identity: str | None = None
-    """Who to be at the broker: pcp://NAME/TYPE."""
+    """The identity at the broker: pcp://NAME/TYPE."""
     certificate: str | None = None
     tls_key: str | None = None
     authority: str | None = None
@@ -48,7 +50,7 @@ _FILES = {"certificate", "tls_key", "authority", "home", "directory", "journals"
 
 
 def contexts_directory() -> Path:
-    """Where contexts are kept."""
+    """Where contexts are stored."""
     own = os.environ.get("DOVETAIL_CONFIG_DIR")
     if own:
         return Path(own) / "contexts"
@@ -62,7 +64,7 @@ def list_contexts() -> list[str]:
 
 
 def current_context() -> str | None:
-    """The name of the context that is used where none is asked for."""
+    """The name of the default context."""
     named = os.environ.get(VARIABLE)
     if named:
         return named
@@ -73,7 +75,7 @@ def current_context() -> str | None:
 
 
 def load_context(name: str | None = None) -> Context:
-    """The context of this name, or the current one; an empty one where nothing is asked for and none is current."""
+    """The context of this name, or the current one; an empty one if no name is given and none is current."""
     chosen = name or current_context()
     if chosen is None:
         return Context()
@@ -92,9 +94,9 @@ def load_context(name: str | None = None) -> Context:
 
 
 def save_context(name: str, context: Context) -> Path:
-    """Write a context, readable by its user alone; paths become absolute."""
+    """Write a context, readable only by its user; paths become absolute."""
     path = _path(name)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_directory(path.parent)
     given: dict[str, Any] = msgspec.to_builtins(context)
     lines = [f"{key} = {_toml(_absolute(key, value))}" for key, value in given.items()]
     _write(path, "\n".join(lines) + "\n")
@@ -108,7 +110,7 @@ def use_context(name: str) -> None:
 
 
 def missing_files(context: Context) -> list[str]:
-    """The files and directories that a context names and that are not there."""
+    """The files and directories that a context names and that do not exist."""
     found: list[str] = []
     for key, value in msgspec.to_builtins(context).items():
         if key in _FILES:
@@ -125,10 +127,7 @@ def _path(name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:  # noqa: PTH123 - with a mode
-        file.write(text)
-    beside.replace(path)
+    replace_file(path, text.encode(), mode=0o600)
 
 
 def _absolute(key: str, value: Any) -> Any:
@@ -140,5 +139,5 @@ def _absolute(key: str, value: Any) -> Any:
 
 
 def _toml(value: Any) -> str:
-    # what JSON writes for text without control characters is TOML too, and so is a list of it
+    # JSON text without control characters is valid TOML, and so is a list of it
     return msgspec.json.encode(value).decode()

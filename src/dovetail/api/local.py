@@ -1,7 +1,7 @@
 """A site for tests, notebooks and first steps: servers on loopback in a thread of this process, with keys and journals.
 
-The servers are the same as those of `dovetail pcp serve`, `won serve` and `swarm serve`. Nothing listens on another
-address than 127.0.0.1; without TLS, whoever is on this machine may use them.
+The servers are the same as those of `dovetail pcp serve`, `won serve` and `swarm serve`. They listen only on 127.0.0.1;
+without TLS, anyone on this machine may use them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from anyio.from_thread import start_blocking_portal
 
 from dovetail.journal.journal import JournalOptions
-from dovetail.model.errors import UsageError
+from dovetail.keys.files import make_private_directory
+from dovetail.model.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -32,18 +33,18 @@ HOST = "127.0.0.1"
 FABRICS = ("pcp", "won", "swarm")
 CHECKPOINT_WAIT_S = 30.0
 JOURNAL_OPTIONS = JournalOptions(checkpoint_interval_s=0.2)
-"""Signed often, so that nobody waits for a receipt."""
+"""Signed often, so that receipts are available quickly."""
 _SWARM_WORK = 1_000
 
 
 class Site:
-    """Servers on this machine. `with` it, or `close` it."""
+    """Servers on this machine. Use it with `with`, or `close` it."""
 
     def __init__(self, *fabrics: str, directory: Path | None = None, port: int = 0) -> None:
         chosen = fabrics or ("pcp",)
         for fabric in chosen:
             if fabric not in FABRICS:
-                raise UsageError(f"fabric {fabric!r}, expected some of {', '.join(FABRICS)}")
+                raise UsageError(f"fabric {fabric!r}, expected any of {', '.join(FABRICS)}")
         self.url: str | None = None
         """The broker's URL."""
         self.node: str | None = None
@@ -59,7 +60,10 @@ class Site:
             if directory is None:
                 directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-")))
             self.directory = Path(directory)
-            self.directory.mkdir(parents=True, exist_ok=True)
+            try:
+                make_private_directory(self.directory)
+            except OSError as error:
+                raise ConfigError(f"{self.directory} cannot be created: {error.strerror or error}") from error
             self._portal: BlockingPortal = self._stack.enter_context(start_blocking_portal("asyncio"))
             if "pcp" in chosen:
                 self._start_broker(port)
@@ -79,13 +83,14 @@ class Site:
         self.close()
 
     def close(self) -> None:
-        """Stop the servers; a directory that was not given is removed."""
+        """Stop the servers; a temporary directory is removed."""
         self._stack.close()
 
-    def connect(self, identity: str, **options: Any) -> PcpClient | WonClient | SwarmPeer:
+    def connect(self, identity: str, **options: Any) -> Any:
         """A client: of the broker by a pcp:// URI, of the node or the swarm by a plain name, such as "ann".
 
-        With more than one of these fabrics, a name is written "won:ann" or "swarm:ann".
+        With more than one of these fabrics, a name is written "won:ann" or "swarm:ann". `pcp`, `won` and `swarm` give
+        the same clients, with their types.
         """
         if identity.startswith("pcp://"):
             return self.pcp(identity, **options)
@@ -99,32 +104,32 @@ class Site:
         from dovetail.api.pcp import PcpClient
 
         if self.url is None:
-            raise UsageError('this site has no broker: local("pcp")')
+            raise UsageError('this site has no broker; use local("pcp")')
         return PcpClient(self.url, identity, **options)
 
     def won(self, name: str, **options: Any) -> WonClient:
-        """The owner of an atom of this name, which is created at the first time."""
+        """The owner of the atom of this name, which is created on first use."""
         from dovetail.api.won import WonClient
 
         if self.node is None:
-            raise UsageError('this site has no won node: local("won")')
+            raise UsageError('this site has no won node; use local("won")')
         home = self.directory / "owners" / name
         if not home.exists():
             self._call(lambda: WonClient.create(self.node or "", home, name=name))
         return WonClient(home, **options)
 
     def swarm(self, name: str) -> SwarmPeer:
-        """A peer of this name, which joins the swarm at the first time."""
+        """The peer of this name, which joins the swarm on first use."""
         from dovetail.api.swarm import SwarmPeer
 
         if not self._has_swarm:
-            raise UsageError('this site has no swarm: local("swarm")')
+            raise UsageError('this site has no swarm; use local("swarm")')
         if name not in self._peers:
             self._start_peer(name)
         return SwarmPeer(self._peers[name])
 
     def receipt(self, address: str, *, redact: bool = False) -> Receipt:
-        """The receipt of a message, as soon as the servers have signed what they saw of it."""
+        """The receipt of a message, once the servers have signed what they saw of it."""
         from dovetail.api.receipts import Receipt
 
         return Receipt.build(address, journals=self.journals, redact=redact, wait=CHECKPOINT_WAIT_S)
@@ -138,9 +143,15 @@ class Site:
         from dovetail.runtime.pcp_server import PcpServer
 
         path = self.directory / "broker" / "journal.db"
-        path.parent.mkdir(exist_ok=True)
+        make_private_directory(path.parent)
         settings = PcpSettings(
-            name="broker", host=HOST, port=port, insecure_plain=True, rules=ALLOW_ALL, journal=str(path)
+            name="broker",
+            host=HOST,
+            port=port,
+            insecure_plain=True,
+            rules=ALLOW_ALL,
+            journal=str(path),
+            durability="full",  # what was accepted can be proven at once
         )
         journal = open_journal(settings, JOURNAL_OPTIONS)
         assert journal is not None
@@ -156,10 +167,10 @@ class Site:
         from dovetail.runtime.won_server import NodeOptions, NodeServer
 
         directory = self.directory / "node"
-        directory.mkdir(exist_ok=True)
+        make_private_directory(directory)
         known = next(directory.glob("port-*"), None)
         port = _free_port() if known is None else int(known.name.removeprefix("port-"))
-        (directory / f"port-{port}").touch()  # the node's URI has the port in it, and its atoms the URI
+        (directory / f"port-{port}").touch()  # the node's URI contains the port, and its atoms contain the URI
         uri = f"http://{HOST}:{port}/won/resource"
         key = directory / f"{file_stem(uri)}.skey"
         if not key.exists():
@@ -214,9 +225,9 @@ class Site:
 
 
 def local(*fabrics: str, directory: Path | None = None, port: int = 0) -> Site:
-    """A site on loopback in this process: keys made, journals kept; a broker, unless other fabrics are named.
+    """A site on loopback in this process, with new keys and journals; a broker, unless other fabrics are named.
 
-    Without `directory` everything is in a temporary one and gone when the site is closed.
+    Without `directory` everything is in a temporary directory, removed when the site is closed.
     """
     return Site(*fabrics, directory=directory, port=port)
 

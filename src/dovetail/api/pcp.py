@@ -7,16 +7,18 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
+from dovetail.api.receiving import Receiving
 from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, moment
 from dovetail.model.address import address_of
-from dovetail.model.errors import Closed, ConnectFailed, DovetailError, Missed, NotAllowed, TimedOut, UsageError
+from dovetail.model.errors import Closed, ConnectFailed, DovetailError, NotAllowed, TimedOut, UsageError
 from dovetail.pcp.client_events import FailureKind, Incoming
 from dovetail.pcp.uri import BROKER_URIS
 from dovetail.runtime import pcp_client
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.pcp_client import PcpRequestError, Posted
-from dovetail.runtime.tls import client_context
+from dovetail.runtime.tls import CLOSED, client_context, guess_refusal
 
 _OUTCOMES: dict[FailureKind, Outcome] = {
     FailureKind.REFUSED: "rejected",
@@ -29,18 +31,29 @@ _OUTCOMES: dict[FailureKind, Outcome] = {
 _ABSENT = "is not connected"
 
 
+def check_url(url: str) -> None:
+    """Raise UsageError unless this is the URL of a broker."""
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("ws", "wss") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise UsageError(f"{url[:80]!r} is not the URL of a broker, such as wss://host:8142/pcp")
+
+
 class Asked(NamedTuple):
     """A message that wants a reply."""
 
     sent: Sent
     reply: Callable[[], Awaitable[Message]]
-    """Waits for the first reply; TimedOut when the lifetime is over."""
+    """Waits for the first reply; raises TimedOut when the lifetime is over."""
 
 
-class PcpClient:
-    """A client of a broker. `async with` it: that connects, or raises ConnectFailed or NotAllowed at once.
+class PcpClient(Receiving):
+    """A client of a broker. Use it with `async with`, which connects, or raises ConnectFailed or NotAllowed at once.
 
-    After that it comes back by itself whenever the connection is lost. Every call can be cancelled.
+    After that it reconnects by itself when the connection is lost. Every call can be cancelled.
     """
 
     def __init__(
@@ -53,20 +66,28 @@ class PcpClient:
         wait: float = 0,
         timeout: float = 10,
     ) -> None:
+        check_url(url)
         context = None
+        self._tls = tls or TLS()
         if url.startswith("wss:"):
-            tls = tls or TLS()
-            context = client_context(tls.certificate, tls.key, tls.authority)
+            context = client_context(self._tls.certificate, self._tls.key, self._tls.authority)
         self.url = url
         self.identity = identity
         self._version = protocol
         self._wait_s = wait
         self._timeout_s = timeout
-        self._wire = pcp_client.PcpClient(url, identity, version=protocol, context=context)
-        self._missed = 0
+        self._made = pcp_client.PcpClient(url, identity, version=protocol, context=context)
+        self._is_begun = False
+
+    @property
+    def _wire(self) -> pcp_client.PcpClient:
+        if not self._is_begun:
+            raise Closed("the client is not connected: use `async with`")
+        return self._made
 
     async def __aenter__(self) -> Self:
-        await self._wire.__aenter__()
+        await self._made.__aenter__()
+        self._is_begun = True
         try:
             async with asyncio.timeout(max(self._timeout_s, self._wait_s)):
                 await self._wire.try_associate(self._wait_s)
@@ -78,8 +99,11 @@ class PcpClient:
         except TimeoutError:
             await self._wire.__aexit__(None, None, None)
             raise ConnectFailed(self.url, f"did not answer within {max(self._timeout_s, self._wait_s):g} s") from None
-        except BaseException:
+        except BaseException as error:
             await self._wire.__aexit__(None, None, None)
+            if isinstance(error, ConnectFailed) and error.reason.endswith(CLOSED) and self._tls.certificate:
+                refusal = guess_refusal(self._tls.certificate, self._tls.authority)
+                raise ConnectFailed(self.url, f"{error.reason}; {refusal}") from None
             raise
         return self
 
@@ -101,10 +125,10 @@ class PcpClient:
         ttl: float = 30,
         in_reply_to: str | None = None,
     ) -> Sent:
-        """Send a message, and say what the broker did with it.
+        """Send a message; returns what the broker did with it.
 
-        `bytes` are sent as they are, anything else as JSON, None not at all. `ttl` is its lifetime in seconds. The
-        broker says whom it sends the message to; that a client has processed it, only its reply can say.
+        `bytes` are sent unchanged, anything else as JSON, None not at all. `ttl` is its lifetime in seconds. The broker
+        says which clients it sends the message to; only a reply proves that a client has processed it.
         """
         async with self._posting(to, data, type, ttl, in_reply_to) as posted:
             return await self._outcome(posted, to)
@@ -117,14 +141,14 @@ class PcpClient:
         type: str = "text",
         ttl: float = 30,
     ) -> Message:
-        """Send a message and await the first reply to it; NotDelivered where nobody gets it, TimedOut after `ttl`."""
+        """Send a message and await the first reply; raises NotDelivered if no client gets it, TimedOut after `ttl`."""
         async with self.asking(to, data, type=type, ttl=ttl) as asked:
             asked.sent.raise_for_outcome()
             return await asked.reply()
 
     @contextlib.asynccontextmanager
     async def asking(self, to: str, data: Any = None, *, type: str = "text", ttl: float = 30) -> AsyncIterator[Asked]:
-        """Send a message that wants a reply: `sent` says what became of it, `reply()` waits for the answer."""
+        """Send a message that wants a reply: `sent` has its outcome, `reply()` waits for the answer."""
         async with self._posting(to, data, type, ttl, None, wants_reply=True) as posted:
             if to in BROKER_URIS:
                 sent = self._sent(posted, "accepted", (to,), None)  # its answer is the outcome
@@ -142,24 +166,8 @@ class PcpClient:
 
             yield Asked(sent, wait_for_reply)
 
-    async def receive(self, timeout: float | None = None) -> Message:
-        """The next message; TimedOut where none comes in time, Missed where some came too fast to be read."""
-        try:
-            async with asyncio.timeout(timeout):
-                message = await self._next()
-        except TimeoutError:
-            raise TimedOut(f"no message within {timeout:g} s") from None
-        if message is None:
-            raise Closed("the client is closed")
-        return message
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the client is closed; Missed where some came too fast to be read."""
-        while (message := await self._next()) is not None:
-            yield message
-
     async def inventory(self, *patterns: str) -> list[str]:
-        """Who is connected, of those that match any of the patterns; everybody without patterns."""
+        """The connected clients that match any of the patterns; all without patterns."""
         try:
             return await self._wire.inventory(*(patterns or ("pcp://*/*",)))
         except PcpRequestError as error:
@@ -168,7 +176,7 @@ class PcpClient:
             raise ConnectFailed(self.url, "is not connected, and did not come back in time") from None
 
     async def watch(self, *patterns: str) -> AsyncIterator[Presence]:
-        """Who is connected now, then who comes and who goes; goes on after the connection was lost and is back."""
+        """The connected clients, then each connect and disconnect; continues after a reconnect."""
         try:
             async with contextlib.aclosing(self._wire.subscribe(*(patterns or ("pcp://*/*",)))) as changes:
                 async for uri, change in changes:
@@ -176,13 +184,12 @@ class PcpClient:
         except PcpRequestError as error:
             raise _request_failed(self.url, error) from None
 
-    async def _next(self) -> Message | None:
-        missed = self._wire.dropped_messages - self._missed
-        if missed:
-            self._missed += missed
-            raise Missed(missed)
-        incoming = await self._wire.next_message()
+    async def _next_message(self) -> Message | None:
+        incoming = await self._wire.unread.get()
         return None if incoming is None else self._message(incoming)
+
+    def _take_missed(self) -> int:
+        return self._wire.unread.take_missed()
 
     @contextlib.asynccontextmanager
     async def _posting(
@@ -198,6 +205,8 @@ class PcpClient:
         if ttl <= 0:
             raise UsageError(f"a lifetime of {ttl:g} s, expected more than 0")
         targets = [to] if isinstance(to, str) else list(to)
+        if not targets:
+            raise UsageError("no recipient is named")
         async with contextlib.AsyncExitStack() as stack:
             posting = self._wire.posting(
                 kind,
@@ -212,6 +221,8 @@ class PcpClient:
                 posted = await stack.enter_async_context(posting)
             except TimeoutError:
                 raise ConnectFailed(self.url, f"was not connected for {ttl:g} s; nothing was sent") from None
+            except TypeError as error:
+                raise UsageError(f"the data cannot be written as JSON: {error}") from None
             yield posted
 
     async def _outcome(self, posted: Posted, to: str | Sequence[str]) -> Sent:
@@ -227,7 +238,7 @@ class PcpClient:
         return self._sent(posted, "accepted", (to,) if isinstance(to, str) else tuple(to), None)
 
     async def _await_turn(self) -> None:
-        """Until the broker has answered something that was sent later: it answers in order, refusals too."""
+        """Wait until the broker has answered a later request: it answers in order, refusals included."""
         try:
             await self._wire.inventory("pcp:///server")
         except PcpRequestError as error:
@@ -271,7 +282,7 @@ def _outcome_of(error: PcpRequestError) -> Outcome:
 
 
 def _request_failed(url: str, error: PcpRequestError) -> DovetailError:
-    """Why a question to the broker itself has no answer."""
+    """Why a request to the broker itself has no answer."""
     if error.kind is FailureKind.TIMED_OUT:
         return TimedOut(f"{url} did not answer in time")
     if error.kind is FailureKind.DISCONNECTED:

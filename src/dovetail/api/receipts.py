@@ -1,4 +1,4 @@
-"""Receipts for Python: build one from journals or a lake, keep it as a file, verify it with trusted keys."""
+"""Receipts for Python: build one from journals or a lake, save it to a file, verify it with trusted keys."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dovetail.journal.durable_file import replace_file
 from dovetail.journal.hop_source import HopSource
 from dovetail.journal.verify import Verdict
 from dovetail.journal.verify import verify_journal as _verify_journal
@@ -29,15 +30,15 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The proof of one delivery: one small file. Nothing in it is believed before `verify`."""
+    """The proof of one delivery: one small file. Nothing in it is trusted before `verify`."""
 
     data: bytes = field(repr=False)
     kind: str
     """delivery, completeness, conversation, exchange, split_view or fork."""
     subject: str | None
-    """The address of the message it is about, where it is about one."""
+    """The address of the message it is about, if it is about one."""
     remarks: tuple[str, ...] = field(default=(), compare=False)
-    """What a person should know about how it was built."""
+    """What a user should know about how it was built."""
 
     @classmethod
     def build(
@@ -50,11 +51,11 @@ class Receipt:
         since: Sequence[Receipt] = (),
         wait: float = 0,
     ) -> Receipt:
-        """The receipt of a message from the servers that saw it; ReceiptError where nothing can be proven.
+        """The receipt of a message from the servers that saw it; raises ReceiptError if nothing can be proven.
 
         `address` is hex, `wm:/...` or a pcp id, or a prefix of any of them. The last hops of a live journal are not
-        signed yet: `wait` gives its server so many seconds for the next checkpoint. `redact` leaves out the bytes of
-        the message, `since` proves that the journals have only grown since earlier receipts.
+        signed yet: `wait` allows its server this many seconds for the next checkpoint. `redact` omits the bytes of the
+        message, `since` proves that the journals have only grown since earlier receipts.
         """
         paths = _paths(journals)
         if not paths and lake is None:
@@ -72,7 +73,7 @@ class Receipt:
 
     @classmethod
     def load(cls, path: Path | str) -> Receipt:
-        """Read a file. It is decoded, and not verified; ReceiptError where it is no receipt."""
+        """Read and decode a file without verifying it; raises ReceiptError if it is not a receipt."""
         try:
             with Path(path).open("rb") as file:
                 data = file.read(MAX_RECEIPT_BYTES + 1)
@@ -88,7 +89,10 @@ class Receipt:
 
     def save(self, path: Path | str) -> Receipt:
         """Write the file."""
-        Path(path).write_bytes(self.data)
+        try:
+            replace_file(Path(path), self.data)
+        except OSError as error:
+            raise ReceiptError(f"{path} cannot be written: {error.strerror or error}") from error
         return self
 
     def verify(
@@ -99,10 +103,11 @@ class Receipt:
         max_age: int | None = None,
         against: Sequence[Receipt] = (),
     ) -> Proof:
-        """What it proves to whoever trusts these keys; ReceiptError names the first step that is broken.
+        """What it proves to anyone who trusts these keys; ReceiptError names the first step that fails.
 
-        `trust` are files of public keys, or directories of `.vkey` files. `witnesses` is how many trusted witnesses
-        must have cosigned, `max_age` how many seconds ago at most; `against` are receipts it must be consistent with.
+        `trust` are files of public keys, or directories of `.vkey` files. `witnesses` is the number of trusted
+        witnesses that must have cosigned, `max_age` the maximum age in seconds; `against` are receipts it must be
+        consistent with.
         """
         trusted = load_trust(trust)
         policy = Policy(now_us=now_us(), witnesses=witnesses, max_age_s=max_age)

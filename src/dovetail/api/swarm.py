@@ -1,4 +1,4 @@
-"""The public client of a swarm: a peer in this process, or one that runs elsewhere on this machine."""
+"""The public client of a swarm: a peer in this process, or one in another process on this machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.api.values import Message, Sent, moment
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, Missed, TimedOut, UsageError
+from dovetail.model.times import to_us
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.swarm_control import CONTROL_FILE, LAST_MS, MAX_REQUEST_BYTES, Request, describe_item
 from dovetail.runtime.swarm_node import SwarmNode
@@ -24,12 +25,12 @@ from dovetail.swarm.settings import SwarmSettings
 
 MAX_PAYLOAD_BYTES = MAX_CONTENT_BYTES - FIXED_BYTES
 Progress = Callable[[int, int], None]
-"""Told how many hashes were tried, and how many it takes on average."""
+"""Called with the number of hashes tried and the expected number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A message that others refer to is missing, has come after all, or was given up."""
+    """A message that others refer to is missing, has arrived after all, or was given up."""
 
     key: str
     """The first 8 bytes of its address, in hex."""
@@ -39,7 +40,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Messages that collide in their first 8 bytes, or refer to each other in a circle."""
+    """Messages that collide in their first 8 bytes, or refer to each other in a cycle."""
 
     kind: Literal["collision", "cycle"]
     messages: tuple[str, ...]
@@ -55,7 +56,7 @@ class _Door(Protocol):
 
 
 class SwarmPeer:
-    """A peer of a swarm. `async with` it: `SwarmPeer.join` runs one here, `connect("unix:DIR")` uses a running one."""
+    """A peer of a swarm. Use it with `async with`: `join` runs one here, `connect("unix:DIR")` uses a running one."""
 
     def __init__(self, door: _Door | Path | str, *, _node: SwarmNode | None = None) -> None:
         self._node = _node
@@ -71,7 +72,7 @@ class SwarmPeer:
         listen: Sequence[str] = ("127.0.0.1:0",),
         bootstrap: Sequence[str] = (),
     ) -> SwarmPeer:
-        """A peer of its own in this process; `settings` is the agreement of the swarm, or its file."""
+        """A peer that runs in this process; `settings` is the agreement of the swarm, or its file."""
         if not isinstance(settings, SwarmSettings):
             settings = load_swarm_settings(Path(settings))
         node = SwarmNode(settings, Path(directory), listen=listen, bootstrap=bootstrap)
@@ -79,11 +80,11 @@ class SwarmPeer:
 
     @property
     def endpoints(self) -> list[str]:
-        """Where a peer of this process can be reached by others."""
+        """Where other peers can reach a peer of this process."""
         return [] if self._node is None else list(self._node.endpoints)
 
     async def linked(self, timeout: float | None = None) -> None:
-        """Wait until a peer of this process knows another one; TimedOut where none answers in time."""
+        """Wait until a peer of this process knows another one; raises TimedOut if none answers in time."""
         try:
             async with asyncio.timeout(timeout):
                 if self._node is not None:
@@ -112,7 +113,7 @@ class SwarmPeer:
         return Sent(address=address, id=None, outcome="accepted", targets=(), at=moment(now_us()))
 
     async def receive(self, timeout: float | None = None) -> Message:
-        """The next message, counted from the first call on; TimedOut where none comes in time."""
+        """The next message, starting from the first call; raises TimedOut if none arrives in time."""
         if self._flow is None:
             self._flow = self._door.items(None)
         try:
@@ -132,7 +133,7 @@ class SwarmPeer:
         raise Closed("the peer has ended")
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, each once, until the peer ends; Missed where some came too fast to be read."""
+        """Messages as they arrive, each once, until the peer ends; raises Missed if some came too fast to be read."""
         async with contextlib.aclosing(self.events()) as events:
             async for event in events:
                 if isinstance(event, Missed):
@@ -141,13 +142,13 @@ class SwarmPeer:
                     yield event
 
     async def events(self, since: dt.datetime | None = None) -> AsyncGenerator[Message | Gap | Evidence | Missed, None]:
-        """The whole flow with its gaps; `since` a time, those that are unexpired come first."""
+        """All messages and gaps; with `since`, the unexpired ones from that time come first."""
         async with contextlib.aclosing(self._door.items(None if since is None else _ms(since))) as items:
             async for item in items:
                 yield _event_of(item)
 
     async def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:
-        """What is unexpired of this time, both ends included."""
+        """The unexpired messages of this period, both ends included."""
         found = await self._door.query(_ms(start), LAST_MS if end is None else _ms(end))
         return [_message_of(item) for item in found]
 
@@ -194,7 +195,7 @@ class _NodeDoor:
 
 
 class _SocketDoor:
-    """A peer behind the control socket of another process."""
+    """A peer reached through the control socket of another process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -213,7 +214,7 @@ class _SocketDoor:
                     raise DovetailError(str(answer["error"]))
                 yield answer
         except (OSError, ValueError) as error:
-            raise ConnectFailed(f"unix:{self._path}", f"broke off: {error}") from None
+            raise ConnectFailed(f"unix:{self._path}", f"lost the connection: {error}") from None
         finally:
             writer.close()
 
@@ -238,11 +239,11 @@ class _SocketDoor:
         async with contextlib.aclosing(self._ask(Request("status"))) as answers:
             async for answer in answers:
                 return answer
-        raise ConnectFailed(f"unix:{self._path}", "gave no answer")
+        raise ConnectFailed(f"unix:{self._path}", "did not answer")
 
 
 def check_payload(data: bytes | str) -> bytes:
-    """The bytes of a payload; UsageError where no message can carry so many."""
+    """The bytes of a payload; raises UsageError if it is too large for a message."""
     payload = data.encode() if isinstance(data, str) else data
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise UsageError(f"a payload of {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}")
@@ -254,7 +255,7 @@ def _socket_path(path: Path) -> Path:
 
 
 def _ms(time: dt.datetime) -> int:
-    return int(time.timestamp() * 1000)
+    return to_us(time) // 1000
 
 
 def _event_of(item: dict[str, Any]) -> Message | Gap | Evidence | Missed:
@@ -281,4 +282,6 @@ def _message_of(item: dict[str, Any]) -> Message:
         data=data,
         raw=payload,
         at=moment(item["timestamp"] * 1000),
+        references=tuple(item["references"]),
+        ttl_epochs=item["ttl_epoch"],
     )

@@ -1,4 +1,4 @@
-"""What clients give back: what became of a message that was sent, messages that came, who is connected."""
+"""What clients return: the outcome of a sent message, received messages, connected clients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dovetail.model.errors import NotDelivered
 Outcome = Literal["accepted", "delivered", "nobody_there", "rejected", "expired", "unknown"]
 """What is known about a message when `send` returns.
 
-accepted: the server took it, and sends it to `targets`. delivered: the recipient's side has signed for it (won).
-nobody_there: accepted, and no recipient was connected. rejected, expired: it goes to nobody; `reason` says why.
-unknown: the connection broke, or time was over, before the server answered.
+accepted: the server accepted it, and sends it to `targets`. delivered: the recipient's side has signed for it (won).
+nobody_there: accepted, but no recipient was connected. rejected, expired: no one gets it; `reason` says why. unknown:
+the connection broke, or the time ran out, before the server answered.
 """
 
 _RETRIABLE = frozenset({"nobody_there", "unknown"})
@@ -22,23 +22,23 @@ _RETRIABLE = frozenset({"nobody_there", "unknown"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message that was sent: its address, and what is known about it."""
+    """A sent message: its address, and what is known about it."""
 
     address: str
     """How journals, receipts and the audit name it."""
     id: str | None
-    """The id inside the message, where its fabric has one."""
+    """The id inside the message, if its fabric has one."""
     outcome: Outcome
     targets: tuple[str, ...]
-    """Whom the server sends it to."""
+    """The recipients the server sends it to."""
     reason: str | None = None
-    """Why it goes to nobody, in the server's words."""
+    """Why no one gets it, in the server's words."""
     state: str | None = None
-    """How far the delivery chain has come (won)."""
+    """The state of the delivery chain (won)."""
     responses: tuple[str, ...] = ()
     """Addresses of the signed responses of the sender's and of the recipient's node (won)."""
     is_final: bool = True
-    """False where more is to be heard of it, and the time for that was over (won)."""
+    """False if more is expected and the time ran out (won)."""
     at: dt.datetime
 
     @property
@@ -47,7 +47,7 @@ class Sent:
         return self.outcome in ("accepted", "delivered")
 
     def raise_for_outcome(self) -> Sent:
-        """The same, or NotDelivered unless it was accepted or delivered."""
+        """Return self, or raise NotDelivered unless it was accepted or delivered."""
         if not self.ok:
             why = f": {self.reason}" if self.reason else ""
             text = f"message {self.address} was not delivered: {self.outcome}{why}"
@@ -57,7 +57,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message that came."""
+    """A received message."""
 
     address: str
     """How journals, receipts and the audit name it; in pcp the SHA-256 of `raw`."""
@@ -66,26 +66,30 @@ class Message:
     sender: str
     targets: tuple[str, ...]
     data: Any
-    """JSON as Python values, text, or bytes where it is neither; None where there is none."""
+    """JSON as Python values, text, or bytes if it is neither; None if there is none."""
     raw: bytes = field(repr=False)
     """pcp: the frame as it was on the wire. won: its canonical form. swarm: the payload."""
     at: dt.datetime
     in_reply_to: str | None = None
     state: str | None = None
-    """How far the delivery chain has come (won)."""
+    """The state of the delivery chain (won)."""
+    references: tuple[str, ...] = ()
+    """The first 8 bytes of the addresses of earlier messages it refers to, in hex (swarm)."""
+    ttl_epochs: int | None = None
+    """Its lifetime in epochs (swarm)."""
     _answer: Callable[[Message, Any, str | None], Awaitable[Sent]] | None = field(
         default=None, repr=False, compare=False
     )
 
     async def reply(self, data: Any = None, *, type: str | None = None) -> Sent:
-        """Answer it, with the type of the message unless another is given."""
+        """Answer it, with the same type unless another is given."""
         if self._answer is None:
             raise NotDelivered("a message of this fabric has no single sender to answer", None)
         return await self._answer(self, data, type)
 
 
 class Presence(NamedTuple):
-    """A client that is connected, or that has gone."""
+    """A client that is connected, or has disconnected."""
 
     uri: str
     is_here: bool
@@ -101,5 +105,5 @@ class TLS:
 
 
 def moment(at_us: int) -> dt.datetime:
-    """A time of Dovetail, microseconds since 1970, for Python."""
+    """A Dovetail time, microseconds since 1970, as a datetime."""
     return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC)

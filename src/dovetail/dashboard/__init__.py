@@ -1,1 +1,1 @@
-"""The live web page: what the servers do now, every message that exists, the latest audit. It only reads."""
+"""The live web page: what the servers are doing, every message, the latest audit. It only reads."""

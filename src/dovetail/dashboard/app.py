@@ -1,4 +1,4 @@
-"""The web application: routes and what each answers. Reading happens in threads, a few at a time."""
+"""The web application: routes and handlers. Reads run in threads, a few at a time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from dovetail.audit.server_names import name_server, name_server_briefly, named_by
 from dovetail.dashboard import message, pages
-from dovetail.dashboard.audit import Verdict, read_findings, read_verdicts
+from dovetail.dashboard.audit import MAX_OFFSET, Verdict, read_findings, read_verdicts
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
 from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
@@ -36,7 +37,7 @@ from dovetail.dashboard.message_page import message_page
 from dovetail.dashboard.query import Query, parse_query
 from dovetail.dashboard.search import MIN_INDEXED_BYTES, Answer, search
 from dovetail.dashboard.site_sources import Damage
-from dovetail.model.address import Address, parse_address, parse_address_prefix
+from dovetail.model.address import WON_URI_PREFIX, Address, AddressPrefix, parse_address, parse_name
 from dovetail.model.errors import DovetailError, UsageError
 from dovetail.receipt.build import build_receipt
 from dovetail.report.text import name_briefly, show
@@ -115,7 +116,8 @@ class Dashboard:
             answer = await self._read(partial(self._search, query, given.get("token", "")))
         except UsageError as error:
             return _json({"error": str(error)}, 400)
-        return _json(describe_answer(answer))
+        with named_by(self._hub.names):
+            return _json(describe_answer(answer))
 
     async def show_message(self, request: Request) -> Response:
         address = _address_in(request)
@@ -125,13 +127,13 @@ class Dashboard:
         return _unknown_message(request, damages) if page is None else HTMLResponse(page)
 
     async def _find_message(self, request: Request) -> Response:
-        """A beginning of an address leads to its message; one of several messages, to the search."""
+        """An address prefix leads to its message, or to the search if it is ambiguous."""
         given = request.path_params["address"]
         try:
-            prefix = parse_address_prefix(given)
+            prefix = parse_name(_with_scheme(given)).address
         except ValueError:
             return _unknown_message(request)
-        if len(prefix) >= MIN_INDEXED_BYTES:
+        if prefix is not None and len(prefix.coarse) >= MIN_INDEXED_BYTES:
             found = await self._read(partial(self._find, prefix))
             if len(found) == 1:
                 return RedirectResponse(f"/message/{found.pop().hex()}")
@@ -158,16 +160,19 @@ class Dashboard:
         given = request.query_params
         check, severity = given.get("check", ""), given.get("severity", "")
         offset = int(given["offset"]) if given.get("offset", "").isdecimal() and len(given["offset"]) < 10 else 0
+        offset = min(offset, MAX_OFFSET)
         overview = self._hub.overview
         rows: list[dict[str, Any]] = []
         total = 0
-        if self._sources.tables is not None and not overview.problem:
-            read = partial(read_findings, self._sources.tables, check=check, severity=severity, offset=offset)
+        if overview.tables is not None:
+            # from the same run as the numbers above them, even while the next run is being written
+            read = partial(read_findings, overview.tables, check=check, severity=severity, offset=offset)
             try:
                 rows, total = await self._read(read)
             except (DovetailError, OSError) as error:
                 return HTMLResponse(pages.problem_page("Audit", str(error)), 503)
-        return HTMLResponse(audit_page(overview, rows, total, check=check, severity=severity, offset=offset))
+        with named_by(self._hub.names):
+            return HTMLResponse(audit_page(overview, rows, total, check=check, severity=severity, offset=offset))
 
     async def log_in(self, request: Request) -> Response:
         if "authorization" not in request.headers:
@@ -181,18 +186,19 @@ class Dashboard:
         return answer
 
     async def _read(self, act: Callable[[], T]) -> T:
-        return await anyio.to_thread.run_sync(act, limiter=self._limiter)
+        with named_by(self._hub.names):
+            return await anyio.to_thread.run_sync(act, limiter=self._limiter)
 
-    def _servers(self) -> list[str]:
+    def _servers(self) -> dict[str, str]:
         with self._sources.site.open() as (sources, _):
-            return [source.server for source in sources]
+            return {source.server: name_server_briefly(source.server) for source in sources}
 
-    def _find(self, prefix: bytes) -> set[Address]:
+    def _find(self, prefix: AddressPrefix) -> set[Address]:
         found: set[Address] = set()
         with self._sources.site.open() as (sources, _):
             for source in sources:
-                with contextlib.suppress(DovetailError, OSError):  # the search, which comes next, tells of it
-                    found.update(source.find(prefix))
+                with contextlib.suppress(DovetailError, OSError):  # reported by the search, which comes next
+                    found.update(filter(prefix.matches, source.find(prefix.coarse)))
         return found
 
     def _search(self, query: Query, token: str) -> Answer:
@@ -203,14 +209,14 @@ class Dashboard:
 
     def _message_page(self, address: Address) -> tuple[Html | None, list[Damage]]:
         with self._sources.site.open() as (sources, opening):
-            story, damages = message.tell(sources, address)
-            if story is None:
+            trace, damages = message.tell(sources, address)
+            if trace is None:
                 return None, [*opening, *damages]
-            story.damages = [*opening, *story.damages]
-            return message_page(story, message.draw(story, sources), self._verdicts(address)), []
+            trace.damages = [*opening, *trace.damages]
+            return message_page(trace, message.draw(trace, sources), self._verdicts(address)), []
 
     def _verdicts(self, address: Address) -> list[Verdict]:
-        """What the latest audit says of a message; nothing where there is none or it cannot be read now."""
+        """What the latest audit says about a message; nothing if there is none or it cannot be read now."""
         if self._sources.tables is None:
             return []
         try:
@@ -233,7 +239,7 @@ class Dashboard:
 
 
 def describe_answer(answer: Answer) -> dict[str, Any]:
-    """An answer as plain data, with peers' words made harmless to look at."""
+    """An answer as plain data, with peers' text escaped for display."""
     return {
         "results": [
             {
@@ -241,11 +247,12 @@ def describe_answer(answer: Answer) -> dict[str, Any]:
                 "name": name_briefly(found.hop.message, found.hop.fabric),
                 "fabric": str(found.hop.fabric),
                 "server": show(found.hop.server),
+                "server_name": show(name_server_briefly(found.hop.server)),
                 "seq": found.hop.seq,
                 "at_us": found.hop.at_us,
                 "stage": str(found.hop.stage),
                 "reason": None if found.hop.reason is None else str(found.hop.reason),
-                "counterpart": show(found.hop.counterpart or ""),
+                "counterpart": show(name_server(found.hop.counterpart or "")),
                 "type": show(found.type),
                 "hops": found.hops,
             }
@@ -275,9 +282,14 @@ async def _not_found(request: Request, error: Exception) -> Response:  # noqa: A
 def _address_in(request: Request) -> Address | None:
     given = request.path_params["address"]
     try:
-        return parse_address(f"wm:/{given}" if given.startswith("Qm") else given)
+        return parse_address(_with_scheme(given))
     except ValueError:
         return None
+
+
+def _with_scheme(given: str) -> str:
+    """A message in its address form: the path of a page cannot contain the slash of a URI."""
+    return f"{WON_URI_PREFIX}{given}" if given.startswith("Qm") else given
 
 
 def _unknown_message(request: Request, damages: Sequence[Damage] = ()) -> Response:

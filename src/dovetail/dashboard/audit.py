@@ -1,11 +1,10 @@
-"""The latest audit: its findings, and what its tables say of servers and chains; read anew when a run replaced them."""
+"""The latest audit: its findings, and its tables of servers and chains; read again after each run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,86 +12,120 @@ import pyarrow.dataset as ds
 
 from dovetail.audit.message_trace import describe_delivery
 from dovetail.audit.tables import Tables
+from dovetail.lake.location import Location
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
-from dovetail.model.outcome import ARRIVED, PENDING
+from dovetail.model.outcome import ARRIVED, FAILED
 from dovetail.report.arrays import micros
-from dovetail.report.guide import rank_severity
-from dovetail.report.numbers import SEVERITIES
+from dovetail.report.findings import read_worst
+from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED, guide_to, rank_severity
+from dovetail.report.numbers import CheckCount, Counts, OutcomeCount, ServerState
+from dovetail.report.summary import list_servers
 
 PAGE_ROWS = 100
+MAX_OFFSET = 100_000 - PAGE_ROWS
+"""How far the list of findings can be paged; to see later ones, narrow the list by severity or check."""
 MAX_VERDICTS = 5
 _KINDS = ("bad", "unsure", "good")
 
 
+class Seen(NamedTuple):
+    """The first and last time of one check's findings, and the newest message that one is about."""
+
+    first_us: int | None = None
+    last_us: int | None = None
+    message: str | None = None
+
+
+_NOTHING = Counts(hops=0, outcomes=[], servers=[], checks=[])
+
+
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What an audit found, in numbers; `problem` says why there are none."""
+    """The results of one audit run, in numbers; `problem` says why there are none."""
 
     problem: str = ""
-    as_of_us: int | None = None
-    checks: Sequence[dict[str, Any]] = ()
-    servers: Sequence[dict[str, Any]] = ()
+    tables: Tables | None = None
+    counts: Counts = _NOTHING
+    seen: dict[str, Seen] = field(default_factory=dict)
     chains: dict[str, int] = field(default_factory=dict)
-    gaps: int = 0
-    forks: int = 0
 
-    def count(self, severity: str) -> int:
-        """How many findings of a severity there are."""
-        return sum(row["count"] for row in self.checks if row["severity"] == severity)
+    @property
+    def checks(self) -> Sequence[CheckCount]:
+        """The checks that found something, the most severe first."""
+        return self.counts.checks
+
+    @property
+    def servers(self) -> Sequence[ServerState]:
+        """All servers, unproven ones first."""
+        return self.counts.servers
 
 
-def survey(root: Path) -> Overview:
-    """The numbers of the tables in `root`."""
+def survey(root: Location) -> Overview:
+    """The numbers of the newest run in `root`."""
     try:
         tables = Tables.open(root)
-        checks = _count_checks(tables.read("findings", ["check", "severity", "at", "message"]))
-        columns = ["fabric", "server", "verdict", "hops", "signed_hops", "proven_hops", "missing_hops"]
-        servers = tables.read("integrity", columns).sort_by("server").to_pylist()
-        states = tables.read("chains", ["state"]).group_by("state").aggregate([([], "count_all")]).to_pylist()
+        integrity = tables.read("integrity")
+        states = tables.count_by("chains", "state").most_common()
         return Overview(
-            as_of_us=tables.run.as_of_us,
-            checks=checks,
-            servers=servers,
-            chains={row["state"]: row["count_all"] for row in sorted(states, key=lambda row: -row["count_all"])},
-            gaps=tables.count("gaps"),
-            forks=tables.count("forks"),
+            tables=tables,
+            counts=Counts(
+                hops=tables.count("hops"),
+                outcomes=[
+                    OutcomeCount(fabric=fabric, type=None, outcome=outcome, deliveries=count)
+                    for (fabric, outcome), count in sorted(tables.count_by("deliveries", "fabric", "outcome").items())
+                ],
+                servers=list_servers(integrity.filter(pc.not_equal(integrity["server"], "")), {}),
+                checks=_count_checks(tables),
+            ),
+            seen=_see_checks(tables),
+            chains={state: count for (state,), count in states},
         )
     except (DovetailError, OSError, pa.ArrowException, KeyError) as error:
-        # a run replaces the tables one after the other; the next look finds them whole again
+        # files of an older run may be removed while they are read; the next read finds the newer one
         return Overview(problem=str(error))
 
 
-def _count_checks(findings: pa.Table) -> list[dict[str, Any]]:
-    """Findings by check, the gravest first, with when they were first and last made, and the newest message."""
-    findings = findings.set_column(findings.schema.get_field_index("at"), "at", micros(findings["at"]))
-    found = findings.group_by(["check", "severity"]).aggregate([([], "count_all"), ("at", "min"), ("at", "max")])
-    known = findings.filter(pc.is_valid(findings["message"])).sort_by([("at", "ascending")])
-    newest = dict(zip(known["check"].to_pylist(), known["message"].to_pylist(), strict=True))
-    checks = [
-        {
-            "check": row["check"],
-            "severity": row["severity"],
-            "count": row["count_all"],
-            "first_us": row["at_min"],
-            "last_us": row["at_max"],
-            "message": newest[row["check"]].hex() if row["check"] in newest else None,
-        }
-        for row in found.to_pylist()
+def _count_checks(tables: Tables) -> list[CheckCount]:
+    counts = [
+        CheckCount(check=check, severity=severity, findings=count, **guide_to(check)._asdict())
+        for (check, severity), count in tables.count_by("findings", "check", "severity").items()
     ]
-    return sorted(checks, key=lambda row: (rank_severity(row["severity"]), -row["count"], row["check"]))
+    return sorted(counts, key=lambda row: (rank_severity(row.severity), -row.findings, row.check))
+
+
+def _see_checks(tables: Tables) -> dict[str, Seen]:
+    """Read batch by batch, because there may be very many findings."""
+    seen: dict[str, Seen] = {}
+    newest: dict[str, int] = {}
+    for batch in tables.batches("findings", ["check", "at", "message"]) if "findings" in tables.names else ():
+        rows = pa.Table.from_batches([batch])
+        rows = rows.set_column(1, "at", micros(rows["at"]))
+        for row in rows.group_by("check").aggregate([("at", "min"), ("at", "max")]).to_pylist():
+            known = seen.get(row["check"], Seen())
+            firsts = [at for at in (known.first_us, row["at_min"]) if at is not None]
+            lasts = [at for at in (known.last_us, row["at_max"]) if at is not None]
+            seen[row["check"]] = Seen(min(firsts, default=None), max(lasts, default=None), known.message)
+        named = rows.filter(pc.field("message").is_valid() & pc.field("at").is_valid())
+        for row in named.group_by("check").aggregate([("at", "max")]).to_pylist():
+            check, at = row["check"], row["at_max"]
+            if check not in newest or at > newest[check]:
+                newest[check] = at
+                is_newest = (pc.field("check") == check) & (pc.field("at") == at)
+                seen[check] = seen[check]._replace(message=named.filter(is_newest)["message"][0].as_py().hex())
+    return seen
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the audit says of a message, in the words of `dovetail audit why`."""
+    """What the audit says about a message, in the words of `dovetail audit why`."""
 
     kind: str
     words: str
 
 
-def read_verdicts(root: Path, address: Address) -> list[Verdict]:
-    """What became of a message for each recipient, failures first; for a broadcast, how many arrived."""
+def read_verdicts(root: Location, address: Address) -> list[Verdict]:
+    """The outcome of a message for each recipient, failures first; for a broadcast, how many arrived."""
     here = ds.field("message") == pa.scalar(bytes(address), pa.binary())
     rows = Tables.open(root).read("deliveries", where=here).to_pylist()
     verdicts = [Verdict(_kind_of(row["outcome"]), describe_delivery(row)) for row in rows]
@@ -105,21 +138,25 @@ def read_verdicts(root: Path, address: Address) -> list[Verdict]:
 
 
 def _kind_of(outcome: str) -> str:
-    return "good" if outcome in ARRIVED else "unsure" if outcome in PENDING else "bad"
+    return "good" if outcome in ARRIVED else "bad" if outcome in FAILED else "unsure"
 
 
 def read_findings(
-    root: Path, *, check: str = "", severity: str = "", offset: int = 0
+    tables: Tables, *, check: str = "", severity: str = "", offset: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
-    """One page of findings, the gravest first, and how many there are in all."""
-    tables = Tables.open(root)
+    """One page of findings, the most severe first, and the total number.
+
+    A check that ends with a full stop is a prefix and stands for all checks that begin with it; `NOT_ARRIVED` stands
+    for the checks that count deliveries that did not arrive. Times are microseconds, under `at`.
+    """
     where: ds.Expression | None = None
-    for name, wanted in (("check", check), ("severity", severity)):
-        if wanted:
-            each = ds.field(name) == wanted
-            where = each if where is None else where & each
-    rows = tables.read("findings", where=where)
-    ranks = pc.index_in(rows["severity"], value_set=pa.array(SEVERITIES))
-    rows = rows.append_column("rank", pc.fill_null(ranks, len(SEVERITIES)))
-    rows = rows.sort_by([("rank", "ascending"), ("check", "ascending"), ("at", "ascending")])
-    return rows.slice(offset, PAGE_ROWS).to_pylist(), rows.num_rows
+    if check == NOT_ARRIVED:
+        where = ds.field("check").isin(FAILED_CHECKS)
+    elif check:
+        where = pc.starts_with(ds.field("check"), check) if check.endswith(".") else ds.field("check") == check
+    if severity:
+        is_severe = ds.field("severity") == severity
+        where = is_severe if where is None else where & is_severe
+    rows, total = read_worst(tables, offset + PAGE_ROWS, where)
+    rows = rows.set_column(rows.schema.get_field_index("at"), "at", micros(rows["at"]))
+    return rows.slice(offset).to_pylist(), total

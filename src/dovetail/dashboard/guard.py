@@ -1,7 +1,7 @@
-"""One door for all requests: who may ask, in which way, and what a browser may do with the answer.
+"""Access control for all requests: who may ask, by which method, and what a browser may do with the answer.
 
 The Host header must be one of ours, so that a page elsewhere cannot reach a dashboard on loopback through a name it
-controls. With a token, everything but the way to enter it is closed. Comparisons take the same time for any guess.
+controls. With a token, everything but the login is closed. Comparisons take constant time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """True if only this machine can reach it."""
     if host == "localhost":
         return True
     try:
@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_token(path: Path) -> str:
-    """The token in a file; ConfigError where it is no good."""
+    """Read the token from a file; raises ConfigError if it is unsuitable."""
     with path.open("rb") as file:
         data = file.read(MAX_TOKEN_BYTES + 1)
     token = data.decode("ascii", errors="replace").strip()
@@ -72,7 +72,7 @@ class Access:
 
     @classmethod
     def build(cls, host: str, names: Iterable[str] = (), token: str | None = None) -> Access:
-        """The names that go with an address to listen on."""
+        """Derive the names from the listen address."""
         known = {host.lower(), *(name.lower() for name in names)}
         if is_loopback(host):
             known |= {"localhost", "127.0.0.1", "::1"}
@@ -81,14 +81,14 @@ class Access:
         return cls(host, frozenset(known), token)
 
     def admits_host(self, header: str) -> bool:
-        """Whether a Host header names us. Off loopback any plain IP address does: only names can be rebound."""
+        """True if a Host header names us. Off loopback any plain IP address does: only names can be rebound."""
         name = _host_name(header)
         if name in self.names:
             return True
         return not is_loopback(self.host) and _is_address(name)
 
     def admits(self, headers: Headers) -> bool:
-        """Whether a request shows the token, or none is needed."""
+        """True if a request has the token, or none is needed."""
         if self.token is None:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -96,7 +96,7 @@ class Access:
         return is_bearer or _is_same(_cookie_in(headers), self.cookie())
 
     def cookie(self) -> str:
-        """What the cookie holds: proof of the token, not the token."""
+        """The value of the cookie: proof of the token, not the token."""
         return hmac.new((self.token or "").encode(), b"dovetail dashboard", hashlib.sha256).hexdigest()
 
 

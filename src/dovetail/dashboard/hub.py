@@ -1,4 +1,4 @@
-"""Takes a look once a second and hands the snapshot to everybody who listens: one look, however many pages are open."""
+"""Takes a snapshot once a second and sends it to all listeners: one snapshot, however many pages are open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
@@ -17,10 +16,11 @@ from dovetail.audit.tables import changed_ns
 from dovetail.dashboard import audit, gauges
 from dovetail.dashboard.live import Live
 from dovetail.dashboard.site_sources import Site
-from dovetail.report.guide import guide_to
+from dovetail.lake.location import Location, is_url
+from dovetail.model.errors import DovetailError
 
 LOOK_EVERY_S = 1.0
-ASK_EVERY_LOOKS = 5
+ASK_EVERY_S = 5.0
 MAX_LISTENERS = 32
 MAX_ALERTS = 200
 
@@ -32,12 +32,12 @@ class Sources:
     """Everything the dashboard reads."""
 
     site: Site
-    tables: Path | None = None
+    tables: Location | None = None
     endpoints: tuple[gauges.Endpoint, ...] = ()
 
 
 class Hub:
-    """The latest snapshot, and those who wait for the next."""
+    """The latest snapshot, and the listeners waiting for the next."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -52,21 +52,26 @@ class Hub:
         self.listeners = 0
         self.is_stopping: Callable[[], bool] = lambda: False
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The servers by the names of their journals."""
+        return self._live.names
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Look again and again while the block runs."""
+        """Take snapshots while the block runs."""
         await self._look()
-        task = asyncio.create_task(self._run())
+        tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._ask())]
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._live.close()
 
     async def listen(self) -> AsyncIterator[bytes]:
-        """The present snapshot and each new one, as server-sent events; ends when the server stops."""
+        """The current snapshot and each new one, as server-sent events; ends when the server stops."""
         self.listeners += 1
         try:
             yield b"retry: 2000\n\n"
@@ -90,9 +95,13 @@ class Hub:
             except Exception:
                 log.exception("a look at the servers failed; the next one is in a second")
 
+    async def _ask(self) -> None:
+        """Poll the servers for their figures; reading the journals does not wait for the answers."""
+        while self._sources.endpoints:
+            self._gauges = await gauges.ask(self._sources.endpoints)
+            await asyncio.sleep(ASK_EVERY_S)
+
     async def _look(self) -> None:
-        if self._sources.endpoints and self._looks % ASK_EVERY_LOOKS == 0:
-            self._gauges = await anyio.to_thread.run_sync(gauges.ask, self._sources.endpoints)
         snapshot = await anyio.to_thread.run_sync(self._see)
         self.latest = msgspec.json.encode(snapshot)
         self._looks += 1
@@ -108,7 +117,7 @@ class Hub:
             for each in snapshot["damaged"]
         ]
         alerts += [
-            {"severity": "error", "what": "metrics", "about": each["name"], "text": f"does not answer: {each['error']}"}
+            {"severity": "error", "what": "metrics", "about": each["name"], "text": each["error"]}
             for each in self._gauges
             if each["error"]
         ]
@@ -120,32 +129,30 @@ class Hub:
         ]
         alerts += [
             {
-                "severity": row["severity"],
+                "severity": row.severity,
                 "what": "audit",
-                "about": row["check"],
-                "text": f"{row['count']:,} finding{'' if row['count'] == 1 else 's'}: {guide_to(row['check']).meaning}",
-                "first_us": row["first_us"],
-                "last_us": row["last_us"],
-                "message": row["message"],
+                "about": row.check,
+                "text": f"{row.findings:,} finding{'' if row.findings == 1 else 's'}: {row.meaning}",
             }
+            | self.overview.seen.get(row.check, audit.Seen())._asdict()
             for row in self.overview.checks
-            if row["severity"] in ("error", "warning")
+            if row.severity in ("error", "warning")
         ]
         return snapshot | {
             "gauges": self._gauges,
             "alerts": alerts[:MAX_ALERTS],
             "now": len(seen),
-            "errors": self.overview.count("error"),
-            "warnings": self.overview.count("warning"),
+            "errors": self.overview.counts.found("error"),
+            "warnings": self.overview.counts.found("warning"),
         }
 
     def _see_audit(self) -> None:
         root = self._sources.tables
-        if root is None:
+        if root is None or (is_url(root) and self._looks % (ASK_EVERY_S // LOOK_EVERY_S)):
             return
         try:
             changed = changed_ns(root)
-        except OSError:
+        except (OSError, DovetailError):
             changed = 0
         if changed != self._audited or self.overview.problem:
             self.overview = audit.survey(root)

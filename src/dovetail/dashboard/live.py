@@ -1,7 +1,7 @@
-"""What the servers do now: each journal is followed, its new commits are counted, a bounded part per look.
+"""What the servers are doing: follows each journal and counts its new commits, a bounded part per snapshot.
 
-A journal that was there before is counted from its beginning, so that stages and reasons are those of all its hops;
-until that has caught up the snapshot says how far it has come. Rates come from the journals' sizes, at once.
+An existing journal is counted from its beginning, so that stages and reasons cover all its hops; until that has caught
+up the snapshot shows the progress. Rates come from the journals' sizes and are available immediately.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dovetail.audit.server_names import name_server_briefly, named_by, names_of, shorten_uri
 from dovetail.dashboard.site_sources import MAX_SOURCES, Site, name_of, open_lake
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
-from dovetail.report.text import name_server_briefly
 from dovetail.runtime.clock import now_us
 
 SECONDS_PER_LOOK = 0.3
 RATE_WINDOW_S = 10.0
 PARTS, PART_S = 60, 15.0
-"""A sparkline has so many parts of so many seconds: a quarter of an hour."""
+"""A sparkline has this many parts of this many seconds: a quarter of an hour."""
 SIGNED_WITHIN_S = 60.0
-"""A hop that no checkpoint covers after this time is a fault: servers sign every few seconds."""
+"""A hop not covered by a checkpoint after this time is a fault: servers sign every few seconds."""
 IDLE_AFTER_S = 60.0
 LOOK_AT_LAKE_EVERY_S = 30.0
 SEALED_WITHIN_S = 3_600.0
 
 STATES = ("damaged", "unsigned", "sealing behind", "writing", "idle")
-"""What a server may be, the worst first."""
+"""The states of a server, the worst first."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """One journal, with a connection of its own; for one thread at a time."""
+    """One journal with its own connection; use it from one thread at a time."""
 
     path: Path
     reader: JournalReader
@@ -52,7 +52,7 @@ class Follower:
     damage: str = ""
 
     def look(self, now_s: float, deadline_s: float) -> None:
-        """Count what is new until the deadline; what cannot be read is noted and passed over."""
+        """Count new hops until the deadline; unreadable parts are recorded and skipped."""
         try:
             self.size = self.reader.size
             signed = self.reader.latest_checkpoint()
@@ -108,10 +108,13 @@ class Follower:
             return "unsigned"
         if sealed is not None and sealed.size < self.size and sealed.is_behind(now):
             return "sealing behind"
-        return "idle" if age_s > IDLE_AFTER_S or self.last_at_us is None else "writing"
+        # a clock that is far ahead says nothing about now; a growing journal does
+        is_recent = self.last_at_us is not None and abs(age_s) <= IDLE_AFTER_S
+        has_grown = any(size < self.size for at_s, size in self.sizes if at_s >= now_s - IDLE_AFTER_S)
+        return "writing" if is_recent or has_grown else "idle"
 
     def _size_before(self, then_s: float) -> int:
-        """How many hops there were at a time, as far as that was seen."""
+        """The number of hops at a time; 0 if nothing was observed by then."""
         return next((size for at_s, size in reversed(self.sizes) if at_s <= then_s), 0)
 
     def history(self, now_s: float) -> list[int]:
@@ -126,13 +129,13 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class SealedUpTo:
-    """How much of a journal the lake holds; `hop_at_us` is when the first hop happened that it lacks."""
+    """How much of a journal the lake holds; `hop_at_us` is the time of the first hop that it lacks."""
 
     size: int
     hop_at_us: int | None
 
     def is_behind(self, now: int) -> bool:
-        """Whether that hop has waited for too long."""
+        """True if that hop has waited for too long."""
         return self.hop_at_us is not None and (now - self.hop_at_us) / 1e6 > SEALED_WITHIN_S
 
 
@@ -141,26 +144,30 @@ def _word(words: Any, code: int) -> str:
 
 
 class Live:
-    """All journals of a site; `look` makes the next snapshot."""
+    """All journals of a site; `look` takes the next snapshot."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self.names: dict[str, str] = {}
+        """The servers by the names of their journals, as of the latest look."""
         self._followers: dict[Path, Follower] = {}
         self._unreadable: dict[Path, str] = {}
         self._sealed: dict[str, SealedUpTo] = {}
         self._lake_seen_s = -LOOK_AT_LAKE_EVERY_S
 
     def look(self) -> dict[str, Any]:
-        """The present state, as plain data."""
+        """The current state, as plain data."""
         now_s = time.monotonic()
         self._meet()
         followers = sorted(self._followers.values(), key=lambda each: each.reader.identity.server)
         for number, follower in enumerate(followers, start=1):
-            # everybody gets a share; what one does not use is left for those behind
+            # every journal gets a share of the time; what one does not use is left for those behind
             follower.look(now_s, now_s + SECONDS_PER_LOOK * number / len(followers))
         self._look_at_lake(now_s)
         sealed = {each.reader.identity.server: self._sealed_up_to(each) for each in followers}
-        servers = [_describe(each, now_s, sealed[each.reader.identity.server]) for each in followers]
+        self.names = names_of({each.reader.identity.server: each.path for each in followers})
+        with named_by(self.names):
+            servers = [_describe(each, now_s, sealed[each.reader.identity.server]) for each in followers]
         servers.sort(key=lambda server: (STATES.index(server["state"]), server["server"]))
         damaged = [
             {"file": name_of(path), "server": None, "text": text} for path, text in sorted(self._unreadable.items())
@@ -179,7 +186,7 @@ class Live:
         }
 
     def _look_at_lake(self, now_s: float) -> None:
-        """Learn now and then how much of each journal the lake holds; a lake that cannot be read is said elsewhere."""
+        """Find out periodically how much of each journal the lake holds; an unreadable lake is reported elsewhere."""
         if self._site.lake is None or now_s - self._lake_seen_s < LOOK_AT_LAKE_EVERY_S:
             return
         self._lake_seen_s = now_s
@@ -212,7 +219,7 @@ class Live:
         self._followers.clear()
 
     def _meet(self) -> None:
-        """Open journals that are new, and let go of those that are gone or that another file has replaced."""
+        """Open new journals, and close those that are gone or were replaced by another file."""
         files = self._site.files()[:MAX_SOURCES]
         self._unreadable = {}
         for path, follower in list(self._followers.items()):
@@ -238,6 +245,7 @@ def _describe(follower: Follower, now_s: float, sealed: SealedUpTo | None) -> di
     return {
         "server": identity.server,
         "name": name_server_briefly(identity.server),
+        "uri": shorten_uri(identity.server),
         "state": follower.state(now_s, sealed),
         "sealed": None if sealed is None else sealed.size,
         "fabric": str(identity.fabric),

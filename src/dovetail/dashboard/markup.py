@@ -1,12 +1,14 @@
-"""HTML that cannot be broken out of: everything that is not itself markup is escaped, and made visible, here."""
+"""Injection-safe HTML: everything that is not itself markup is escaped, and made visible, here."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from dovetail.report.text import MAX_SHOWN_CHARS, show
 
+_AFTER_SLASH = re.compile(r"(?<=[^/]/)(?!/)")
 _EMPTY_TAGS = frozenset({"input", "link", "meta", "br"})
 
 
@@ -17,7 +19,7 @@ class Html(str):
 
 
 def h(tag: str, *content: object, **attributes: object) -> Html:
-    """An element. `class_` is the class, underscores are hyphens; None and False are left out, True has no value."""
+    """An element. `class_` is the class, underscores become hyphens; None and False are left out, True has no value."""
     written = "".join(
         f" {name.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
         for name, value in attributes.items()
@@ -29,22 +31,27 @@ def h(tag: str, *content: object, **attributes: object) -> Html:
 
 
 def join(content: Iterable[object]) -> Html:
-    """Parts in a row; markup as it is, all else as text. None is nothing."""
+    """Concatenate parts: markup unchanged, everything else as text. None is skipped."""
     return Html("".join(part if isinstance(part, Html) else _write(part) for part in content if part is not None))
 
 
 def text(words: str, limit: int = MAX_SHOWN_CHARS) -> Html:
-    """A peer's words, cut to `limit`, with nothing invisible in them."""
+    """A peer's text, truncated to `limit`, with nothing invisible in it."""
     return Html(escape(show(words, limit)))
 
 
+def breakable(words: str) -> Html:
+    """Like `text`; lines may break after a slash, so that a long URI is not broken within a word."""
+    return Html("<wbr>".join(escape(part) for part in _AFTER_SLASH.split(show(words))))
+
+
 def lines(words: str, limit: int) -> Html:
-    """Like `text`, but line breaks stay."""
+    """Like `text`, but keeps line breaks."""
     return Html("\n".join(escape(show(line, limit)) for line in words[:limit].split("\n")))
 
 
 def table(columns: Sequence[str], rows: Iterable[Iterable[object]], class_: str = "") -> Html:
-    """A table; a cell is markup, a number, or text. The heads of numbers stand where the numbers do."""
+    """A table; a cell is markup, a number, or text. The headings of number columns are aligned with the numbers."""
     known = [list(row) for row in rows]
     first = known[0] if known else []
     kinds = ["number" if isinstance(cell, int) else None for cell in first] or [None for _ in columns]

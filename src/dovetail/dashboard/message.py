@@ -1,4 +1,4 @@
-"""Everything that is known of one message: its hops everywhere, its bytes, what it names and what names it."""
+"""Everything known about one message: its hops on all servers, its bytes, its parents and its children."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOPS_AFTER = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A message that is named, or that names; `address` is None where nobody here has it."""
+    """A message that names this one or is named by it; `address` is None if no source has it."""
 
     relation: Relation
     address: Address | None
@@ -39,8 +39,8 @@ class Relative:
 
 
 @dataclass(slots=True)
-class Story:
-    """One message. `info` is what its bytes say; where they are not here or cannot be read, `error` tells why."""
+class MessageTrace:
+    """One message. `info` is decoded from its bytes; `error` says why they are missing or unreadable."""
 
     address: Address
     fabric: Fabric
@@ -55,17 +55,17 @@ class Story:
 
     @property
     def name(self) -> str:
-        """Its address as people see it."""
+        """Its address in display form."""
         return self.fabric.show_address(self.address)
 
     @property
     def key(self) -> bytes | None:
-        """How other messages name it, as far as that is known."""
+        """How other messages name it, if known."""
         return self.info.key if self.info is not None else self.fabric.key_of(self.address)
 
 
-def tell(sources: Sequence[HopSource], address: Address) -> tuple[Story | None, list[Damage]]:
-    """The story of a message, None where no source knows it, and what could not be read on the way."""
+def tell(sources: Sequence[HopSource], address: Address) -> tuple[MessageTrace | None, list[Damage]]:
+    """The trace of a message, None if no source knows it, and what could not be read on the way."""
     damages: list[Damage] = []
     holders: list[tuple[HopSource, list[Hop]]] = []
     raw: bytes | None = None
@@ -82,21 +82,21 @@ def tell(sources: Sequence[HopSource], address: Address) -> tuple[Story | None, 
         return None, damages
     fabric = fabric_named(holders[0][0].fabric)
     seen = sorted((hop for _, hops in holders for hop in hops), key=lambda hop: (hop.at_us, hop.server, hop.seq))
-    story = Story(address, fabric, seen[:MAX_HOPS], raw, damages=damages, hops_in_all=len(seen))
+    trace = MessageTrace(address, fabric, seen[:MAX_HOPS], raw, damages=damages, hops_in_all=len(seen))
     if raw is None:
-        story.error = "no journal here keeps the bytes any more"
+        trace.error = "no journal here keeps the bytes any more"
     else:
         info = fabric.read(raw)
         if isinstance(info, Refused):
-            story.error = f"{info.reason}: {info.detail}"
+            trace.error = f"{info.reason}: {info.detail}"
         else:
-            story.info = info
-    _find_relatives(story, holders, [source for source in sources if source.fabric == fabric.name])
-    return story, damages
+            trace.info = info
+    _find_relatives(trace, holders, [source for source in sources if source.fabric == fabric.name])
+    return trace, damages
 
 
 def _look_through(source: HopSource, address: Address) -> tuple[list[Hop], bytes | None]:
-    """The hops and the bytes of a message from the rows that can be read, where the index cannot be used."""
+    """The hops and the bytes of a message from the readable rows, if the index cannot be used."""
     deadline = time.monotonic() + SECONDS_WITHOUT_INDEX
     hops: list[Hop] = []
     raw: bytes | None = None
@@ -109,42 +109,44 @@ def _look_through(source: HopSource, address: Address) -> tuple[list[Hop], bytes
                 raw = found.bodies.get(address) if raw is None else raw
             end = head[0]
     except (DovetailError, OSError):
-        return hops, raw  # the damage is told already
+        return hops, raw  # the damage is already reported
     return sorted(hops, key=lambda hop: hop.seq), raw
 
 
-def _find_relatives(story: Story, holders: Sequence[tuple[HopSource, list[Hop]]], sources: Sequence[HopSource]) -> None:
+def _find_relatives(
+    trace: MessageTrace, holders: Sequence[tuple[HopSource, list[Hop]]], sources: Sequence[HopSource]
+) -> None:
     deadline = time.monotonic() + SECONDS_FOR_RELATIVES
     try:
-        for link in story.info.links[:MAX_RELATIVES] if story.info is not None else ():
-            story.relatives.append(_find_parent(link, story.fabric, holders, sources, deadline))
-        if story.key is not None:
-            story.relatives += _find_children(story, story.key, holders, deadline)
+        for link in trace.info.links[:MAX_RELATIVES] if trace.info is not None else ():
+            trace.relatives.append(_find_parent(link, trace.fabric, holders, sources, deadline))
+        if trace.key is not None:
+            trace.relatives += _find_children(trace, trace.key, holders, deadline)
     except (DovetailError, OSError) as error:
-        story.is_search_complete = False
-        story.damages.append(Damage("links", str(error)))
+        trace.is_search_complete = False
+        trace.damages.append(Damage("links", str(error)))
 
 
 def _find_children(
-    story: Story, key: bytes, holders: Sequence[tuple[HopSource, list[Hop]]], deadline: float
+    trace: MessageTrace, key: bytes, holders: Sequence[tuple[HopSource, list[Hop]]], deadline: float
 ) -> Sequence[Relative]:
-    """Messages behind this one that name it."""
-    fabric, needle = story.fabric, story.fabric.needle(key)
+    """Later messages that name this one."""
+    fabric, needle = trace.fabric, trace.fabric.needle(key)
     found: dict[Address, Relative] = {}
     for source, hops in holders:
         first = hops[0].seq
         for child, raw in source.bodies_between(first, first + HOPS_AFTER):
-            if needle in raw.lower() and child != story.address and child not in found:
+            if needle in raw.lower() and child != trace.address and child not in found:
                 info = fabric.read(raw)
                 links = () if isinstance(info, Refused) else info.links
                 relation = next((link.relation for link in links if link.parent == key), None)
                 if relation is not None:
                     found[child] = _relative(fabric, relation, child, info, is_child=True)
             if time.monotonic() > deadline or len(found) >= MAX_RELATIVES:
-                story.is_search_complete = False
+                trace.is_search_complete = False
                 break
         else:
-            story.is_search_complete &= source.size <= first + HOPS_AFTER
+            trace.is_search_complete &= source.size <= first + HOPS_AFTER
     return list(found.values())
 
 
@@ -182,11 +184,11 @@ def _relative(
     return Relative(relation, address, name, is_child=is_child)
 
 
-def draw(story: Story, sources: Sequence[HopSource]) -> str:
-    """The message and its nearest relatives as a sequence of who handed what to whom."""
-    own = story.info.role if story.info is not None else None
-    roles: dict[bytes, str] = {story.address: ROLES[own]}
-    for relative in story.relatives:
+def draw(trace: MessageTrace, sources: Sequence[HopSource]) -> str:
+    """The message and its nearest relatives as a sequence of who sent what to whom."""
+    own = trace.info.role if trace.info is not None else None
+    roles: dict[bytes, str] = {trace.address: ROLES[own]}
+    for relative in trace.relatives:
         if relative.address is None or relative.relation not in (Relation.RESPONDING_TO, Relation.IN_REPLY_TO):
             continue
         if not relative.is_child:
@@ -194,22 +196,22 @@ def draw(story: Story, sources: Sequence[HopSource]) -> str:
         elif relative.role is not None:
             roles.setdefault(relative.address, ROLES[relative.role])
     evidence = Evidence()
-    if story.info is not None:
-        evidence.messages[story.address] = {"type": story.info.type, "sender": story.info.sender}
+    if trace.info is not None:
+        evidence.messages[trace.address] = {"type": trace.info.type, "sender": trace.info.sender}
     for address in list(roles)[: MAX_RELATIVES + 1]:
-        hops = story.hops if address == story.address else _hops_everywhere(sources, Address(address))
+        hops = trace.hops if address == trace.address else _hops_everywhere(sources, Address(address))
         evidence.hops[address] = [
             HopSeen(hop.server, hop.seq, hop.at_us, hop.stage, hop.counterpart, hop.reason) for hop in hops[:MAX_HOPS]
         ]
     servers = {hop.server for hops in evidence.hops.values() for hop in hops}
     arrows = [arrow for address in evidence.hops for arrow in trace_arrows(address, roles[address], evidence, servers)]
     order = list(ROLES.values())
-    arrows.sort(key=lambda arrow: (arrow.at_us, order.index(arrow.role)))  # within one turn: the question first
+    arrows.sort(key=lambda arrow: (arrow.at_us, order.index(arrow.role)))  # within one turn: the request first
     references = [
-        Reference(child=each.address, parent=story.address, relation=each.relation)
+        Reference(child=each.address, parent=trace.address, relation=each.relation)
         if each.is_child
-        else Reference(child=story.address, parent=each.address, relation=each.relation)
-        for each in story.relatives
+        else Reference(child=trace.address, parent=each.address, relation=each.relation)
+        for each in trace.relatives
         if each.address is not None
     ]
     return draw_sequence(arrows, references, label="Who handed the message to whom, from top to bottom.")
@@ -225,5 +227,5 @@ def _hops_everywhere(sources: Sequence[HopSource], address: Address) -> list[Hop
         try:
             hops += _hops_of(source, address)
         except (DovetailError, OSError):
-            continue  # its damage stands on the page already
+            continue  # its damage is already on the page
     return sorted(hops, key=lambda hop: (hop.at_us, hop.server, hop.seq))

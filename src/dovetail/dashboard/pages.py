@@ -1,8 +1,8 @@
-"""The pages, as markup. What moves is filled in by the script; what stands still is written here."""
+"""The pages, as markup. The script fills in what changes; everything static is written here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from dovetail import __version__
 from dovetail.dashboard.markup import Html, h, join
@@ -57,7 +57,7 @@ def page(title: str, *content: object, active: str = "", kind: str = "") -> Html
 
 
 def live_page() -> Html:
-    """What the servers do now; everything on it comes by events."""
+    """What the servers are doing now; everything on it arrives as events."""
     tiles = h(
         "div",
         *(
@@ -66,10 +66,10 @@ def live_page() -> Html:
                 ("hops", "hops in all journals", "/search?all=1"),
                 ("rate", "hops per second", "#servers"),
                 ("servers", "servers", "#servers"),
-                ("refused", "refused", "#reasons"),
-                ("now", "not well now", "#alerts"),
-                ("errors", "errors, by the audit", "/audit?severity=error#findings"),
-                ("warnings", "warnings, by the audit", "/audit?severity=warning#findings"),
+                ("refused", "failed hops", "#reasons"),
+                ("now", "current problems", "#alerts"),
+                ("errors", "audit errors", "/audit?severity=error#findings"),
+                ("warnings", "audit warnings", "/audit?severity=warning#findings"),
             )
         ),
         class_="tiles",
@@ -79,29 +79,32 @@ def live_page() -> Html:
         h("section", h("h1", "Live"), tiles, class_="hero"),
         h("section", h("h2", "Alerts"), h("div", id="alerts"), id="alerts-section", hidden=True),
         h("section", h("h2", "Servers"), h("div", id="servers")),
-        h("section", h("h2", "Refusals by reason"), h("div", id="reasons")),
+        h("section", h("h2", "Failed hops by reason"), h("div", id="reasons")),
         h(
             "section",
-            h("h2", "Figures of the servers"),
+            h("h2", "Server metrics"),
             h("div", id="gauges"),
             id="gauges-section",
             hidden=True,
         ),
-        h("noscript", h("p", "This page needs JavaScript to show what happens live.")),
+        h("noscript", h("p", "This page needs JavaScript.")),
         active="/",
         kind="live",
     )
 
 
-def search_page(query: Query, servers: Iterable[str], given: dict[str, str], problem: str = "") -> Html:
-    """The form, and where the script puts what it finds."""
+def search_page(query: Query, servers: Mapping[str, str], given: dict[str, str], problem: str = "") -> Html:
+    """The form, and the element for the script's results."""
 
     def field(name: str, label: str, placeholder: str = "", kind: str = "text", *, grow: bool = False) -> Html:
         box = h("input", type=kind, name=name, value=given.get(name, ""), placeholder=placeholder or None, step="1")
         return h("label", label, box, class_="grow" if grow else None)
 
-    def choice(name: str, label: str, words: Iterable[str]) -> Html:
-        options = (h("option", word, value=word, selected=given.get(name) == word) for word in words)
+    def choice(name: str, label: str, words: Mapping[str, str]) -> Html:
+        options = (
+            h("option", word, value=value, selected=given.get(name) == value, title=value)
+            for value, word in words.items()
+        )
         return h("label", label, h("select", h("option", "any", value=""), *options, name=name))
 
     form = h(
@@ -120,8 +123,8 @@ def search_page(query: Query, servers: Iterable[str], given: dict[str, str], pro
             field("text", "Text in the message", grow=True),
             field("since", "From (UTC)", kind="datetime-local"),
             field("until", "Until (UTC)", kind="datetime-local"),
-            choice("stage", "Stage", Stage),
-            choice("reason", "Reason", sorted(Reason)),
+            choice("stage", "Stage", {stage: stage for stage in Stage}),
+            choice("reason", "Reason", {reason: reason for reason in sorted(Reason)}),
             choice("server", "Server", servers),
             class_="filters",
         ),
@@ -151,13 +154,13 @@ def search_page(query: Query, servers: Iterable[str], given: dict[str, str], pro
 
 
 def problem_page(title: str, *words: str) -> Html:
-    """What is wrong, in a clear line each."""
+    """What is wrong, one line each."""
     lines = (h("p", line, class_="problem") for line in words)
     return page(title, h("section", h("h1", title), *lines, class_="hero"))
 
 
 def login_page() -> Html:
-    """Asks for the token; the script sends it in a header, so that it stands in no address."""
+    """Asks for the token; the script sends it in a header, so that it appears in no URL."""
     form = h(
         "form",
         h("label", "Token", h("input", type="password", name="token", autocomplete="current-password", required=True)),

@@ -1,7 +1,7 @@
-"""What a search asks for, and whether a hop and the bytes of its message answer it.
+"""What a search asks for, and whether a hop and the bytes of its message match.
 
-Text is compared without regard to case, in the bytes as they stand and, where they hold escapes (JSON, N-Quads), also
-unescaped; both sides in Unicode's composed form.
+Text is compared case-insensitively, in the raw bytes and, if they contain escapes (JSON, N-Quads), also unescaped; both
+sides in Unicode's composed form.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from dovetail.fabrics import fabric_named
-from dovetail.model.address import WON_URI_PREFIX, Address
+from dovetail.model.address import WON_URI_PREFIX, Address, parse_name
 from dovetail.model.errors import UsageError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.model.times import parse_time
@@ -24,7 +24,7 @@ _SHORT = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """All that is given must hold; `any` is looked for everywhere."""
+    """All given fields must match; `any` is searched for everywhere."""
 
     any: str = ""
     address: str = ""
@@ -39,33 +39,43 @@ class Query:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is asked for: everything is an answer."""
+        """True if nothing is asked for: everything matches."""
         return self == Query()
 
     @property
     def asks_bytes(self) -> bool:
-        """Some answer may lie in the bytes."""
+        """True if the bytes must be searched."""
         return bool(self.any or self.id or self.uri or self.text)
 
     @property
     def asks_bytes_of_every_hop(self) -> bool:
-        """A hop that does not carry the bytes may answer only together with them."""
+        """True if a hop without the bytes may match only together with them."""
         is_about_hops = self.stage or self.reason or self.since_us is not None or self.until_us is not None
         return bool(self.asks_bytes and (is_about_hops or (self.uri and (self.any or self.id or self.text))))
 
 
 def parse_query(given: Mapping[str, str]) -> Query:
-    """A query from the parameters of a request; UsageError says which one cannot be used."""
+    """A query from the parameters of a request; UsageError names an invalid one."""
     known = {each.name.removesuffix("_us") for each in fields(Query)}
     terms = {name: given[name].strip() for name in known if given.get(name, "").strip()}
     for name, term in terms.items():
         if len(term) > MAX_TERM_CHARS:
             raise UsageError(f"{name} has {len(term)} characters, expected at most {MAX_TERM_CHARS}")
+    if "address" in terms and is_id(terms["address"]):
+        terms["id"] = terms.pop("address")
     since, until = (terms.pop(name, "") for name in ("since", "until"))
     for name, words in (("stage", Stage), ("reason", Reason)):
         if name in terms and terms[name] not in tuple(words):
             raise UsageError(f"{terms[name][:80]!r} is not a {name}")
     return Query(**terms, since_us=_parse_time("since", since), until_us=_parse_time("until", until))
+
+
+def is_id(text: str) -> bool:
+    """True if text is a message's own id, not an address."""
+    try:
+        return parse_name(text).address is None
+    except ValueError:
+        return False
 
 
 def _parse_time(name: str, text: str) -> int | None:
@@ -78,7 +88,7 @@ def _parse_time(name: str, text: str) -> int | None:
 
 
 class Matcher:
-    """Judges hops by one query; remembers its verdicts about bytes, so it is for one request."""
+    """Matches hops against one query; caches its results for bytes, so it is for one request."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -87,7 +97,7 @@ class Matcher:
         self.without_bytes: set[Address] = set()
 
     def matches(self, hop: Hop, body: Callable[[], bytes | None]) -> bool:
-        """Whether the hop, with the bytes of its message, answers the query."""
+        """True if the hop, with the bytes of its message, matches the query."""
         query = self.query
         if (
             (query.stage and hop.stage != query.stage)
@@ -103,7 +113,7 @@ class Matcher:
         )
 
     def _is_outside(self, name: str, hop: Hop) -> bool:
-        """Whether the hop itself has what is looked for."""
+        """True if the hop itself has what is searched for."""
         is_address = begins(hop.message, hop.fabric, getattr(self.query, name))
         is_counterpart = hop.counterpart is not None and self._needles[name] in fold(hop.counterpart)
         match name:
@@ -112,14 +122,14 @@ class Matcher:
             case "uri":
                 return is_counterpart
             case "id":
-                # where the address is not the name, messages have ids of their own
+                # if messages are not named by their address, they have their own ids
                 return is_address and fabric_named(hop.fabric).key_bytes is not None
             case _:
                 return False
 
     def _in_bytes(self, name: str, hop: Hop, body: Callable[[], bytes | None]) -> bool:
         if hop.size is None and not self.query.asks_bytes_of_every_hop:
-            return False  # judged on the hop that carries the bytes
+            return False  # decided on the hop that has the bytes
         key = (name, hop.message)
         if key not in self._verdicts:
             raw = body()
@@ -130,7 +140,7 @@ class Matcher:
 
 
 def begins(address: Address, fabric: str, text: str) -> bool:
-    """Whether an address, in any of its written forms, begins with this text; the prefix of a URI may be left out."""
+    """True if an address, in any of its written forms, begins with this text; the URI prefix may be omitted."""
     if address.hex().startswith(text.lower()):
         return True
     shown = fabric_named(fabric).show_address(address)
@@ -138,12 +148,12 @@ def begins(address: Address, fabric: str, text: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """Text for comparison: composed, without case."""
+    """Text for comparison: composed, case-folded."""
     return text.casefold() if text.isascii() else unicodedata.normalize("NFC", text).casefold()
 
 
 def contains(raw: bytes, needle: str) -> bool:
-    """Whether bytes hold the folded text, as they stand or unescaped."""
+    """True if the bytes contain the folded text, raw or unescaped."""
     text = raw.decode(errors="replace")
     if needle in fold(text):
         return True
@@ -152,7 +162,7 @@ def contains(raw: bytes, needle: str) -> bool:
 
 def _unescape(text: str) -> str:
     plain = _ESCAPE.sub(_plain, text)
-    # JSON writes what lies beyond 16 bits as two halves
+    # JSON writes characters beyond 16 bits as surrogate pairs
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

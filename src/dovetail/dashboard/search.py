@@ -1,14 +1,15 @@
-"""Search through the rows themselves, newest first, a bounded part per request.
+"""Full scan of the rows, newest first, a bounded part per request.
 
-Each answer tells how much was looked through and whether there is more; its token continues exactly where it stopped.
-Nothing is left out for being old, unindexed or in a journal that is partly damaged: what cannot be read is named, and
-the scan goes on behind it. A search sees the hops that were there when it began.
+Each answer says how much was scanned and whether there is more; its token continues exactly where it stopped. Nothing
+is left out for being old, unindexed or in a partly damaged journal: unreadable parts are named, and the scan continues
+after them. A search sees the hops that existed when it began.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from dovetail.dashboard.query import Matcher, Query
 from dovetail.dashboard.site_sources import Damage
 from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import MAX_MATCHES, HopSource
-from dovetail.model.address import Address, parse_address_prefix
+from dovetail.model.address import Address, parse_name
 from dovetail.model.errors import DovetailError, UsageError
 from dovetail.model.fabric import MessageInfo
 from dovetail.model.hop import Hop
@@ -34,7 +35,7 @@ MIN_INDEXED_BYTES = 4
 
 @dataclass(slots=True)
 class Found:
-    """A message that answers, by its newest hop that does."""
+    """A matching message, with its newest hop that matches."""
 
     hop: Hop
     type: str = ""
@@ -43,7 +44,7 @@ class Found:
 
 @dataclass(slots=True)
 class Answer:
-    """One part of a search; `token` is empty when everything was looked through."""
+    """One part of a search; `token` is empty when everything was scanned."""
 
     found: dict[tuple[str, Address], Found] = field(default_factory=dict)
     damages: list[Damage] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Answer:
 
 
 class Progress(msgspec.Struct, forbid_unknown_fields=True):
-    """What a token holds: up to which hop each source is still to be read."""
+    """The content of a token: up to which hop each source is still to be read."""
 
     ends: dict[str, int]
 
@@ -63,7 +64,7 @@ class Progress(msgspec.Struct, forbid_unknown_fields=True):
 def search(
     sources: Sequence[HopSource], query: Query, token: str = "", *, seconds: float = SECONDS_PER_REQUEST
 ) -> Answer:
-    """One part of the answers."""
+    """One part of the results."""
     chosen = [source for source in sources if not query.server or source.server == query.server]
     answer = Answer()
     if not token:
@@ -90,7 +91,7 @@ class _Scan:
         self._ends = ends
         self._matcher = matcher
         self._answer = answer
-        self._heads: dict[str, tuple[int, int]] = {}
+        self._heads: dict[str, tuple[int, int | None]] = {}
 
     def step(self) -> bool:
         """Read one range; False when there is none left."""
@@ -99,10 +100,10 @@ class _Scan:
                 self._look_ahead(key, source)
         if not self._heads:
             return False
-        key = max(self._heads, key=lambda key: self._heads[key][1])
+        key = max(self._heads, key=self._time_of)
         first, at_us = self._heads.pop(key)
         source, end = self._sources[key], self._ends[key]
-        self._answer.reached_us = at_us
+        self._answer.reached_us = self._answer.reached_us if at_us is None else at_us
         try:
             found = source.read(first, end, with_bytes=self._matcher.query.asks_bytes)
         except (DovetailError, OSError) as error:
@@ -118,11 +119,16 @@ class _Scan:
         return True
 
     def finish(self) -> None:
-        """Write the token, where there is more."""
+        """Write the token, if there is more."""
         self._answer.without_bytes = len(self._matcher.without_bytes)
         self._answer.hops_left = sum(self._ends.values())
         if self._answer.hops_left:
             self._answer.token = _encode_token(Progress(self._ends))
+
+    def _time_of(self, key: str) -> float:
+        """The time of the next range of a source; damaged ones, whose time is unknown, come first."""
+        at_us = self._heads[key][1]
+        return math.inf if at_us is None else at_us
 
     def _look_ahead(self, key: str, source: HopSource) -> None:
         since_us = self._matcher.query.since_us
@@ -131,8 +137,8 @@ class _Scan:
         except (DovetailError, OSError) as error:
             self._note(source, f"hops before {self._ends[key]} cannot be read: {error}")
             head = None
-        # times never go backwards in a journal, so nothing older can answer
-        if head is None or (since_us is not None and head[1] < since_us):
+        # times never go backwards in a journal, so nothing older can match
+        if head is None or (since_us is not None and head[1] is not None and head[1] < since_us):
             self._ends[key] = 0
         else:
             self._heads[key] = head
@@ -159,20 +165,20 @@ def _add(answer: Answer, hop: Hop, raw: bytes | None) -> None:
 
 
 def _look_up(sources: Sequence[HopSource], query: Query, text: str, answer: Answer) -> bool:
-    """Ask the indexes for an address; True where they know it, and surely all of it."""
+    """Look an address up in the indexes; True if they have it, and certainly all of it."""
     try:
-        prefix = parse_address_prefix(text)
+        prefix = parse_name(text).address
     except ValueError:
         return False
-    if len(prefix) < MIN_INDEXED_BYTES:
+    if prefix is None or len(prefix.coarse) < MIN_INDEXED_BYTES:
         return False
     matcher = Matcher(query)
     is_all = True
     for source in sources:
         try:
-            addresses = source.find(prefix)
+            addresses = source.find(prefix.coarse)
             is_all = is_all and len(addresses) < MAX_MATCHES
-            for address in addresses:
+            for address in filter(prefix.matches, addresses):
                 raw = source.raw(address)
                 for committed in reversed(source.hops_of(address)):
                     if matcher.matches(committed.hop, partial(_same, raw)):
@@ -188,7 +194,7 @@ def _same(raw: bytes | None) -> bytes | None:
 
 
 def _end_of(source: HopSource, query: Query, answer: Answer) -> int:
-    """Where to begin reading backwards."""
+    """Where to start reading backwards."""
     try:
         return source.size if query.until_us is None else source.seq_at(query.until_us)
     except (DovetailError, OSError, StopIteration) as error:

@@ -1,7 +1,8 @@
-"""Runs the web application on a socket, until it is told to stop."""
+"""Runs the web application on a socket until it is stopped."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import signal
 import socket
@@ -19,7 +20,7 @@ _STOP_SECONDS = 3
 
 
 def serve(sources: Sources, access: Access, host: str, port: int, tell: Callable[[str], None]) -> None:
-    """Serve until a signal comes; `tell` is given the address of the page."""
+    """Serve until a signal arrives; `tell` gets the URL of the page."""
     with listen(host, port) as listener:
         hub = Hub(sources)
         config = uvicorn.Config(
@@ -36,18 +37,20 @@ def serve(sources: Sources, access: Access, host: str, port: int, tell: Callable
         hub.is_stopping = lambda: server.should_exit
         bound = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
-        tell(f"dashboard on http://{shown}:{bound}/ (Ctrl-C ends it)")
-        # uvicorn raises the signal again once it has stopped; being told to stop is no failure
-        signal.signal(signal.SIGTERM, _ignore)
-        server.run(sockets=[listener])
 
+        def stop(number: int, frame: object) -> None:  # noqa: ARG001
+            server.should_exit = True
 
-def _ignore(number: int, frame: object) -> None:
-    """Does nothing."""
+        # for signals before uvicorn has installed its handlers, and when it raises the signal again after stopping
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            tell(f"dashboard on http://{shown}:{bound}/ (Ctrl-C ends it)")
+            runner.run(server.serve(sockets=[listener]))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError says what is in the way and what to do."""
+    """A listening socket; ConfigError says what prevents it and what to do."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

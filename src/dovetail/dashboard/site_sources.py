@@ -38,7 +38,7 @@ class Damage:
 
 
 class JournalWithLake(JournalSource):
-    """A journal whose purged bytes come from the lake, where the lake still has them."""
+    """A journal whose purged bytes come from the lake, if the lake still has them."""
 
     def __init__(self, reader: JournalReader, sealed: HopSource | None) -> None:
         super().__init__(reader)
@@ -50,7 +50,7 @@ class JournalWithLake(JournalSource):
         own = super().raw(address)
         if own is not None or self._sealed is None:
             return own
-        with contextlib.suppress(DovetailError, OSError):  # bytes that neither can give are reported as not kept
+        with contextlib.suppress(DovetailError, OSError):  # bytes that neither has are reported as not kept
             sealed = self._sealed.raw(address)
             if sealed is not None and hashlib.sha256(sealed).digest() in {hop.digest for hop in self.hops_of(address)}:
                 return sealed
@@ -64,7 +64,7 @@ class JournalWithLake(JournalSource):
         return found
 
     def _recall(self, hops: Sequence[Hop], bodies: dict[Address, bytes | None]) -> None:
-        """Fill in purged bytes. A message whose bytes are on a hop elsewhere is left out: `raw` is asked for it."""
+        """Fill in purged bytes. A message whose bytes are on a hop elsewhere is skipped: `raw` finds it."""
         for hop in hops:
             if bodies.get(hop.message, b"") is None:
                 sealed = self._sealed_near(hop.seq).get(hop.message) if hop.size is not None else None
@@ -74,7 +74,7 @@ class JournalWithLake(JournalSource):
                     del bodies[hop.message]
 
     def _sealed_near(self, seq: int) -> dict[Address, bytes]:
-        """The sealed bytes around a hop. A search goes backwards, so keeping one window is enough."""
+        """The sealed bytes around a hop. A search goes backwards, so caching one window is enough."""
         assert self._sealed is not None
         begin = seq - seq % SEALED_WINDOW_HOPS
         if self._window[0] != begin:
@@ -87,13 +87,13 @@ class JournalWithLake(JournalSource):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the dashboard was told to show; directories are listed again for each request."""
+    """What the dashboard is configured to show; directories are listed again for each request."""
 
     journals: tuple[Path, ...] = ()
     lake: Location | None = None
 
     def files(self) -> list[Path]:
-        """The journals there are now."""
+        """The current journals."""
         return list(dict.fromkeys(file for path in self.journals for file in find_journals(path)))
 
     @contextlib.contextmanager
@@ -118,12 +118,12 @@ class Site:
 
 
 def name_of(journal: Path) -> str:
-    """What a journal is called on the page; a peer's by its directory too, since all of them have one name."""
+    """The name of a journal on the page; a peer's includes its directory, because all peers' journals have one name."""
     return f"{journal.parent.name}/{journal.name}" if journal.name == PEER_JOURNAL else journal.name
 
 
 def attempt(where: str, damages: list[Damage], act: Callable[[], T]) -> list[T]:
-    """What `act` gives, or nothing and one more damage."""
+    """The result of `act`, or nothing and one more damage."""
     try:
         return [act()]
     except (DovetailError, OSError) as error:
@@ -137,7 +137,7 @@ def _open_journal(stack: contextlib.ExitStack, path: Path, sealed: Mapping[str, 
 
 
 def open_lake(lake: Location | None, damages: list[Damage]) -> list[HopSource]:
-    """Each server of a lake by itself: the bad manifest of one hides no other."""
+    """Each server of a lake separately: the bad manifest of one hides no other."""
     if lake is None:
         return []
     from dovetail.lake.reader import ServerReader  # loads Arrow
@@ -147,13 +147,14 @@ def open_lake(lake: Location | None, damages: list[Damage]) -> list[HopSource]:
     for found in attempt(name, damages, partial(snapshot, store)):
         if not found.servers and not found.damages and any(True for _ in store.list()):
             damages.append(Damage(name, "has no manifests: it is not a lake"))
-        damages += [Damage(f"{name}/{directory}", str(damage)) for directory, damage in found.damages.items()]
+        bad = {**found.unreadable, **found.damages}
+        damages += [Damage(f"{name}/{directory}", str(damage)) for directory, damage in bad.items()]
         return [ServerReader(store, manifests) for manifests in found.servers.values()]
     return []
 
 
 def check_site(site: Site) -> None:
-    """JournalError where a path that was named does not exist."""
+    """Raise JournalError if a given path does not exist."""
     lake = None if site.lake is None else local_directory(site.lake)
     for path in (*site.journals, *([lake] if lake else [])):
         if not path.exists():

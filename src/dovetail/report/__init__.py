@@ -1,1 +1,1 @@
-"""The audit's tables as one self-contained page, as JSON and as a few lines for a terminal; needs no Spark."""
+"""The audit's tables as one self-contained page, as JSON and as a short terminal summary; needs no Spark."""

@@ -1,4 +1,4 @@
-"""Small questions to Arrow tables: groups, counts, quantiles and slots of time."""
+"""Small queries over Arrow tables: groups, counts, quantiles and time slots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SLOT_WIDTHS_US = tuple(
 
 
 def micros(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Timestamps as whole microseconds."""
+    """Timestamps as integer microseconds."""
     return column.cast(pa.int64())
 
 
 def count_by(table: pa.Table, keys: Sequence[str]) -> Iterable[tuple[Any, ...]]:
-    """Each combination of the keys with how many rows have it, sorted; nulls sort as empty."""
+    """Each combination of the keys with its number of rows, sorted; nulls sort as empty."""
     grouped = table.select(list(keys)).group_by(list(keys)).aggregate([([], "count_all")])
     return _sorted_rows(grouped, [*keys, "count_all"])
 
@@ -36,7 +36,7 @@ def sum_by(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> Itera
 
 
 def quantiles_by(table: pa.Table, keys: Sequence[str], value: str) -> Iterable[tuple[Any, ...]]:
-    """Each combination of the keys with the quantiles of the value; rows without a value do not count."""
+    """Each combination of the keys with the quantiles of the value; rows without a value are ignored."""
     known = table.filter(pc.is_valid(table[value])).select([*keys, value])
     if not known.num_rows:
         return []
@@ -49,13 +49,13 @@ def quantiles_by(table: pa.Table, keys: Sequence[str], value: str) -> Iterable[t
 
 
 def quantiles(values: pa.Array) -> Quantiles:
-    """Of at least one value; each is a value that occurred."""
+    """Quantiles of at least one value; each is a value that occurred."""
     p50, p90, p99, most = pc.quantile(values, [0.5, 0.9, 0.99, 1.0], interpolation="higher").to_pylist()
     return Quantiles(count=len(values), p50_us=p50, p90_us=p90, p99_us=p99, max_us=most)
 
 
 def slot_width_us(first_us: int | None, last_us: int | None, *, least_us: int = SECOND_US) -> int:
-    """A round width that cuts the time into at most `MAX_SLOTS` slots."""
+    """A round width that divides the time into at most `MAX_SLOTS` slots."""
     span = (last_us - first_us) if first_us is not None and last_us is not None else 0
     for width in SLOT_WIDTHS_US:
         if width >= least_us and span // width < MAX_SLOTS:
@@ -65,10 +65,10 @@ def slot_width_us(first_us: int | None, last_us: int | None, *, least_us: int = 
 
 
 def with_slot(table: pa.Table, time: str, width_us: int) -> pa.Table:
-    """The table with a column `slot`: the start of the slot in which `time` lies; rows without a time are left out."""
+    """The table with a column `slot`: the start of the slot that contains `time`; rows without a time are dropped."""
     known = table.filter(pc.is_valid(table[time]))
     at = micros(known[time])
-    # arrow's integer division cuts towards zero; times before 1970 are none that a journal can hold
+    # arrow's integer division truncates towards zero; a journal cannot hold times before 1970
     return known.append_column("slot", pc.multiply(pc.divide(at, width_us), width_us))
 
 

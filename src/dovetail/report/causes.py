@@ -1,8 +1,8 @@
-"""Groups findings by their cause: one row for a hundred messages that failed at the same place for the same recipient.
+"""Groups findings by cause: one row for a hundred messages that failed at the same place for the same recipient.
 
-Several checks may speak of one message: it was not delivered, and therefore it was answered with a failure. The first
-of them, the gravest, is the cause of the others. Findings with the same check, server and subject are one cause; the
-subject is the detail without what differs from message to message, that is addresses and the reason.
+Several checks may report one message: it was not delivered, and therefore it was answered with a failure. The first of
+them, the most severe, is the cause of the others. Findings with the same check, server and subject are one cause; the
+subject is the detail without what differs between messages, that is addresses and the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REASONS = frozenset(str(reason) for reason in Reason)
 
 
 class Finding(NamedTuple):
-    """What decides to which cause a finding belongs."""
+    """The fields that determine the cause of a finding."""
 
     check: str
     server: str
@@ -27,9 +27,9 @@ class Finding(NamedTuple):
 
 
 def group_by_cause(findings: Sequence[Finding]) -> list[int]:
-    """The number of the cause of each finding, from 0 in the order in which they first occur.
+    """The number of the cause of each finding, from 0 in order of first occurrence.
 
-    The findings stand in the order in which they are shown, the gravest first.
+    The findings are in display order, the most severe first.
     """
     first_of: dict[bytes, Finding] = {}
     for finding in findings:
@@ -48,6 +48,6 @@ def group_by_cause(findings: Sequence[Finding]) -> list[int]:
 
 
 def subject_of(detail: str) -> str:
-    """What a finding's detail says of all findings with the same cause."""
+    """The part of a finding's detail shared by all findings with the same cause."""
     words = [word for word in _ADDRESS.sub("…", detail).split() if word.strip(":,;()") not in _REASONS]
     return " ".join(words)

@@ -1,6 +1,6 @@
-"""The charts of the page, each beside the same numbers as a table.
+"""The charts of the page, each next to the same numbers as a table.
 
-Colours are mid tones that can be told apart on white, on the dark background and on paper.
+Colours are mid tones that are distinguishable on white, on the dark background and on paper.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
+from dovetail.audit.server_names import name_server_briefly
 from dovetail.fabrics import REGISTRY
 from dovetail.report import vega
 from dovetail.report.numbers import Numbers
-from dovetail.report.text import shorten, show, write_duration, write_time
+from dovetail.report.text import shorten, show, write_duration, write_latency, write_time
 
 OUTCOME_COLOURS = {
     "delivered": "#278f60",
@@ -45,7 +46,7 @@ _NAME_CHARS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart, in words, as a specification and as a table."""
+    """A chart, as text, as a specification and as a table."""
 
     id: str
     title: str
@@ -57,7 +58,7 @@ class Chart:
 
 
 def make_charts(numbers: Numbers) -> dict[str, Chart]:
-    """All charts for which there are numbers, by id."""
+    """All charts that have data, by id."""
     charts = [
         *(_outcomes_over_time(numbers, fabric) for fabric in FABRIC_COLOURS),
         _types(numbers),
@@ -80,7 +81,7 @@ def _outcomes_over_time(numbers: Numbers, fabric: str) -> Chart:
     return Chart(
         id=f"time-{fabric}",
         title=fabric,
-        caption=f"deliveries by when they began, per {write_duration(numbers.slot_us)}",
+        caption=f"deliveries by start time, per {write_duration(numbers.slot_us)}",
         spec=vega.stack_over_time(
             slots, numbers.slot_us, colours, part="outcome", count="deliveries", time="began (UTC)"
         ),
@@ -102,7 +103,7 @@ def _types(numbers: Numbers) -> Chart:
     return Chart(
         id="types",
         title="By message type",
-        caption="what became of each type, the most frequent first",
+        caption="outcomes of each type, most frequent first",
         spec=vega.stack_shares(rows, list(names.values()), colours, part="outcome", count="deliveries"),
         colours=colours,
         columns=("fabric", "type", "outcome", "deliveries"),
@@ -137,11 +138,11 @@ def _latency(numbers: Numbers) -> Chart:
     ]
     colours = _used(FABRIC_COLOURS, {fabric for fabric, *_ in buckets})
     untold = [f"{fabric} {count:,}" for fabric, count in sorted(numbers.without_latency.items())]
-    below = f"; too short for the server's clock or not measured: {', '.join(untold)}" if untold else ""
+    below = f"; not measured: {', '.join(untold)}" if untold else ""
     return Chart(
         id="latency",
         title="Delivery times",
-        caption=f"the share of the measured deliveries that took at most so long{below}",
+        caption=f"cumulative share of measured deliveries{below}",
         spec=vega.draw_cumulative(buckets, colours, count="deliveries"),
         colours=colours,
         columns=("fabric", "up to", "deliveries"),
@@ -163,8 +164,8 @@ def _legs(numbers: Numbers) -> Chart:
     return Chart(
         id="legs",
         title="By leg",
-        caption="a dot at the median, a thick line to 90 %, a thin one to 99 %; "
-        "what a server did in one turn stands at the left edge",
+        caption="dot: median; thick line: to 90 %; thin line: to 99 %; "
+        "times within one turn of a server are at the left edge",
         spec=vega.draw_ranges(rows, colours),
         colours=colours,
         columns=("fabric", "leg", "type", "measured", "p50", "p90", "p99", "longest"),
@@ -174,7 +175,7 @@ def _legs(numbers: Numbers) -> Chart:
                 leg.leg,
                 leg.of or "all",
                 leg.times.count,
-                *map(write_duration, (leg.times.p50_us, leg.times.p90_us, leg.times.p99_us, leg.times.max_us)),
+                *map(write_latency, (leg.times.p50_us, leg.times.p90_us, leg.times.p99_us, leg.times.max_us)),
             )
             for leg in numbers.legs
         ],
@@ -188,7 +189,7 @@ def _chains(numbers: Numbers) -> Chart:
     return Chart(
         id="chains",
         title="Chains by state",
-        caption="how far the chains of each kind got",
+        caption="state of the chains of each kind",
         spec=vega.stack_shares(rows, names, colours, part="state", count="chains"),
         colours=colours,
         columns=("fabric", "kind", "state", "chains"),
@@ -205,7 +206,7 @@ def _coverage(numbers: Numbers) -> list[Chart]:
             Chart(
                 id=f"coverage-{number}",
                 title=f"Coverage of {_name(swarm)}",
-                caption="mean share of the peers that hold a message; the shade reaches down to the worst one",
+                caption="mean share of peers that hold a message; the shaded area extends to the worst message",
                 spec=vega.draw_band(points, COVERAGE_COLOUR, share="held by", time="appeared (UTC)"),
                 colours={},
                 columns=("appeared (UTC)", "messages", "mean", "worst", "half had it within", "all had it within"),
@@ -248,16 +249,18 @@ def _stages(numbers: Numbers) -> Chart:
     return Chart(
         id="stages",
         title="Hops by stage",
-        caption="what the servers saw happen; the table has each server",
+        caption="hops by stage; the table lists each server",
         spec=vega.rank_bars(rows, colours, count="hops"),
         colours=colours,
         columns=("fabric", "server", "stage", "hops"),
-        rows=[(item.fabric, item.server, _words(item.stage), item.hops) for item in numbers.stages],
+        rows=[
+            (item.fabric, name_server_briefly(item.server), _words(item.stage), item.hops) for item in numbers.stages
+        ],
     )
 
 
 def _used(colours: vega.Colours, names: set[str]) -> vega.Colours:
-    """The colours of the names that occur; a name without a colour of its own gets grey."""
+    """The colours of the names that occur; grey for a name without a colour."""
     known = {name: colour for name, colour in colours.items() if name in names}
     return known | dict.fromkeys(sorted(names - known.keys()), "#7c8a9b")
 

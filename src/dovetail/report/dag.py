@@ -1,8 +1,8 @@
-"""Draws a neighbourhood of the graph of messages: older ones on the left, each reference as a line to what it names.
+"""Draws a neighbourhood of the message graph: older messages on the left, each reference as a line to its parent.
 
-Layout in three steps, as in layered graph drawing: a message stands one column right of its youngest parent, the rows
-of a column are ordered by the mean row of their neighbours, and the lines are curves. References that would close a
-cycle do not count for the columns; they are drawn all the same.
+Layout in three steps, as in layered graph drawing: a message is placed one column right of its youngest parent, the
+rows of a column are ordered by the mean row of their neighbours, and the lines are curves. References that would close
+a cycle are ignored for the columns but still drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Kind = Literal["focus", "evidence", "known", "missing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A message; `missing` ones are only known from references."""
+    """A message; `missing` ones are known only from references."""
 
     id: bytes
     label: str
@@ -43,7 +43,7 @@ class Edge:
 
 
 def draw_dag(nodes: Sequence[Node], edges: Sequence[Edge], *, label: str) -> str:
-    """The neighbourhood; give the nodes that matter most first, since only `MAX_NODES` are drawn."""
+    """Draw the neighbourhood; pass the most important nodes first, because only `MAX_NODES` are drawn."""
     shown = {node.id: node for node in nodes[:MAX_NODES]}
     lines = [edge for edge in edges if edge.child in shown and edge.parent in shown]
     plan = arrange(list(shown), [(edge.child, edge.parent) for edge in lines])
@@ -67,14 +67,14 @@ def draw_dag(nodes: Sequence[Node], edges: Sequence[Edge], *, label: str) -> str
 
 
 class Plan(NamedTuple):
-    """Columns from left to right; `ways` are the places that a long line passes, from the child's side."""
+    """Columns from left to right; `ways` are the positions that a long line passes, from the child's side."""
 
     columns: list[list[bytes]]
     ways: dict[tuple[bytes, bytes], list[bytes]]
 
 
 def arrange(nodes: Sequence[bytes], edges: Sequence[tuple[bytes, bytes]]) -> Plan:
-    """Parents left of their children wherever there is no cycle; a line over several columns keeps a place in each."""
+    """Place parents left of their children unless there is a cycle; a line across columns has a position in each."""
     parents: dict[bytes, list[bytes]] = {node: [] for node in nodes}
     for child, parent in edges:
         if child != parent:
@@ -97,7 +97,7 @@ def arrange(nodes: Sequence[bytes], edges: Sequence[tuple[bytes, bytes]]) -> Pla
 
 
 def _measure_depth(parents: dict[bytes, list[bytes]]) -> dict[bytes, int]:
-    """The longest way to a node without parents; a reference back into the way walked so far is skipped."""
+    """The longest path to a node without parents; a reference back into the current path is skipped."""
     depth: dict[bytes, int] = {}
     for start in parents:
         way: dict[bytes, int] = {}
@@ -162,7 +162,7 @@ def _draw_edge(
         path += _curve(at, (end[0] + 7, end[1]))
         head = f"M{end[0] + 1:.1f} {end[1]:.1f}l8 -4v8Z"
     else:
-        # against the order of columns: a cycle, a message that names itself, or one of the same column
+        # against the column order: a cycle, a message that names itself, or one in the same column
         kind += " against"
         is_itself = edge.child == edge.parent
         start, stop = (

@@ -1,6 +1,6 @@
-"""What the tables say about some messages: their fields, their hops, their chains and what they refer to.
+"""What the tables say about some messages: their fields, hops, chains and references.
 
-Read in bulk: one pass over a table answers for all messages that the page tells of.
+Read in bulk: one pass over a table answers for all messages on the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.report.arrays import micros
 
 @dataclass(frozen=True, slots=True)
 class HopSeen:
-    """One hop, for a story or a picture."""
+    """One hop, for a message trace or a picture."""
 
     server: str
     seq: int
@@ -32,7 +32,7 @@ class HopSeen:
 
 @dataclass(frozen=True, slots=True)
 class LinkSeen:
-    """One reference; `parent` is the full address where the parent is known, else what the wire names."""
+    """One reference; `parent` is the full address if the parent is known, else what the wire names."""
 
     child: bytes
     parent: bytes
@@ -48,7 +48,7 @@ class Evidence:
     links: list[LinkSeen] = field(default_factory=list)
 
     def fabric_of(self, address: bytes) -> str:
-        """The fabric of a message, empty where its bytes were never seen."""
+        """The fabric of a message, empty if its bytes were never seen."""
         return str(self.messages.get(address, {}).get("fabric", ""))
 
 
@@ -61,7 +61,7 @@ def read_messages(tables: Tables, addresses: Collection[bytes]) -> dict[bytes, d
 
 
 def read_hops(tables: Tables, addresses: Collection[bytes]) -> dict[bytes, list[HopSeen]]:
-    """The hops of the messages, each list in the order of time."""
+    """The hops of the messages, each list ordered by time."""
     rows = tables.read("hops", where=_is_one_of("message", addresses))
     columns = (
         rows["message"],
@@ -93,7 +93,7 @@ def read_chains(tables: Tables, addresses: Collection[bytes]) -> dict[bytes, dic
 
 
 def read_neighbourhood(tables: Tables, focus: Collection[bytes], *, steps: int, limit: int) -> Evidence:
-    """Messages within so many references of the focus, in both directions, with the references between them."""
+    """Messages within `steps` references of the focus, in both directions, with the references between them."""
     known = read_messages(tables, focus)
     keys = {row["key"]: address for address, row in known.items()}
     found: dict[tuple[bytes, bytes, str], None] = {}

@@ -1,36 +1,41 @@
-"""The findings and their stories as the page carries them: columns of numbers that point into lists of texts.
+"""The findings and their message traces as embedded in the page: columns of numbers that index lists of texts.
 
-A hundred thousand findings repeat a few checks, servers and details; a text stands once and costs a small number each
-further time. Addresses stand once each, as base64. The page shows one leaf of the list at a time.
+A hundred thousand findings repeat a few checks, servers and details; each text is stored once and referred to by a
+small number. Addresses are stored once each, as base64. The page shows one page of the list at a time.
 
     {"checks": [[id, severity]], "texts": [...], "addresses": [...], "total": n,
      "findings": {"check": [...], "fabric": [...], "server": [...], "message": [...], "seq": [...], "at": [...], ...},
      "messages": {"of": [...], ...}, "hops": {"of": [...], ...}}
 
-Times are microseconds since `epoch`; -1 stands for null in columns that point.
+Times are microseconds since `epoch`; -1 stands for null in index columns.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
+from dovetail.audit.schemas import BY_NAME
+from dovetail.audit.server_names import name_server_briefly
+from dovetail.audit.tables import Tables
 from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
 from dovetail.report.evidence import HopSeen
-from dovetail.report.guide import rank_severity
-from dovetail.report.text import name_server_briefly, show
+from dovetail.report.numbers import SEVERITIES
+from dovetail.report.text import show
 
 MAX_FINDINGS = 100_000
-MAX_STORY_HOPS = 150_000
-MAX_HOPS_PER_STORY = 60
-MAX_STORY_MESSAGES = 100_000
+MAX_TRACE_HOPS = 150_000
+MAX_HOPS_PER_TRACE = 60
+MAX_TRACED_MESSAGES = 100_000
+MAX_UNSORTED = 50_000
+"""How many findings beyond twice the limit are held before they are sorted and truncated."""
 _NONE = -1
 _FAILED = ("rejected", "undeliverable", "expired")
 _MESSAGE_FIELDS = ("id", "type", "sender", "recipients", "signer", "signature")
@@ -38,26 +43,44 @@ _MESSAGE_FIELDS = ("id", "type", "sender", "recipients", "signer", "signature")
 
 @dataclass(slots=True)
 class Pool:
-    """Texts that stand once; `add` gives the place of one."""
+    """Texts stored once; `add` returns the index of one."""
 
     places: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str | None) -> int:
-        """Where the text stands, -1 for none. What is shown is harmless: escapes for what cannot be seen."""
+        """The index of the text, -1 for none. Unsafe characters are escaped for display."""
         return _NONE if text is None else self.places.setdefault(show(text), len(self.places))
+
+
+def read_worst(tables: Tables, limit: int = MAX_FINDINGS, where: ds.Expression | None = None) -> tuple[pa.Table, int]:
+    """The first `limit` findings in the order of `order_findings`, and their total number.
+
+    The table is read batch by batch: memory depends on `limit`, not on the number of findings.
+    """
+    schema = BY_NAME["findings"].arrow.remove_metadata()
+    kept, total = schema.empty_table(), 0
+    if "findings" not in tables.names:
+        return kept, total
+    for batch in tables.batches("findings", schema.names, where):
+        total += batch.num_rows
+        kept = pa.concat_tables([kept, pa.Table.from_batches([batch]).cast(schema)])
+        if kept.num_rows >= 2 * limit + MAX_UNSORTED:
+            kept = order_findings(kept, limit)
+    return order_findings(kept, limit), total
 
 
 def order_findings(findings: pa.Table, limit: int = MAX_FINDINGS) -> pa.Table:
     """The worst first, then by check and time; at most `limit`."""
-    ranks = pa.array([rank_severity(severity) for severity in findings["severity"].to_pylist()], type=pa.int8())
-    ordered = findings.append_column("rank", ranks).sort_by(
-        [("rank", "ascending"), ("check", "ascending"), ("at", "ascending"), ("message", "ascending")]
+    ranks = pc.fill_null(pc.index_in(findings["severity"], value_set=pa.array(SEVERITIES)), len(SEVERITIES))
+    order = pc.sort_indices(
+        findings.append_column("rank", ranks),
+        sort_keys=[("rank", "ascending"), ("check", "ascending"), ("at", "ascending"), ("message", "ascending")],
     )
-    return ordered.drop(["rank"]).slice(0, limit)
+    return findings.take(order[:limit])
 
 
 def addresses_of(findings: pa.Table) -> list[bytes]:
-    """The messages that findings are about, each once, in their order."""
+    """The messages that findings are about, without duplicates, in their order."""
     return [address for address in pc.unique(findings["message"]).to_pylist() if address is not None]
 
 
@@ -67,9 +90,8 @@ def encode_findings(
     hops: dict[bytes, list[HopSeen]],
     *,
     total: int,
-    aliases: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What the page's script reads; `findings` in the order in which they are shown."""
+    """The data for the page's script; `findings` in display order."""
     texts = Pool()
     addresses = addresses_of(findings)
     servers = list_servers_of(findings, hops)
@@ -95,11 +117,11 @@ def encode_findings(
             "at": _since(micros(findings["at"]).to_pylist(), epoch or 0),
             "detail": [texts.add(detail) for detail in findings["detail"].to_pylist()],
         },
-        "messages": _encode_messages(addresses[:MAX_STORY_MESSAGES], messages, texts, epoch or 0),
+        "messages": _encode_messages(addresses[:MAX_TRACED_MESSAGES], messages, texts, epoch or 0),
         "hops": _encode_hops(addresses, hops, texts, epoch or 0),
         "names": {
-            texts.add(server): show(aliases.get(server) or name_server_briefly(server))
-            for server in dict.fromkeys(servers)
+            texts.add(server): show(name_server_briefly(server))
+            for server in dict.fromkeys([*servers, *(hop.server for seen in hops.values() for hop in seen)])
             if server is not None
         },
         "addresses": [base64.b64encode(address).decode().rstrip("=") for address in addresses],
@@ -108,7 +130,7 @@ def encode_findings(
 
 
 def list_servers_of(findings: pa.Table, hops: dict[bytes, list[HopSeen]]) -> list[str | None]:
-    """Where each finding was made: at the server that it names, else where its message stopped or was first seen."""
+    """Where each finding occurred: at the server it names, else where its message stopped or was first seen."""
     pairs = zip(findings["server"].to_pylist(), findings["message"].to_pylist(), strict=True)
     return [server or _stopped_at(hops.get(message, [])) for server, message in pairs]
 
@@ -147,17 +169,17 @@ def _encode_messages(
 def _encode_hops(
     addresses: Iterable[bytes], hops: dict[bytes, list[HopSeen]], texts: Pool, epoch: int
 ) -> dict[str, list[Any]]:
-    """Hops of the worst findings first, as many as the page can carry; `cut` are messages with more than are shown."""
+    """Hops of the worst findings first, up to the page's limit; `cut` are messages with more hops than shown."""
     columns: dict[str, list[Any]] = {name: [] for name in ("of", "server", "seq", "at", "stage", "with", "reason")}
     cut: list[tuple[int, int]] = []
     for number, address in enumerate(addresses):
         seen = hops.get(address, [])
-        if len(columns["of"]) + min(len(seen), MAX_HOPS_PER_STORY) > MAX_STORY_HOPS:
+        if len(columns["of"]) + min(len(seen), MAX_HOPS_PER_TRACE) > MAX_TRACE_HOPS:
             cut.append((number, len(seen)))
             continue
-        if len(seen) > MAX_HOPS_PER_STORY:
+        if len(seen) > MAX_HOPS_PER_TRACE:
             cut.append((number, len(seen)))
-        for hop in seen[:MAX_HOPS_PER_STORY]:
+        for hop in seen[:MAX_HOPS_PER_TRACE]:
             columns["of"].append(number)
             columns["server"].append(texts.add(hop.server))
             columns["seq"].append(hop.seq)

@@ -1,4 +1,4 @@
-"""Which pictures the page holds: a few examples of each kind, and one for each of the worst findings."""
+"""Which pictures the page contains: a few examples of each kind, and one for each of the worst findings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.audit.server_names import strip_uri
 from dovetail.audit.table import BINARY
 from dovetail.audit.tables import Tables
 from dovetail.report.arrays import count_by
@@ -29,7 +30,7 @@ from dovetail.report.pictures import (
     draw_neighbourhood,
     draw_recipients,
 )
-from dovetail.report.text import community_of, name_briefly, name_server, shorten
+from dovetail.report.text import community_of, name_briefly, shorten
 
 MAX_CONVERSATIONS = 3
 MAX_CHAINS_PER_CONVERSATION = 2
@@ -38,13 +39,13 @@ MAX_FINDING_PICTURES = 150
 MAX_NEIGHBOURS = 20_000
 NEIGHBOUR_STEPS = 2
 _LINED = ("fork.cycle", "fork.against_time", "fork.self_reference", "fork.forked_log", "gap.nobody")
-"""Findings about a reference, the most telling pictures first."""
+"""Findings about a reference, the most informative pictures first."""
 _COMPLETE = "complete"
 _PARTS = ("message", "first_response", "second_response", "failure")
 
 
 def draw_conversations(tables: Tables) -> list[Picture]:
-    """The conversations with the most trouble, and the longest one without."""
+    """The conversations with the most problems, and the longest one without any."""
     chains = tables.read("chains", ("fabric", "message", "kind", "conversation", "state", "only_at"))
     names = _choose_conversations(chains)
     chosen: dict[str, list[bytes]] = {}
@@ -82,7 +83,7 @@ def _choose_conversations(chains: pa.Table) -> list[str]:
 
 
 def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
-    """Without conversations: one request of each state."""
+    """One request of each state, if there are no conversations."""
     requests = chains.filter(pc.equal(chains["kind"], "request"))
     by_state = {}
     for state in sorted(set(requests["state"].to_pylist())):
@@ -92,7 +93,7 @@ def _choose_requests(chains: pa.Table) -> dict[str, list[bytes]]:
 
 
 def _keep_trouble(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first chain with trouble and the first without, or two of a kind, in the order of time."""
+    """The first chain with a problem and the first without, or two of a kind, ordered by time."""
     trouble = [row for row in rows if row["state"] != _COMPLETE or row["only_at"]]
     complete = [row for row in rows if row["state"] == _COMPLETE and not row["only_at"]]
     ranked = [*trouble[:1], *complete[:1], *trouble[1:], *complete[1:]][:MAX_CHAINS_PER_CONVERSATION]
@@ -104,11 +105,11 @@ def _name_state(chain: dict[str, Any]) -> str:
 
 
 def _name_ends(chain: dict[str, Any]) -> list[str]:
-    return [shorten(name_server(chain[end] or "somebody"), 40) for end in ("sender", "recipient")]
+    return [shorten(strip_uri(chain[end] or "somebody"), 40) for end in ("sender", "recipient")]
 
 
 def draw_spreads(tables: Tables, peers: Collection[str]) -> list[Picture]:
-    """The broadcast that most peers lack, the slowest one that reached all, and the message with most targets."""
+    """The broadcast that most peers lack, the slowest one that reached all, and the message with the most targets."""
     coverage = tables.read("coverage", ("swarm", "scope", "message", "peer", "lacking", "all_us"))
     spread = coverage.filter(pc.equal(coverage["scope"], "message"))
     chosen: dict[bytes, str] = {}
@@ -135,7 +136,7 @@ def draw_spreads(tables: Tables, peers: Collection[str]) -> list[Picture]:
 
 
 def _draw_holders(address: bytes, hops: Sequence[HopSeen], peers: Collection[str], words: str) -> Picture:
-    """How a message spread among the peers of the community in which the hops happened."""
+    """How a message spread among the peers of the community where the hops occurred."""
     communities = {community_of(hop.server) for hop in hops}
     members = [peer for peer in peers if community_of(peer) in communities]
     name = name_briefly(address, communities.pop()[0] if communities else "")
@@ -143,7 +144,7 @@ def _draw_holders(address: bytes, hops: Sequence[HopSeen], peers: Collection[str
 
 
 def _draw_most_targets(tables: Tables, peers: Collection[str]) -> list[Picture]:
-    """The message with most targets, of fabrics whose servers form no communities."""
+    """The message with the most targets, in fabrics whose servers form no communities."""
     communal = {community_of(peer)[0] for peer in peers}
     others = ~pc.field("fabric").isin(pa.array(sorted(communal), type=pa.string()))
     deliveries = tables.read("deliveries", ("fabric", "message"), where=others)
@@ -154,12 +155,12 @@ def _draw_most_targets(tables: Tables, peers: Collection[str]) -> list[Picture]:
     rows = tables.read("deliveries", where=pc.field("message") == pa.scalar(address, BINARY)).drop(
         ["accepted", "finished"]
     )
-    title = f"The message with most targets: {name_briefly(address, fabric)}"
+    title = f"The message with the most targets: {name_briefly(address, fabric)}"
     return [draw_recipients(rows.to_pylist(), title=title)]
 
 
 def draw_findings(tables: Tables, findings: pa.Table, peers: Collection[str]) -> list[tuple[bytes, Picture]]:
-    """Pictures of the worst findings, by the message that they are about."""
+    """Pictures of the worst findings, keyed by their message."""
     graph: dict[bytes, str] = {}
     others: dict[bytes, str] = {}
     columns = (findings[name].to_pylist() for name in ("message", "check", "fabric"))
@@ -216,7 +217,7 @@ def _draw_chains(tables: Tables, addresses: dict[bytes, str]) -> list[tuple[byte
         chain = by_part.get(address) or alone[address]
         if not any(evidence.hops.get(chain[part]) for part in _PARTS if chain[part] is not None):
             continue
-        title = f"The way of {name_briefly(address, fabric)}"
+        title = f"The path of {name_briefly(address, fabric)}"
         caption = chain["state"].replace("_", " ") if chain["state"] else "not part of a chain"
         pictures.append((address, draw_conversation([chain], evidence, links, title=title, caption=caption)))
     return pictures
@@ -241,9 +242,9 @@ def _read_parts(tables: Tables, chains: Iterable[dict[str, Any]]) -> tuple[Evide
 
 
 def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 3) -> list[Picture]:
-    """Neighbourhoods: of forks and gaps, or, where all is well, of a message that refers to others.
+    """Neighbourhoods: of forks and gaps or, if all is well, of a message that refers to others.
 
-    The first are those that are wrong in what they refer to: only they have a line to show.
+    Those with wrong references come first: only they have a line to show.
     """
     columns = (findings[name].to_pylist() for name in ("message", "check", "fabric"))
     wrong = [row for row in zip(*columns, strict=True) if row[0] is not None and row[1].startswith(("fork.", "gap."))]

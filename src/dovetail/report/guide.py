@@ -1,7 +1,7 @@
 """What each check of the audit means to a reader, and what to do about it.
 
-The audit's own list holds the rules and needs Spark; a test keeps the ids of both lists the same. Contradictions are
-explained by the fabrics that know them.
+The audit's own list has the rules and needs Spark; a test keeps the ids of both lists equal. Contradictions are
+explained by their fabrics.
 """
 
 from __future__ import annotations
@@ -11,223 +11,241 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dovetail.fabrics import every_fabric
+from dovetail.model.outcome import FAILED, Outcome
 from dovetail.report.arrays import count_by
 from dovetail.report.numbers import SEVERITIES, CheckCount
 
+NOT_ARRIVED = "not_arrived"
+"""The filter for the findings about deliveries that did not arrive."""
+FAILED_CHECKS = [f"delivery.{outcome}" for outcome in Outcome if outcome in FAILED]
+"""The checks that this filter selects: one finding for each such delivery."""
+
 
 class Guide(NamedTuple):
-    """A check for a reader."""
+    """A check as explained to a reader."""
 
     title: str
     meaning: str
     advice: str
 
 
-_RESEAL = "Compare the file with the server's journal or a backup; seal it anew from the journal if that verifies."
-_ASK_OPERATOR = "Ask the server's operator, and keep the lake as it is: it is the evidence."
+_RESEAL = "Compare the file with the server's journal or a backup; if the journal verifies, seal it again."
+_ASK_OPERATOR = "Ask the server's operator, and preserve the lake: it is the evidence."
 
 GUIDES: dict[str, Guide] = {
-    "integrity.altered_row": Guide("Altered row", "A row is not the one that was sealed.", _RESEAL),
+    "integrity.altered_row": Guide("Altered row", "A row differs from the one that was sealed.", _RESEAL),
     "integrity.removed_rows": Guide("Removed rows", "A file has fewer rows than were sealed.", _RESEAL),
     "integrity.repeated_rows": Guide("Repeated rows", "A file has more rows than were sealed.", _RESEAL),
-    "integrity.order": Guide(
-        "Rows out of order", "The rows of a file are not in the order of their positions.", _RESEAL
-    ),
-    "integrity.foreign_rows": Guide("Foreign rows", "A file holds rows of another server.", _RESEAL),
+    "integrity.order": Guide("Rows out of order", "The rows of a file are out of order.", _RESEAL),
+    "integrity.foreign_rows": Guide("Foreign rows", "A file contains rows of another server.", _RESEAL),
     "integrity.subtree_mismatch": Guide(
-        "File and manifest differ", "The rows of a file do not lead to the root that its manifest announces.", _RESEAL
+        "File and manifest differ", "The rows of a file do not hash to the root in its manifest.", _RESEAL
     ),
     "integrity.root_mismatch": Guide(
-        "Signed root differs", "The files of a server do not lead to the root that it signed.", _ASK_OPERATOR
+        "Signed root differs", "The files of a server do not hash to the root that it signed.", _ASK_OPERATOR
     ),
     "integrity.bad_signature": Guide(
         "Bad checkpoint signature", "The signature of a checkpoint does not verify.", _ASK_OPERATOR
     ),
     "integrity.key_changed": Guide(
         "Signing key changed",
-        "A server signed with another key than before.",
-        "Find out whether the key was changed on purpose; pin the right one with --trust.",
+        "A server signed with a different key than before.",
+        "Find out whether the key was changed intentionally; pin the right one with --trust.",
     ),
     "integrity.missing_file": Guide(
-        "Missing file", "A file that a manifest announces is not there, or cannot be read.", _RESEAL
+        "Missing file", "A file listed in a manifest is missing or cannot be read.", _RESEAL
     ),
     "integrity.kept_lost": Guide(
         "Kept part lost",
-        "What a compaction kept of the bytes that it removed is gone, or was altered.",
-        "Bring the file back from a backup of the lake: the bytes themselves were removed and cannot be sealed anew.",
+        "The fields that a compaction kept of removed messages are missing or were altered.",
+        "Restore the file from a backup of the lake: the messages' bytes were removed and cannot be sealed again.",
     ),
-    "integrity.bad_manifest": Guide("Bad manifest", "A manifest cannot be read, or contradicts itself.", _RESEAL),
+    "integrity.bad_manifest": Guide("Bad manifest", "A manifest cannot be read or is inconsistent.", _RESEAL),
     "integrity.manifest_changed": Guide(
         "Manifest changed",
-        "A manifest is gone, or no longer says what it said when it was first read.",
-        "Nobody may change a manifest: find out who wrote to the lake.",
+        "A manifest is missing or has changed since it was first read.",
+        "Manifests never change: find out who wrote to the lake.",
     ),
     "integrity.overlapping_manifests": Guide(
-        "Overlapping manifests", "Two manifests announce the same positions.", _ASK_OPERATOR
+        "Overlapping manifests", "Two manifests cover the same positions.", _ASK_OPERATOR
     ),
     "integrity.missing_hops": Guide(
         "Missing hops",
-        "Positions of a journal that no manifest announces (yet).",
+        "Positions of a journal are not covered by a manifest (yet).",
         "Seal the journal up to its end and run the audit again.",
     ),
     "integrity.unannounced_file": Guide(
         "Unannounced file",
-        "A file that no manifest announces; it is set aside.",
-        "A sealing may be under way: run the audit again later. If it stays, remove the file.",
+        "A file is not listed in any manifest and is ignored.",
+        "Sealing may be in progress: run the audit again later. If the finding persists, remove the file.",
     ),
     "integrity.file_altered": Guide(
         "File changed after it was audited",
-        "A file has other bytes than when the audit first read it.",
-        "The tables have what it said then. Bring the file back from a backup, and find out who can write to the lake.",
+        "A file has changed since the audit first read it.",
+        "The tables reflect the original file. Restore it from a backup, and find out who can write to the lake.",
+    ),
+    "integrity.false_replacement": Guide(
+        "False replacement of manifests",
+        "A manifest claims to replace others but lacks their hops; it is ignored.",
+        "Keep a copy as evidence, remove the manifest, and find out who can write to the lake.",
+    ),
+    "integrity.forged_manifest": Guide(
+        "Forged manifest",
+        "A manifest is not signed by its server, or repeats others; it is ignored.",
+        "Keep a copy as evidence, remove the manifest, and find out who can write to the lake.",
     ),
     "integrity.time_ahead": Guide(
         "Clock far ahead",
-        "A server's hops are ahead of the auditor's clock; they do not move `as_of`.",
-        "Check the server's time synchronisation.",
+        "A server's hops are ahead of the auditor's clock; they do not advance `as_of`.",
+        "Check the server's time synchronization.",
     ),
     "integrity.file_rewritten": Guide(
         "Rewritten file",
-        "A file has other bytes than announced, but the very same hops.",
-        "Nothing is lost; find out which program rewrote it.",
+        "A file has different bytes than its manifest says, but exactly the same hops.",
+        "Nothing is lost; find out which program rewrote the file.",
     ),
     "integrity.time_backwards": Guide(
         "Clock went backwards",
-        "A server's clock went backwards from one hop to the next.",
-        "Check the server's time synchronisation; latencies near this moment are not to be trusted.",
+        "A server's clock went back from one hop to the next.",
+        "Check the server's time synchronization; latencies around this time are unreliable.",
     ),
     "server.hops_lost": Guide(
         "Hops lost for good",
-        "A journal lost hops, and its operator let the server go on without them.",
-        "The hop says how many: ask the operator why, and treat what the server handled at that time as unproven.",
+        "A journal lost hops, and its operator let the server continue without them.",
+        "The hop states how many. Ask the operator why, and treat what the server handled at that time as unproven.",
     ),
     "server.clock_stepped": Guide(
         "Clock stepped",
-        "The clock of a server was set, or went wrong.",
-        "Check the server's time synchronisation; its times around this hop are not to be trusted.",
+        "A server's clock was set or drifted.",
+        "Check the server's time synchronization; its times around this hop are unreliable.",
     ),
     "quarantine.unreadable": Guide(
-        "Unreadable message taken in",
-        "A server took in or made a message whose bytes do not decode or are not those of its address.",
-        "The server's own checks failed: look at the bytes with `dovetail audit show quarantine`.",
+        "Unreadable message accepted",
+        "A server accepted or created a message whose bytes cannot be decoded or do not match its address.",
+        "The server's own checks failed: inspect the bytes with `dovetail audit show quarantine`.",
     ),
     "quarantine.refused": Guide(
-        "Unreadable bytes refused",
-        "A server refused bytes, and the audit cannot read them either.",
-        "The server did right. Talk to the sender if it goes on.",
+        "Unreadable bytes rejected",
+        "A server rejected bytes that the audit cannot decode either.",
+        "The server behaved correctly. Contact the sender if it continues.",
     ),
     "message.bad_signature": Guide(
-        "Forged message taken in",
-        "A server took in a message whose signature does not verify.",
-        "Do not believe this message; find out why the node accepted it.",
+        "Forged message accepted",
+        "A server accepted a message whose signature does not verify.",
+        "Do not trust this message; find out why the node accepted it.",
     ),
     "message.unknown_key": Guide(
         "Unknown signer",
-        "The signer's key is neither published in the lake nor given to the audit.",
-        "Give the key to the audit with --trust, or seal the journal that holds its Create message.",
+        "The signer's key is neither in the lake nor among the trusted keys.",
+        "Pass the key to the audit with --trust, or seal the journal that contains its Create message.",
     ),
     "message.bad_work": Guide(
-        "Too little work",
-        "A peer took in a message whose work is not below the swarm's target.",
-        "The peer does not check what it takes in, or runs with another target.",
+        "Insufficient proof of work",
+        "A peer accepted a message whose proof of work does not meet the swarm's target.",
+        "The peer does not verify what it accepts, or uses a different target.",
     ),
     "delivery.no_outcome": Guide(
         "No outcome",
-        "A server accepted a message and never said what became of it for a recipient, though its lifetime is over.",
-        "Treat it as lost for this recipient. The server owes the outcome: look at its log, and when it was stopped.",
+        "A message expired, and the server that must record an outcome for a recipient never did.",
+        "Treat it as lost for this recipient. Check the server's log, and whether others could reach it.",
     ),
     "delivery.unreported": Guide(
         "Outcome not reported yet",
-        "A message's lifetime is over, and the journal of the server that owes its outcome does not reach that far.",
-        "See whether the server runs and its journal is sealed; the next audit after that knows more.",
+        "A message has expired, but the journal of the server that must record its outcome is not sealed that far.",
+        "Check that the server is running and its journal is being sealed; then run the audit again.",
     ),
     "delivery.echoed": Guide(
         "Only the sender has it",
-        "Only the sender's side has a message, and the loss timeout is over.",
-        "See whether the recipient's node can be reached; the sender's node goes on trying until it gives up.",
+        "Only the sender's side has a message, and the loss timeout has passed.",
+        "Check whether the recipient's node is reachable; the sender's node keeps retrying until it gives up.",
     ),
     "delivery.overdue": Guide(
-        "No outcome so far",
-        "A message without a lifetime has no outcome, and the loss timeout is over.",
-        "The recipient's connection may be slow; look at the server's queues.",
+        "No outcome yet",
+        "A message that never expires has no outcome, and the loss timeout has passed.",
+        "The recipient's connection may be slow; check the server's queues.",
     ),
     "delivery.lost": Guide(
-        "Lost on the way",
-        "A server says that it forwarded a message, and the next one never saw it.",
-        "Look at the connection between the two servers at that time; the sender should send again.",
+        "Lost in transit",
+        "A server forwarded a message, but the next server never received it.",
+        "Check the connection between the two servers at that time; the sender should send the message again.",
     ),
     "delivery.undeliverable": Guide(
-        "Nobody there", "Nobody was there to take a message.", "Check whether the recipient should have been connected."
+        "No recipient",
+        "No recipient was available for a message.",
+        "Check whether the recipient should have been connected.",
     ),
     "delivery.expired": Guide(
         "Expired before delivery",
-        "A message's lifetime was over before it was delivered.",
-        "Give messages a longer lifetime, or find out what kept this one waiting.",
+        "A message expired before it was delivered.",
+        "Use a longer lifetime, or find out what delayed the message.",
     ),
     "delivery.unauthorized": Guide(
         "Not allowed",
-        "A message was not allowed to all of its targets, and went to none.",
+        "A message was not allowed for all of its targets and was delivered to none.",
         "If it should be allowed, add a rule; `dovetail pcp trace` shows which one decides.",
     ),
     "delivery.rejected": Guide(
-        "Refused", "A server refused a message.", "The reason says what the sender must change."
+        "Refused", "A server rejected a message.", "The reason states what the sender must change."
     ),
     "chain.failed": Guide(
-        "Answered with a failure", "A message was answered with a failure.", "The failure response says why."
+        "Failure response", "A message was answered with a failure response.", "The failure response states the reason."
     ),
     "chain.orphan_response": Guide(
-        "Answer to nothing",
-        "A response answers a message that nobody has.",
-        "A journal may be missing from the lake, or the response was made up.",
+        "Orphan response",
+        "A response refers to a message that nobody has.",
+        "A journal may be missing from the lake, or the response was fabricated.",
     ),
     "chain.incomplete": Guide(
-        "Chain not complete",
-        "A chain was not complete when patience was over.",
-        "See which response is missing: the sender's node makes s1, the recipient's node s2.",
+        "Incomplete chain",
+        "A chain was not complete when the loss timeout had passed.",
+        "Check which response is missing: the sender's node creates s1, the recipient's node s2.",
     ),
     "chain.copies_differ": Guide(
         "Copies differ",
-        "Two nodes hold different parts of a chain when patience was over.",
+        "Two nodes held different parts of a chain when the loss timeout had passed.",
         "The two owners do not see the same conversation: compare both logs.",
     ),
     "gap.nobody": Guide(
         "Missing parent",
-        "A message refers to one that nobody has and that may still be live, or never expires.",
+        "A message refers to one that nobody has and that may not have expired.",
         "Something was lost or never published; the author may still have it.",
     ),
     "gap.expired": Guide(
-        "Parent expired", "A message refers to one that nobody has, and that is expired by now.", "Nothing to do."
+        "Parent expired", "A message refers to one that nobody has and that has expired.", "No action needed."
     ),
     "gap.unknown_request": Guide(
-        "Answer to an unknown request",
-        "A reply answers a message whose bytes are not in the lake.",
-        "Nothing to do if the request came before the journal began.",
+        "Reply to an unknown request",
+        "A reply refers to a request whose bytes are not in the lake.",
+        "No action needed if the request predates the journal.",
     ),
     "gap.server": Guide(
-        "A server lacks a parent",
-        "A server has a message and lacks what it refers to, though others have that.",
-        "It should pull it by itself; if it does not, look at its connections.",
+        "Parent missing at a server",
+        "A server has a message but lacks one that it refers to, although others have it.",
+        "The server should pull it automatically; if it does not, check its connections.",
     ),
-    "fork.self_reference": Guide("Refers to itself", "A message refers to itself.", "The author's program is wrong."),
+    "fork.self_reference": Guide("Refers to itself", "A message refers to itself.", "The author's program is faulty."),
     "fork.against_time": Guide(
-        "Refers to the future", "A message refers to one that is not older.", "One of the two clocks is wrong."
+        "Reference to a newer message",
+        "A message refers to one that is not older than itself.",
+        "One of the two clocks is wrong.",
     ),
     "fork.cycle": Guide(
         "Cycle",
         "Two messages refer to each other.",
-        "Where senders choose ids, they chose these beforehand; elsewhere an address was known before its content.",
+        "In pcp the sender chose both ids in advance; in other fabrics this requires breaking the hash.",
     ),
 }
 
 
 def guide_to(check: str) -> Guide:
-    """What a check means; a check that is newer than this program is named by its id."""
+    """The explanation of a check; an unknown check is named by its id."""
     if check in GUIDES:
         return GUIDES[check]
     for fabric in every_fabric():
         conflict = fabric.conflicts.get(check.removeprefix("fork."))
         if conflict is not None:
             return Guide(conflict.title, conflict.sentence, conflict.advice)
-    return Guide(check, "A check that this version of the report does not know.", "")
+    return Guide(check, "This version does not know this check.", "")
 
 
 def count_checks(findings: pa.Table) -> list[CheckCount]:

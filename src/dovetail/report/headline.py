@@ -1,16 +1,17 @@
-"""The verdict of an audit in one line: what hurts, the worst first, each part with where to look."""
+"""The verdict of an audit in one line: the problems, the worst first, each part with a link."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from dovetail.report.numbers import Numbers
+from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED
+from dovetail.report.numbers import Counts
 
 Kind = Literal["bad", "unsure", "good"]
 
 
 class Part(NamedTuple):
-    """One clause of the headline. `severity` and `check` filter the findings; `section` is where else it leads."""
+    """One clause of the headline. `severity` and `check` filter the findings; `section` is an alternative link."""
 
     words: str
     kind: Kind
@@ -19,38 +20,30 @@ class Part(NamedTuple):
     check: str = ""
 
 
-def write_headline(numbers: Numbers) -> list[Part]:
-    """At least one part; counts are those of the tiles and of the list of findings."""
+def write_headline(numbers: Counts) -> list[Part]:
+    """At least one part; the counts match the tiles and the list of findings."""
     parts: list[Part] = []
     errors, warnings = numbers.found("error"), numbers.found("warning")
     if numbers.failed:
-        is_error = any(item.severity == "error" and item.check.startswith("delivery.") for item in numbers.checks)
+        is_error = any(item.severity == "error" and item.check in FAILED_CHECKS for item in numbers.checks)
         words = f"{_count(numbers.failed, 'delivery', 'deliveries')} did not arrive"
-        parts.append(Part(words, "bad" if is_error else "unsure", check="delivery."))
+        parts.append(Part(words, "bad" if is_error else "unsure", check=NOT_ARRIVED))
     for verdict, kind in (("broken", "bad"), ("incomplete", "unsure")):
         count = sum(server.verdict == verdict for server in numbers.servers)
         if count:
             whole = len(numbers.servers)
             words = f"{count:,} of {_count(whole, 'journal', 'journals')} {'is' if count == 1 else 'are'} {verdict}"
             parts.append(Part(words, "bad" if kind == "bad" else "unsure", section="integrity"))
-    others = sum(
-        item.findings
-        for item in numbers.checks
-        if item.severity == "error" and not item.check.startswith(("delivery.", "integrity."))
-    )
-    if others:
-        kept = "" if others == errors else "other "
-        parts.append(Part(f"{others:,} {kept}{'error' if others == 1 else 'errors'}", "bad", severity="error"))
-    elif errors and not any(part.kind == "bad" for part in parts):
+    if errors:
         parts.append(Part(_count(errors, "error", "errors"), "bad", severity="error"))
     if warnings:
         parts.append(Part(_count(warnings, "warning", "warnings"), "unsure", severity="warning"))
     if parts:
         return parts
     if not numbers.hops:
-        return [Part("There is nothing to judge", "unsure", section="traffic")]
+        return [Part("There is no data", "unsure", section="traffic")]
     proven = _count(len(numbers.servers), "journal is", "journals are")
-    everything = "Everything arrived" if not numbers.pending else f"{numbers.pending:,} under way, nothing is wrong"
+    everything = "Everything arrived" if not numbers.pending else f"{numbers.pending:,} pending, nothing is wrong"
     return [Part(everything, "good", section="arrival"), Part(f"{proven} proven", "good", section="integrity")]
 
 

@@ -1,19 +1,19 @@
-"""What the report says, as plain records: the page draws them, the terminal prints a few, `--json` prints all.
+"""The content of the report as plain records: the page draws them, the terminal prints a few, `--json` prints all.
 
-Names of peers stand here as they were written; whoever shows them makes them harmless. Times are microseconds.
+Names of peers are unescaped here; the code that displays them escapes them. Times are microseconds.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from dovetail.model.outcome import ARRIVED, PENDING, Outcome, count_arrived
+from dovetail.model.outcome import ARRIVED, FAILED, Outcome, count_arrived
 
 SEVERITIES = ("error", "warning", "note")
 
 
 class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many deliveries of one type ended so."""
+    """Number of deliveries of one type with one outcome."""
 
     fabric: str
     type: str | None
@@ -22,7 +22,7 @@ class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many deliveries failed for one reason."""
+    """Number of deliveries that failed for one reason."""
 
     fabric: str
     outcome: str
@@ -32,7 +32,7 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutcomeSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the deliveries that began in one slot of time."""
+    """Outcomes of the deliveries that began in one time slot."""
 
     at_us: int
     fabric: str
@@ -51,7 +51,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leg(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one leg of the way took; `of` is the message type, or empty for all."""
+    """How long one leg of the delivery took; `of` is the message type, or empty for all."""
 
     fabric: str
     leg: str
@@ -60,7 +60,7 @@ class Leg(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Deliveries that took at most so long, and longer than the bucket before."""
+    """Deliveries that took at most this long, and longer than the previous bucket."""
 
     fabric: str
     up_to_ms: int
@@ -68,7 +68,7 @@ class LatencyBucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowRecipient(msgspec.Struct, frozen=True, kw_only=True):
-    """A recipient with how long and how surely things reach it."""
+    """A recipient with its delivery times and success rate."""
 
     fabric: str
     recipient: str
@@ -78,7 +78,7 @@ class SlowRecipient(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many chains of a kind are in a state."""
+    """Number of chains of a kind in a state."""
 
     fabric: str
     kind: str
@@ -87,7 +87,7 @@ class ChainCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GapCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many references lead nowhere; `live` is None where nobody knows whether the parent may still live."""
+    """Number of dangling references; `live` is None if it is unknown whether the parent may still be live."""
 
     fabric: str
     scope: str
@@ -107,7 +107,7 @@ class ForkEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverageSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """How completely the messages that appeared in one slot of time spread over the peers."""
+    """How completely the messages that appeared in one time slot spread over the peers."""
 
     swarm: str
     at_us: int
@@ -129,7 +129,7 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Break(msgspec.Struct, frozen=True, kw_only=True):
-    """Something wrong in a server's hops."""
+    """A fault in a server's hops."""
 
     check: str
     file: str | None
@@ -138,13 +138,14 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a server's hops are complete, in order, unaltered and signed."""
+    """Whether a server's hops are complete, in order, unaltered and signed; and which of them a witness has seen."""
 
     fabric: str
     server: str
     verdict: str
     hops: int
     signed_hops: int
+    signed_at_us: int | None
     proven_hops: int
     missing_hops: int
     backwards: int
@@ -152,10 +153,13 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     proven_checkpoints: int
     key_source: str
     breaks: list[Break]
+    witness: str | None = None
+    witnessed_at_us: int | None = None
+    witnessed_hops: int = 0
 
 
 class TrafficSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """Hops of a fabric in one slot of time."""
+    """Hops of a fabric in one time slot."""
 
     at_us: int
     fabric: str
@@ -164,7 +168,7 @@ class TrafficSlot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StageCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a server saw a stage."""
+    """Number of hops of a server in a stage."""
 
     fabric: str
     server: str
@@ -173,7 +177,7 @@ class StageCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkewState(msgspec.Struct, frozen=True, kw_only=True):
-    """By how much two servers' clocks differ; None where messages went one way only."""
+    """The difference between two servers' clocks; None if messages went one way only."""
 
     server: str
     other: str
@@ -182,7 +186,7 @@ class SkewState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
-    """One check with how often it found something, and what to think of it."""
+    """One check with its number of findings, meaning and advice."""
 
     check: str
     severity: str
@@ -192,16 +196,56 @@ class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
     findings: int
 
 
-class Numbers(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything."""
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts shown on every page: the report, the dashboard and the headline of both."""
+
+    hops: int
+    outcomes: list[OutcomeCount]
+    servers: list[ServerState]
+    checks: list[CheckCount]
+
+    @property
+    def deliveries(self) -> int:
+        """All deliveries, whatever their outcome."""
+        return sum(item.deliveries for item in self.outcomes)
+
+    @property
+    def arrived(self) -> int:
+        """Deliveries that arrived."""
+        return sum(item.deliveries for item in self.outcomes if item.outcome in ARRIVED)
+
+    @property
+    def pending(self) -> int:
+        """Deliveries that have neither arrived nor failed as of the audit."""
+        return self.deliveries - self.arrived - self.failed
+
+    @property
+    def failed(self) -> int:
+        """Deliveries that ended without arriving."""
+        return sum(item.deliveries for item in self.outcomes if item.outcome in FAILED)
+
+    @property
+    def proven(self) -> int:
+        """Servers whose hops are all covered by signed roots."""
+        return sum(server.verdict == "proven" for server in self.servers)
+
+    def found(self, severity: str) -> int:
+        """Findings of a severity."""
+        return sum(item.findings for item in self.checks if item.severity == severity)
+
+    def found_by(self, group: str) -> int:
+        """Findings of the checks whose ids begin with `group`."""
+        return sum(item.findings for item in self.checks if item.check.startswith(group))
+
+
+class Numbers(Counts, frozen=True, kw_only=True):
+    """Everything shown in the report."""
 
     lake: str
     as_of_us: int | None
-    hops: int
     first_us: int | None
     last_us: int | None
     messages: dict[str, int]
-    outcomes: list[OutcomeCount]
     reasons: list[ReasonCount]
     slot_us: int
     outcomes_over_time: list[OutcomeSlot]
@@ -215,40 +259,9 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     fork_count: int
     coverage: list[CoverageSlot]
     peers: list[PeerState]
-    servers: list[ServerState]
     traffic: list[TrafficSlot]
     stages: list[StageCount]
     skew: list[SkewState]
-    checks: list[CheckCount]
-
-    @property
-    def deliveries(self) -> int:
-        """All deliveries, whatever became of them."""
-        return sum(item.deliveries for item in self.outcomes)
-
-    @property
-    def arrived(self) -> int:
-        """Deliveries that arrived."""
-        return sum(item.deliveries for item in self.outcomes if item.outcome in ARRIVED)
-
-    @property
-    def pending(self) -> int:
-        """Deliveries that were under way as of the audit."""
-        return sum(item.deliveries for item in self.outcomes if item.outcome in PENDING)
-
-    @property
-    def failed(self) -> int:
-        """Deliveries that ended without having arrived."""
-        return self.deliveries - self.arrived - self.pending
-
-    @property
-    def proven(self) -> int:
-        """Servers whose hops all lead to signed roots."""
-        return sum(server.verdict == "proven" for server in self.servers)
-
-    def found(self, severity: str) -> int:
-        """Findings of a severity."""
-        return sum(item.findings for item in self.checks if item.severity == severity)
 
     @property
     def fabrics(self) -> list[str]:
@@ -257,7 +270,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def check_groups(self) -> list[str]:
-        """The first parts of the checks that found something, in their order."""
+        """The first parts of the checks that found something, in order."""
         return list(dict.fromkeys(item.check.partition(".")[0] for item in self.checks))
 
     def arrived_of(self, fabric: str) -> int:

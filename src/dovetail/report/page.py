@@ -1,8 +1,8 @@
-"""Builds the page: one HTML file that holds its style, scripts, charts, pictures and data, and loads nothing.
+"""Builds the page: one HTML file that contains its style, scripts, charts, pictures and data, and loads nothing.
 
-Whatever peers wrote passes one of three doors: the template (escapes every value), `svg` (escapes words and attributes)
-or the embedded JSON, in which `<`, `>` and `&` are written as escapes and which the script shows only as text. A policy
-in the page's head names the hashes of its own scripts, so that nothing else would run even if a door were left open.
+Text from peers is escaped in one of three places: the template (escapes every value), `svg` (escapes text and
+attributes) or the embedded JSON, which writes `<`, `>` and `&` as escapes and which the script shows only as text. A
+policy in the page's head lists the hashes of its own scripts, so nothing else would run even if an escape were missed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ import jinja2
 from markupsafe import Markup
 
 from dovetail import __version__
+from dovetail.audit.server_names import name_server_briefly, named_by, read_names
 from dovetail.audit.tables import Tables
+from dovetail.journal.durable_file import replace_file
 from dovetail.model.errors import DovetailError
 from dovetail.model.outcome import ARRIVED
 from dovetail.report.charts import Chart, make_charts
 from dovetail.report.evidence import read_chains, read_hops, read_messages
-from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, order_findings
+from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, read_worst
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
+from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED
 from dovetail.report.headline import write_headline
 from dovetail.report.numbers import Numbers
 from dovetail.report.pictures import Picture
-from dovetail.report.receipts import Origins, Related, Shelf, build_shelf
-from dovetail.report.text import name_server, name_server_briefly, show, show_path, write_duration, write_time
+from dovetail.report.receipts import Origins, ReceiptStore, Related, build_receipts
+from dovetail.report.text import (
+    show,
+    show_path,
+    write_duration,
+    write_latency,
+    write_time,
+)
 from dovetail.report.vega import bundle_script
 
 STATIC = "dovetail.report"
@@ -39,20 +48,19 @@ MAX_TABLE_ROWS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What the page shows beside the numbers."""
+    """What the page shows in addition to the numbers."""
 
     findings: dict[str, Any]
     gallery: list[Picture]
     finding_pictures: list[tuple[int, Picture]]
-    receipts: Shelf
+    receipts: ReceiptStore
 
 
 def gather_content(
     tables: Tables, numbers: Numbers, *, max_findings: int = MAX_FINDINGS, origins: Origins | None = None
 ) -> Content:
-    """Read the stories, draw the pictures, and build the receipts where it is known from what."""
-    rows = tables.read("findings")
-    findings = order_findings(rows, max_findings)
+    """Read the message traces, draw the pictures, and build the receipts if their origins are known."""
+    findings, total = read_worst(tables, max_findings)
     addresses = addresses_of(findings)
     messages = read_messages(tables, addresses)
     peers = [peer.peer for peer in numbers.peers]
@@ -62,12 +70,13 @@ def gather_content(
             findings,
             messages,
             read_hops(tables, addresses),
-            total=rows.num_rows,
-            aliases=origins.name_servers() if origins is not None else {},
+            total=total,
         ),
         gallery=[*draw_conversations(tables), *draw_dag_examples(tables, findings), *draw_spreads(tables, peers)],
         finding_pictures=[(places[address], picture) for address, picture in draw_findings(tables, findings, peers)],
-        receipts=Shelf() if origins is None else build_shelf(origins, addresses, _responses(tables, addresses)),
+        receipts=ReceiptStore()
+        if origins is None
+        else build_receipts(origins, addresses, _responses(tables, addresses)),
     )
 
 
@@ -79,7 +88,7 @@ def _responses(tables: Tables, addresses: list[bytes]) -> Related:
 
 
 def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
-    """The whole page."""
+    """The complete page."""
     style, script, library = read_static("report.css"), read_static("report.js"), bundle_script()
     charts = make_charts(numbers)
     return (
@@ -88,6 +97,7 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
         .render(
             n=numbers,
             arrived_outcomes=ARRIVED,
+            not_arrived=NOT_ARRIVED,
             content=content,
             charts=charts,
             tables_path=show_path(tables_path),
@@ -103,6 +113,7 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
                 {
                     **content.findings,
                     "guides": _guides(numbers),
+                    "groups": {NOT_ARRIVED: FAILED_CHECKS},
                     "tables": show(show_path(tables_path)),
                     "lake": show(show_path(numbers.lake)),
                     "receipts": content.receipts.encode(),
@@ -114,29 +125,35 @@ def build_page(numbers: Numbers, content: Content, *, tables_path: str) -> str:
 
 
 def write_page(
-    tables: Tables, numbers: Numbers, path: Path, *, max_findings: int = MAX_FINDINGS, origins: Origins | None = None
+    tables: Tables,
+    numbers: Numbers,
+    path: Path,
+    *,
+    max_findings: int = MAX_FINDINGS,
+    origins: Origins | None = None,
+    with_receipts: bool = True,
 ) -> int:
-    """Write the page under another name and rename it, so that nobody reads half of one; returns its size in bytes.
+    """Write the page to a temporary name and rename it, so that no one reads half of it; returns its size in bytes.
 
-    `origins` are the journals and the lake from which it is to have receipts.
+    `origins` are the journals and the lake to build receipts from; the journals also name their servers.
     """
-    content = gather_content(tables, numbers, max_findings=max_findings, origins=origins)
-    page = build_page(numbers, content, tables_path=str(tables.root))
+    with named_by(read_names(origins.journals) if origins is not None else {}):
+        content = gather_content(
+            tables, numbers, max_findings=max_findings, origins=origins if with_receipts and origins else None
+        )
+        page = build_page(numbers, content, tables_path=str(tables.root))
     data = page.encode()
-    beside = path.with_name(f"{path.name}.new")
     try:
-        beside.write_bytes(data)
-        beside.replace(path)
+        replace_file(path, data)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise DovetailError(f"{path} cannot be written: {error.strerror or error}") from error
     return len(data)
 
 
 def write_policy(*, scripts: tuple[str, ...], style: str) -> str:
-    """The content security policy: our own scripts by their hashes, our own style, and nothing from anywhere else."""
+    """The content security policy: our own scripts by hash, our own style, and nothing from anywhere else."""
     hashes = " ".join(_hash(script) for script in scripts)
-    # Vega writes style attributes into the charts that it draws; they can name no address, since nothing may be loaded.
+    # Vega writes style attributes into its charts; they can name no address, because nothing may be loaded.
     styles = f"style-src-elem {_hash(style)}; style-src-attr 'unsafe-inline'"
     return f"default-src 'none'; script-src {hashes}; {styles}; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -146,7 +163,7 @@ def embed_json(value: object) -> Markup:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - escaped above, for the place it goes to
+    return Markup(text)  # noqa: S704 - escaped above, for its destination
 
 
 def read_static(name: str) -> str:
@@ -174,8 +191,8 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "count": lambda value: f"{value:,}",
         "duration": write_duration,
+        "latency": write_latency,
         "time": write_time,
-        "server": name_server,
         "brief": name_server_briefly,
         "words": lambda value: value.replace("_", " "),
         "svg": Markup,
@@ -189,5 +206,5 @@ def _label_chart(chart: Chart) -> str:
 
 
 def _finalize(value: Any) -> Any:
-    """Every value that the template writes: peers' text is made visible before it is escaped."""
+    """Applied to every value that the template writes: makes peers' text visible before it is escaped."""
     return show(value) if isinstance(value, str) and not isinstance(value, Markup) else value

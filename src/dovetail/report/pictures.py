@@ -1,4 +1,4 @@
-"""Chooses what is worth a picture and turns evidence into the diagrams' own terms."""
+"""Chooses what to draw and converts evidence to the input of the diagrams."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.audit.server_names import name_server_briefly, strip_uri
 from dovetail.model.fabric import Role
 from dovetail.model.outcome import ARRIVED
 from dovetail.report import dag, sequence, spread
 from dovetail.report.evidence import Evidence, HopSeen, LinkSeen
-from dovetail.report.text import name_briefly, name_server, name_server_briefly, write_duration
+from dovetail.report.text import name_briefly, write_duration
 
 _MAX_TROUBLE = 3
 _TAKEN = ("accepted", "created")
@@ -22,7 +23,7 @@ _PARTS = {None: "message", Role.FIRST: "first_response", Role.SECOND: "second_re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One picture with what it shows in words."""
+    """One picture with a description."""
 
     kind: str
     title: str
@@ -33,7 +34,7 @@ class Picture:
 def draw_conversation(
     chains: Sequence[dict[str, Any]], evidence: Evidence, links: Iterable[LinkSeen], *, title: str, caption: str
 ) -> Picture:
-    """Chains that belong together, as one sequence: each message with every leg of its way."""
+    """Related chains as one sequence: each message with every leg of its delivery."""
     servers = {hop.server for seen in evidence.hops.values() for hop in seen}
     arrows: list[sequence.Arrow] = []
     for chain in sorted(chains, key=lambda each: each["begun_us"] or 0):
@@ -57,7 +58,7 @@ def draw_conversation(
 
 
 def _name_trouble(arrows: Sequence[sequence.Arrow]) -> str:
-    """What the crosses in the picture stand for, so that its caption does not call complete what they cross out."""
+    """What the crosses in the picture mean, so that its caption does not call failed messages complete."""
     verbs = {"lost": "did not reach", "refused": "was refused by"}
     words = dict.fromkeys(
         f"; {arrow.role} {verbs[arrow.mark]} {name_server_briefly(arrow.target)}"
@@ -68,7 +69,7 @@ def _name_trouble(arrows: Sequence[sequence.Arrow]) -> str:
 
 
 def trace_arrows(address: bytes, role: str, evidence: Evidence, servers: set[str]) -> list[sequence.Arrow]:
-    """One arrow per leg of a message: what one server sent and another took in is one leg."""
+    """One arrow per leg of a message: sent by one server and received by another is one leg."""
     hops = evidence.hops.get(address, [])
     message = evidence.messages.get(address, {})
     label = f"{role} {_short_type(message.get('type'))}".strip() if role == sequence.ROLES[None] else role
@@ -122,7 +123,7 @@ def _trace_leg(
 def draw_neighbourhood(
     focus: Sequence[bytes], evidence: Evidence, *, steps: int, title: str, caption: str, is_evidence: bool = False
 ) -> Picture:
-    """The messages within so many references of the focus."""
+    """The messages within `steps` references of the focus."""
     links = evidence.links
     near = _walk(focus, links, steps)
     fabrics = {link.parent: evidence.fabric_of(link.child) for link in links}
@@ -142,7 +143,7 @@ def draw_neighbourhood(
 
 
 def _walk(focus: Sequence[bytes], links: Sequence[LinkSeen], steps: int) -> dict[bytes, None]:
-    """What lies within so many references, the nearest first."""
+    """Messages within `steps` references, the nearest first."""
     near = dict.fromkeys(focus)
     for _ in range(steps):
         fresh: dict[bytes, None] = {}
@@ -162,12 +163,12 @@ def _dag_node(address: bytes, fabric: str, evidence: Evidence, *, is_focus: bool
     kind: dag.Kind = "known"
     if is_focus:
         kind = "evidence" if is_evidence else "focus"
-    caption = _short_type(message["type"]) or name_server(message["sender"] or "")
+    caption = _short_type(message["type"]) or strip_uri(message["sender"] or "")
     return dag.Node(id=address, label=name_briefly(address, fabric), caption=caption, kind=kind)
 
 
 def draw_holders(hops: Sequence[HopSeen], members: Iterable[str], *, title: str) -> Picture:
-    """How a message came to each member of its community."""
+    """How a message reached each member of its community."""
     first: dict[str, HopSeen] = {}
     asked: dict[str, int] = {}
     for hop in hops:
@@ -191,11 +192,11 @@ def draw_holders(hops: Sequence[HopSeen], members: Iterable[str], *, title: str)
     pulled = sum(each.how == "pulled" for each in arrivals)
     longest = max((each.after_us for each in arrivals if each.after_us is not None), default=0)
     caption = f"{len(first)} of {len(arrivals)} peers have it, the last after {write_duration(longest)}"
-    return _draw_spread(arrivals, title, f"{caption}; {pulled} had to ask for it")
+    return _draw_spread(arrivals, title, f"{caption}; {pulled} had to request it")
 
 
 def draw_recipients(deliveries: Sequence[dict[str, Any]], *, title: str) -> Picture:
-    """What became of a message for many recipients."""
+    """The outcomes of a message with many recipients."""
     arrivals = [
         spread.Arrival(
             receiver=row["recipient"] or "unknown",

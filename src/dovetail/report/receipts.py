@@ -1,22 +1,19 @@
-"""Receipts inside the page: one file for each message that a finding tells of, built when the page is written.
+"""Receipts inside the page: one file for each message that a finding is about, built when the page is written.
 
-They come from the journals, else from the lake, and are verified before they are embedded. What the page holds of them
-is bounded, by number, by bytes and by the time it takes to build them; beyond that the page shows the command that
-builds one. The same command stands where nothing can be proven, with the reason.
+They come from the journals, else from the lake, and are verified before they are embedded. Their number, their bytes
+and the time to build them are bounded; beyond that the page shows the command that builds one. The same command is
+shown if nothing can be proven, with the reason.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dovetail.journal.hop_source import HopSource
-from dovetail.journal.reader import JournalReader
 from dovetail.lake.location import Location
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError, ReceiptError
@@ -30,12 +27,12 @@ MAX_RECEIPT_BYTES = 256 << 10
 MAX_SECONDS = 60.0
 
 Related = Mapping[bytes, Sequence[bytes]]
-"""The responses to a message, as the audit's chains have them."""
+"""The responses to a message, from the audit's chains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """Where receipts are built from; a server that is in both counts by its journal."""
+    """Where receipts are built from; a server in both is read from its journal."""
 
     journals: Sequence[Path] = ()
     lake: Location | None = None
@@ -43,26 +40,17 @@ class Origins:
     def __bool__(self) -> bool:
         return bool(self.journals) or self.lake is not None
 
-    def name_servers(self) -> dict[str, str]:
-        """Servers by the names that their operator gave to their journals, where no two share one."""
-        names: dict[str, str] = {}
-        for path in self.journals:
-            with contextlib.suppress(DovetailError, OSError), JournalReader.open(path) as reader:
-                names[reader.identity.server] = path.stem if path.stem != "journal" else path.parent.name
-        taken = Counter(names.values())
-        return {server: name for server, name in names.items() if taken[name] == 1}
-
 
 @dataclass(slots=True)
-class Shelf:
-    """What was built: receipts by the number of their message, and why others have none."""
+class ReceiptStore:
+    """The built receipts by the number of their message, and why others have none."""
 
     receipts: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     bytes: int = 0
 
     def encode(self) -> dict[str, Any]:
-        """As the page's script reads it."""
+        """The data for the page's script."""
         return {
             "of": list(self.receipts),
             "text": list(self.receipts.values()),
@@ -71,7 +59,7 @@ class Shelf:
         }
 
 
-def build_shelf(
+def build_receipts(
     origins: Origins,
     addresses: Sequence[bytes],
     related: Related,
@@ -79,40 +67,45 @@ def build_shelf(
     max_receipts: int = MAX_RECEIPTS,
     max_bytes: int = MAX_BYTES,
     max_seconds: float = MAX_SECONDS,
-) -> Shelf:
+) -> ReceiptStore:
     """Receipts of the first of these messages, as many as fit."""
-    shelf = Shelf()
+    kept = ReceiptStore()
     ends = time.monotonic() + max_seconds
     try:
         with open_sources(origins.journals, origins.lake) as sources:
             # no more reasons than receipts
             for number, address in enumerate(addresses[: 2 * max_receipts]):
-                if len(shelf.receipts) >= max_receipts or shelf.bytes >= max_bytes or time.monotonic() > ends:
+                if len(kept.receipts) >= max_receipts or kept.bytes >= max_bytes or time.monotonic() > ends:
                     break
-                _put(shelf, number, sources, Address(address), related.get(address, ()), max_bytes)
+                _put(kept, number, sources, Address(address), related.get(address, ()), max_bytes)
     except DovetailError as error:
-        # a lake or journal that cannot be opened: the findings themselves say what is wrong with it
-        shelf.reasons = dict.fromkeys(range(min(len(addresses), max_receipts)), str(error))
-    return shelf
+        # a lake or journal that cannot be opened: the findings say what is wrong with it
+        kept.reasons = dict.fromkeys(range(min(len(addresses), max_receipts)), str(error))
+    return kept
 
 
 def _put(
-    shelf: Shelf, number: int, sources: Sequence[HopSource], address: Address, related: Sequence[bytes], max_bytes: int
+    kept: ReceiptStore,
+    number: int,
+    sources: Sequence[HopSource],
+    address: Address,
+    related: Sequence[bytes],
+    max_bytes: int,
 ) -> None:
     try:
         data = _build(sources, address, [Address(each) for each in related])
     except DovetailError as error:
-        shelf.reasons[number] = str(error)
+        kept.reasons[number] = str(error)
         return
-    if len(data) > min(MAX_RECEIPT_BYTES, max_bytes - shelf.bytes):
-        shelf.reasons[number] = f"the receipt has {len(data):,} bytes, too many for this page"
+    if len(data) > min(MAX_RECEIPT_BYTES, max_bytes - kept.bytes):
+        kept.reasons[number] = f"the receipt has {len(data):,} bytes, too many for this page"
         return
-    shelf.receipts[number] = data.decode()
-    shelf.bytes += len(data)
+    kept.receipts[number] = data.decode()
+    kept.bytes += len(data)
 
 
 def _build(sources: Sequence[HopSource], address: Address, related: Sequence[Address]) -> bytes:
-    """With its responses where they can be shown, else without them."""
+    """With its responses if they can be shown, else without them."""
     try:
         return build_receipt(sources, address, BuildOptions(related=related)).data
     except ReceiptError:

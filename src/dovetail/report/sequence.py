@@ -1,4 +1,4 @@
-"""Draws who told whom what, and when: a conversation as a sequence diagram of its chains."""
+"""Draws a conversation as a sequence diagram of its chains: who sent what to whom, and when."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.audit.server_names import name_server_briefly
 from dovetail.model.fabric import Role
 from dovetail.report import svg
-from dovetail.report.text import fit, name_server_briefly, shorten, write_duration
+from dovetail.report.text import fit, shorten, write_duration
 
 ROLES = {None: "m", Role.FIRST: "s1", Role.SECOND: "s2", Role.FAILURE: "failure"}
-"""What messages are called by their roles; None is a message that answers nothing."""
+"""Names of messages by role; None is a message that answers nothing."""
 MAX_ARROWS = 48
 MAX_ACTORS = 8
 MAX_REFERENCES = 10
@@ -20,7 +21,7 @@ _MARGIN, _TIME_COLUMN, _COLUMN, _HEADER, _ROW = 12, 76, 180, 58, 35
 _ARC_STEP, _MADE_LABEL, _NAME_CHARS, _LEGEND = 22, 108, 19, 30
 
 _DASHES = {"responding_to": "3 3", "previous": "1.5 4", "refers": "8 4", "in_reply_to": "12 3 2 3"}
-"""How the lines of each relation are dashed."""
+"""The dash pattern of each relation."""
 
 Mark = Literal["arrived", "lost", "refused", "made"]
 
@@ -30,7 +31,7 @@ class Arrow:
     """Something that went from one actor to another, or was made by one (`made`, source and target are the same)."""
 
     role: str
-    """One of `ROLES`: decides the colour."""
+    """One of `ROLES`: determines the colour."""
     label: str
     source: str
     target: str
@@ -50,7 +51,7 @@ class Reference:
 
 
 def draw_sequence(arrows: Sequence[Arrow], references: Sequence[Reference] = (), *, label: str) -> str:
-    """The arrows in their order from top to bottom; what is over the bounds is left out and said so."""
+    """Draw the arrows in order from top to bottom; what exceeds the limits is left out, with a note."""
     shown = list(arrows[:MAX_ARROWS])
     actors = _order_actors(shown)[:MAX_ACTORS]
     shown = [arrow for arrow in shown if arrow.source in actors and arrow.target in actors]
@@ -78,7 +79,7 @@ def draw_sequence(arrows: Sequence[Arrow], references: Sequence[Reference] = (),
 
 
 def _name_times(arrows: Sequence[Arrow]) -> list[str]:
-    """When each row happened, from the first on; a time that is the same as in the row above is not repeated."""
+    """The time of each row, relative to the first; a time equal to that of the row above is not repeated."""
     begun = min((arrow.at_us for arrow in arrows), default=0)
     words = ["0" if arrow.at_us == begun else f"+{write_duration(arrow.at_us - begun)}" for arrow in arrows]
     return [text if row == 0 or text != words[row - 1] else "" for row, text in enumerate(words)]
@@ -122,10 +123,11 @@ def _draw_arrow(arrow: Arrow, places: dict[str, float], y: float, when: str) -> 
     forward = 1 if end >= start else -1
     stop = start + (end - start) * 0.62 if arrow.mark == "lost" else end - forward * 2
     chars = max(int(abs(end - start) / 7.2) - 2, 12)
+    above = 6 if arrow.mark == "arrived" else 9.5  # above the cross, if there is one
     words = f"{arrow.label}  {arrow.note}".strip()
     parts += [
         svg.line(start, y, stop - forward * 7, y, class_="shaft"),
-        svg.text((start + end) / 2, y - 6, shorten(words, chars), text_anchor="middle", class_="words"),
+        svg.text((start + end) / 2, y - above, shorten(words, chars), text_anchor="middle", class_="words"),
     ]
     if arrow.mark == "arrived":
         parts.append(_draw_head(stop, y, forward))
@@ -186,7 +188,7 @@ def _draw_reference(child: int, parent: int, relation: str, lane: int, right: fl
 
 
 def _draw_legend(relations: Sequence[str], y: float) -> str:
-    """What the lines at the right mean: beside them there is no room for words."""
+    """The meaning of the lines at the right, which have no room for labels."""
     parts = []
     x = float(_MARGIN)
     for relation in relations:

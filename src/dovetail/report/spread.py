@@ -1,4 +1,4 @@
-"""Draws how a message spread: when each receiver had it, from whom, and who never did."""
+"""Draws how a message spread: when each receiver got it, from whom, and which never did."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dovetail.audit.server_names import name_server_briefly
 from dovetail.report import svg
-from dovetail.report.text import name_server, shorten, write_duration
+from dovetail.report.text import fit, shorten, write_duration
 
 MAX_RECEIVERS = 40
 _NAMES, _PLOT, _ROW, _TOP, _MARGIN, _TAIL = 204.0, 520.0, 24.0, 40.0, 12.0, 120.0
@@ -20,7 +21,7 @@ How = Literal["origin", "pushed", "pulled", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """When one receiver had it: `after_us` counts from the origin; None is never."""
+    """When one receiver got it: `after_us` counts from the origin; None is never."""
 
     receiver: str
     after_us: int | None
@@ -30,7 +31,7 @@ class Arrival:
 
 
 def draw_spread(arrivals: Sequence[Arrival], *, label: str) -> str:
-    """A row per receiver in the order of arrival, time to the right, a line from whom it came."""
+    """A row per receiver in order of arrival, time to the right, a line from its source."""
     ordered = sorted(arrivals, key=lambda each: (each.after_us is None, each.after_us or 0, each.receiver))
     shown = _choose(ordered)
     longest = max((each.after_us for each in shown if each.after_us is not None), default=0) or 1
@@ -52,7 +53,7 @@ def draw_spread(arrivals: Sequence[Arrival], *, label: str) -> str:
 
 
 def _choose(ordered: list[Arrival]) -> list[Arrival]:
-    """The first ones and the last ones: those in between say least."""
+    """The first and the last ones: those in between are the least informative."""
     if len(ordered) <= MAX_RECEIVERS:
         return ordered
     first = MAX_RECEIVERS // 2
@@ -90,7 +91,7 @@ def _draw_hand(arrival: Arrival, places: dict[str, tuple[float, float]]) -> str:
 
 
 def _draw_arrival(arrival: Arrival, y: float, longest: int) -> str:
-    name = shorten(name_server(arrival.receiver), _NAME_CHARS)
+    name = fit(name_server_briefly(arrival.receiver), _NAME_CHARS)
     parts = [
         svg.title(f"{arrival.receiver} {arrival.note}"),
         svg.line(_MARGIN + _NAMES, y, _MARGIN + _NAMES + _PLOT, y, class_="track"),

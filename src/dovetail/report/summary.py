@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import groupby, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.model.hop import Reason
-from dovetail.model.outcome import ARRIVED, PENDING
+from dovetail.model.outcome import ARRIVED, FAILED
+from dovetail.receipt.witness_memory import Witnessed
 from dovetail.report.arrays import (
     count_by,
     micros,
@@ -54,7 +56,7 @@ def count_outcomes(deliveries: pa.Table) -> list[OutcomeCount]:
 
 def count_reasons(deliveries: pa.Table) -> list[ReasonCount]:
     """Deliveries that did not arrive, by fabric, outcome and reason, the most frequent first."""
-    failed = deliveries.filter(pc.invert(pc.is_in(deliveries["outcome"], pa.array(sorted(ARRIVED | PENDING)))))
+    failed = deliveries.filter(pc.is_in(deliveries["outcome"], pa.array(sorted(FAILED))))
     counts = [
         ReasonCount(
             fabric=fabric, outcome=outcome, reason=reason, sentence=_SENTENCES.get(reason, ""), deliveries=count
@@ -65,7 +67,7 @@ def count_reasons(deliveries: pa.Table) -> list[ReasonCount]:
 
 
 def follow_outcomes(deliveries: pa.Table, width_us: int) -> list[OutcomeSlot]:
-    """What became of the deliveries that began in each slot of time."""
+    """Outcomes of the deliveries that began in each time slot."""
     begun = deliveries.set_column(
         deliveries.schema.get_field_index("accepted"),
         "accepted",
@@ -87,7 +89,7 @@ def fill_latency(latency: pa.Table) -> list[LatencyBucket]:
 
 
 def count_without_latency(deliveries: pa.Table) -> dict[str, int]:
-    """Deliveries that arrived and of which no time can be told, by fabric."""
+    """Number of arrived deliveries without a known duration, by fabric."""
     arrived = pc.is_in(deliveries["outcome"], pa.array(sorted(ARRIVED)))
     return dict(count_by(deliveries.filter(pc.and_(arrived, pc.is_null(deliveries["latency_us"]))), ("fabric",)))
 
@@ -116,11 +118,11 @@ def measure_legs(deliveries: pa.Table, chains: pa.Table, coverage: pa.Table) -> 
 
 
 def find_slow(deliveries: pa.Table) -> list[SlowRecipient]:
-    """Recipients of each fabric with the longest ninth decile, where any took time at all.
+    """Recipients of each fabric with the longest ninth decile, if any took measurable time.
 
-    Those with very few deliveries are not judged.
+    Those with very few deliveries are left out.
     """
-    fails = deliveries.filter(pc.invert(pc.is_in(deliveries["outcome"], pa.array(sorted(ARRIVED | PENDING)))))
+    fails = deliveries.filter(pc.is_in(deliveries["outcome"], pa.array(sorted(FAILED))))
     failed = {(fabric, who): count for fabric, who, count in count_by(fails, ("fabric", "recipient"))}
     slow = [
         SlowRecipient(
@@ -171,7 +173,7 @@ def list_forks(forks: pa.Table) -> list[ForkEvidence]:
 
 
 def _with_fabric(coverage: pa.Table) -> pa.Table:
-    """The rows of messages with the fabric of their community, which its peers' URIs tell."""
+    """The rows of messages with the fabric of their community, known from its peers' URIs."""
     peers = coverage.filter(pc.equal(coverage["scope"], "peer"))
     names = zip(peers["swarm"].to_pylist(), peers["peer"].to_pylist(), strict=True)
     fabrics = {community: community_of(peer)[0] for community, peer in names}
@@ -180,7 +182,7 @@ def _with_fabric(coverage: pa.Table) -> pa.Table:
 
 
 def follow_coverage(coverage: pa.Table, width_us: int) -> list[CoverageSlot]:
-    """How completely messages spread, by when they appeared."""
+    """How completely messages spread, by the time they appeared."""
     rows = coverage.filter(pc.equal(coverage["scope"], "message"))
     slots = with_slot(rows, "first_seen", width_us)
     shares = pc.divide(slots["holders"].cast(pa.float64()), pc.max_element_wise(slots["peers"], 1).cast(pa.float64()))
@@ -195,15 +197,15 @@ def follow_coverage(coverage: pa.Table, width_us: int) -> list[CoverageSlot]:
             messages=row["share_count"],
             share=row["share_mean"],
             worst=row["share_min"],
-            half_us=row["half_us_max"],
-            all_us=row["all_us_max"],
+            half_us=row["half_us_max"] or None,  # 0: its author alone makes up that share of the peers
+            all_us=row["all_us_max"] or None,
         )
         for row in sorted(grouped.to_pylist(), key=lambda row: (row["swarm"], row["slot"]))
     ]
 
 
 def list_peers(coverage: pa.Table) -> list[PeerState]:
-    """Peers, those that lack most first."""
+    """Peers, those that lack the most first."""
     rows = coverage.filter(pc.equal(coverage["scope"], "peer"))
     columns = (rows["swarm"], rows["peer"], rows["holders"], rows["lacking"], micros(rows["first_seen"]))
     peers = [
@@ -213,21 +215,29 @@ def list_peers(coverage: pa.Table) -> list[PeerState]:
     return sorted(peers, key=lambda peer: (-peer.lacks, peer.peer))
 
 
-def list_servers(integrity: pa.Table) -> list[ServerState]:
-    """Servers, those that are not proven first."""
+def list_servers(integrity: pa.Table, witnessed: Mapping[str, Witnessed]) -> list[ServerState]:
+    """Servers, unproven ones first, each with what a witness last saw."""
     order = {"broken": 0, "incomplete": 1, "proven": 2}
-    servers = [
-        ServerState(
-            **{name: row[name] for name in ServerState.__struct_fields__ if name != "breaks"},
-            breaks=[Break(**item) for item in row["breaks"] or []],
+    own = [name for name in ServerState.__struct_fields__ if name in integrity.column_names and name != "breaks"]
+    times = micros(integrity["signed_at"]).to_pylist()
+    servers = []
+    for row, signed_at_us in zip(integrity.drop_columns("signed_at").to_pylist(), times, strict=True):
+        look = witnessed.get(row["server"])
+        servers.append(
+            ServerState(
+                **{name: row[name] for name in own},
+                signed_at_us=signed_at_us,
+                breaks=[Break(**item) for item in row["breaks"] or []],
+                witness=None if look is None else look.witness,
+                witnessed_at_us=None if look is None else look.at_s * 1_000_000,
+                witnessed_hops=0 if look is None else look.size,
+            )
         )
-        for row in integrity.to_pylist()
-    ]
     return sorted(servers, key=lambda item: (order.get(item.verdict, 0), item.fabric or "", item.server))
 
 
 def follow_traffic(hops: pa.Table, time: str, width_us: int) -> list[TrafficSlot]:
-    """The hops and bytes of each fabric in each slot; rows of hops, or of the counts of a minute."""
+    """Hops and bytes of each fabric in each slot; the rows are hops, or counts per minute."""
     slots = with_slot(hops, time, width_us)
     return [
         TrafficSlot(at_us=at, fabric=fabric, hops=count, bytes=size)
@@ -244,6 +254,6 @@ def count_stages(traffic: pa.Table) -> list[StageCount]:
 
 
 def list_skew(skew: pa.Table) -> list[SkewState]:
-    """Clock differences, the largest first and those that are not known last."""
+    """Clock differences, the largest first and unknown ones last."""
     states = [SkewState(**{name: row[name] for name in SkewState.__struct_fields__}) for row in skew.to_pylist()]
     return sorted(states, key=lambda item: 1 if item.offset_us is None else -abs(item.offset_us))

@@ -1,11 +1,14 @@
-"""Reads the tables once and takes all numbers of the report from them."""
+"""Reads the tables once and computes all numbers of the report."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.audit.tables import Tables
+from dovetail.receipt.witness_memory import Witnessed
 from dovetail.report import summary
 from dovetail.report.arrays import count_by, slot_width_us, span_us
 from dovetail.report.guide import count_checks
@@ -15,11 +18,11 @@ _DELIVERY_COLUMNS = ("fabric", "type", "recipient", "outcome", "reason", "accept
 
 MINUTE_US = 60_000_000
 MAX_HOPS_TO_COUNT = 5_000_000
-"""Up to so many hops are counted anew for slots of less than a minute, which the traffic table does not have."""
+"""Up to this many hops are counted for slots of less than a minute, which the traffic table does not have."""
 
 
-def take_numbers(tables: Tables) -> Numbers:
-    """All numbers of the report."""
+def take_numbers(tables: Tables, witnessed: Mapping[str, Witnessed] | None = None) -> Numbers:
+    """All numbers of the report; `witnessed` is what witnesses saw, by server."""
     deliveries = tables.read("deliveries", _DELIVERY_COLUMNS)
     chains = tables.read("chains", ("fabric", "kind", "state", "first_leg_us", "second_leg_us"))
     coverage = tables.read("coverage")
@@ -49,7 +52,7 @@ def take_numbers(tables: Tables) -> Numbers:
         fork_count=forks.num_rows,
         coverage=summary.follow_coverage(coverage, slot_us),
         peers=summary.list_peers(coverage),
-        servers=summary.list_servers(integrity.filter(pc.not_equal(integrity["server"], ""))),
+        servers=summary.list_servers(integrity.filter(pc.not_equal(integrity["server"], "")), witnessed or {}),
         traffic=traffic_over_time,
         stages=summary.count_stages(traffic),
         skew=summary.list_skew(tables.read("skew")),
@@ -60,7 +63,7 @@ def take_numbers(tables: Tables) -> Numbers:
 def _follow_traffic(
     tables: Tables, traffic: pa.Table, first_us: int | None, last_us: int | None
 ) -> tuple[int, list[TrafficSlot]]:
-    """The width of the slots of all charts over time, and the hops in each."""
+    """The slot width of all charts over time, and the hops in each slot."""
     width = slot_width_us(first_us, last_us)
     if width >= MINUTE_US or tables.count("hops") > MAX_HOPS_TO_COUNT:
         width = max(width, MINUTE_US)

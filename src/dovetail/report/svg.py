@@ -1,6 +1,6 @@
-"""The few SVG elements that the diagrams need; text and attributes are escaped here and nowhere else.
+"""The few SVG elements that the diagrams need; text and attributes are escaped only here.
 
-Colours are classes, so that the page's style sheet decides about dark, light and paper.
+Colours are classes, so that the page's style sheet sets them for dark, light and print.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_TITLE_CHARS = 200
 
 
 def element(tag: str, content: str = "", /, **attributes: object) -> str:
-    """An element; `class_` is the class, underscores in names are hyphens, None is left out."""
+    """An element; `class_` is the class, underscores in names become hyphens, None is left out."""
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_number(value))}"'
         for name, value in attributes.items()
@@ -29,12 +29,12 @@ def text(x: float, y: float, words: str, **attributes: object) -> str:
 
 
 def title(words: str) -> str:
-    """What a pointer over the element shows."""
+    """The tooltip of an element."""
     return element("title", escape(show(words, MAX_TITLE_CHARS))) if words else ""
 
 
 def group(parts: Iterable[str], **attributes: object) -> str:
-    """Parts that belong together."""
+    """A group of elements."""
     return element("g", "".join(parts), **attributes)
 
 
@@ -44,7 +44,7 @@ def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> st
 
 
 def picture(parts: Iterable[str], *, width: float, height: float, label: str) -> str:
-    """The whole picture; `label` says in words what it shows, for those who do not see it."""
+    """The complete picture; `label` is its text alternative."""
     return element(
         "svg",
         title(label) + "".join(parts),

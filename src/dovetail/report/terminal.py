@@ -1,14 +1,14 @@
-"""The report in a few lines, for a terminal."""
+"""A short summary of the report, for a terminal."""
 
 from __future__ import annotations
 
 from dovetail.model.outcome import ARRIVED
 from dovetail.report.numbers import Numbers
-from dovetail.report.text import write_duration, write_time
+from dovetail.report.text import write_latency, write_time
 
 
 def write_summary(numbers: Numbers) -> list[str]:
-    """Lines of text; names of peers stand in them as they were written, and whoever prints them escapes them."""
+    """Lines of text; names of peers are unescaped, so the caller must escape them."""
     lines = [_headline(numbers), ""]
     for fabric in sorted({item.fabric for item in numbers.outcomes}):
         outcomes = numbers.outcomes_of(fabric)
@@ -20,8 +20,8 @@ def write_summary(numbers: Numbers) -> list[str]:
             f"  {fabric:<6} {numbers.arrived_of(fabric):,} of {total:,} deliveries arrived{'; ' + rest if rest else ''}"
         )
     lines += [
-        f"  {leg.fabric:<6} {leg.leg}: half within {write_duration(leg.times.p50_us)}, "
-        f"99 of 100 within {write_duration(leg.times.p99_us)}"
+        f"  {leg.fabric:<6} {leg.leg}: half within {write_latency(leg.times.p50_us)}, "
+        f"99 of 100 within {write_latency(leg.times.p99_us)}"
         for leg in numbers.legs
         if not leg.of
     ]
@@ -40,6 +40,6 @@ def _headline(numbers: Numbers) -> str:
     counts = [(numbers.found(severity), severity) for severity in ("error", "warning")]
     verdict = ", ".join(f"{count:,} {severity}{'' if count == 1 else 's'}" for count, severity in counts)
     if not any(count for count, _ in counts):
-        verdict = "nothing is wrong" if numbers.hops else "there is nothing to judge"
+        verdict = "nothing is wrong" if numbers.hops else "there is no data"
     as_of = f", as of {write_time(numbers.as_of_us)} UTC" if numbers.as_of_us is not None else ""
     return f"{sum(numbers.messages.values()):,} messages, {numbers.hops:,} hops{as_of}: {verdict}"

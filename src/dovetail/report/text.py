@@ -1,6 +1,6 @@
-"""Text that peers wrote, made harmless to look at: nothing invisible, nothing endless, nothing that turns the line.
+"""Makes text from peers safe to display: no invisible characters, bounded length, no bidirectional marks.
 
-Markup is escaped by whoever writes markup (the template, `svg`); here it is about characters.
+Markup is escaped where it is written (the template, `svg`); this module is about characters.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from dovetail.model.times import to_datetime
 
 MAX_SHOWN_CHARS = 300
 ADDRESS_CHARS = 12
+ONE_TURN = "one turn"
 _MICROSECONDS = 1_000_000
-_LONG_HEX = re.compile(r"[0-9a-f]{16,}")
 # C0, DEL, C1, zero-width and joining characters, line separators, bidirectional marks, surrogates, the byte order mark.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]")
+_SEALED_FILE = re.compile(r"^fabric=\S+\.parquet: ")
 
 
 def show(text: str, limit: int = MAX_SHOWN_CHARS) -> str:
-    """The text with invisible and turning characters written as escapes, cut to `limit` characters."""
+    """The text with invisible and bidirectional characters written as escapes, truncated to `limit` characters."""
     cut = text[:limit]
     shown = _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", cut)
     return shown if len(text) <= limit else f"{shown}… ({len(text):,} characters)"
 
 
 def shorten(text: str, limit: int) -> str:
-    """A name for a small place: its beginning and its end."""
+    """A name shortened to its beginning and end."""
     if len(text) <= limit:
         return text
     tail = max(limit // 3, 1)
@@ -37,26 +38,26 @@ def shorten(text: str, limit: int) -> str:
 
 
 def fit(text: str, columns: int) -> str:
-    """A name for a box so many columns wide; characters of East Asian scripts and emoji take two."""
+    """A name for a box this many columns wide; East Asian characters and emoji take two."""
     text = show(text, MAX_SHOWN_CHARS)
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return shorten(text, max(columns * len(text) // max(len(text) + wide, 1), 3))
 
 
 def name_address(address: bytes, fabric: str) -> str:
-    """The form people see; hex where it is only the beginning of an address."""
+    """The display form; hex if it is only an address prefix."""
     if len(address) != ADDRESS_BYTES or fabric not in REGISTRY:
         return address.hex()
     return address_text(Address(address), fabric)
 
 
 def name_briefly(address: bytes, fabric: str) -> str:
-    """The first characters by which people tell messages apart."""
+    """The first characters, enough to tell messages apart."""
     return name_address(address, fabric).removeprefix("wm:/")[:ADDRESS_CHARS]
 
 
 def community_of(server: str) -> tuple[str, str]:
-    """The fabric of a server and the community that it belongs to; empty where they are unknown."""
+    """The fabric and the community of a server; empty if unknown."""
     try:
         fabric = fabric_of(server)
     except ValueError:
@@ -64,21 +65,13 @@ def community_of(server: str) -> tuple[str, str]:
     return fabric.name, fabric.community(server)
 
 
-def name_server(uri: str) -> str:
-    """What is particular in a URI: without its scheme and what all servers of a kind have in common."""
-    try:
-        return fabric_of(uri).show_uri(uri) or uri
-    except ValueError:
-        return uri.partition("://")[2] or uri
-
-
-def name_server_briefly(uri: str) -> str:
-    """`name_server` with long keys shortened in the middle, for lists; the whole URI goes beside it as a title."""
-    return _LONG_HEX.sub(lambda match: f"{match[0][:4]}…{match[0][-4:]}", name_server(uri))
+def brief_detail(detail: str) -> str:
+    """The detail of a finding without the name of the sealed file, which `dovetail audit show findings` has."""
+    return _SEALED_FILE.sub("", detail)
 
 
 def show_path(path: str) -> str:
-    """A path as it may be handed on: from the current directory, or only its last part."""
+    """A path safe to share: relative to the current directory, or only its last part."""
     if "://" in path or not path:
         return path
     try:
@@ -88,7 +81,7 @@ def show_path(path: str) -> str:
 
 
 def write_time(at_us: int | None) -> str:
-    """UTC, to the millisecond; a time that no calendar has, as the number that it is."""
+    """UTC, to the millisecond; a time outside the calendar as a plain number."""
     if at_us is None:
         return ""
     try:
@@ -111,7 +104,14 @@ def write_duration(time_us: float | None) -> str:
         return f"{sign}{_three_digits(time_us / _MICROSECONDS)} s"
     if time_us < 7200 * _MICROSECONDS:
         return f"{sign}{_three_digits(time_us / 60 / _MICROSECONDS)} min"
-    return f"{sign}{_three_digits(time_us / 3600 / _MICROSECONDS)} h"
+    if time_us < 48 * 3600 * _MICROSECONDS:
+        return f"{sign}{_three_digits(time_us / 3600 / _MICROSECONDS)} h"
+    return f"{sign}{time_us / 86_400 / _MICROSECONDS:,.0f} days"
+
+
+def write_latency(time_us: int) -> str:
+    """A duration; a server gives all hops of one turn the same time, so 0 is not a measurement."""
+    return write_duration(time_us) if time_us else ONE_TURN
 
 
 def _three_digits(value: float) -> str:

@@ -1,7 +1,7 @@
-"""Kinds of charts as Vega-Lite specifications, made from plain rows.
+"""Chart types as Vega-Lite specifications, built from plain rows.
 
-Vega and Vega-Lite come from the package vl-convert-python, which carries their scripts, so that the page fetches
-nothing. Heights are given; widths, legends and the colours of words and lines are the page's.
+Vega and Vega-Lite come from the package vl-convert-python, which contains their scripts, so the page fetches nothing.
+Heights are set here; widths, legends and the colours of text and lines are set by the page.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _DURATION = "datum.value < 1000 ? datum.value + ' ms' : format(datum.value / 100
 
 @cache
 def bundle_script() -> str:
-    """The scripts of Vega, Vega-Lite and Vega-Embed as one text; putting them together takes about a second."""
+    """The scripts of Vega, Vega-Lite and Vega-Embed as one text; bundling them takes about a second."""
     try:
         import vl_convert
     except ImportError:
         raise PipelineError("the charts need the package vl-convert-python: pip install vl-convert-python") from None
-    # the package's stub forgot that the snippet may be None
+    # the package's stub does not allow None for the snippet
     return str(vl_convert.javascript_bundle(snippet=None))  # type: ignore[arg-type]
 
 
 def stack_over_time(
     slots: Sequence[tuple[int, str, int]], width_us: int, colours: Colours, *, part: str, count: str, time: str
 ) -> Spec:
-    """Slots of time as columns, each stacked of its parts in the order of `colours`."""
+    """Time slots as columns, each stacked from its parts in the order of `colours`."""
     order = {name: number for number, name in enumerate(colours)}
     heights: dict[int, int] = defaultdict(int)
     values = []
@@ -62,7 +62,7 @@ def stack_over_time(
 def stack_shares(
     rows: Sequence[tuple[str, str, int]], order: Sequence[str], colours: Colours, *, part: str, count: str
 ) -> Spec:
-    """Lines of parts that make up a whole each."""
+    """Bars of equal length, each divided into the shares of its parts."""
     rank = {name: number for number, name in enumerate(colours)}
     values = [{"name": name, "part": each, "n": number, "rank": rank.get(each, 0)} for name, each, number in rows]
     return {
@@ -80,7 +80,7 @@ def stack_shares(
 
 
 def rank_bars(rows: Sequence[tuple[str, str, int, str]], colours: Colours, *, count: str) -> Spec:
-    """Lines by length: name, what decides the colour, count, and what it means."""
+    """Bars by length: name, what determines the colour, count, and meaning."""
     names = list(dict.fromkeys(name for name, *_ in rows))
     return {
         "data": {"values": [{"name": name, "part": part, "n": number, "why": why} for name, part, number, why in rows]},
@@ -96,9 +96,9 @@ def rank_bars(rows: Sequence[tuple[str, str, int, str]], colours: Colours, *, co
 
 
 def draw_cumulative(buckets: Sequence[tuple[str, int, int, str]], colours: Colours, *, count: str) -> Spec:
-    """One staircase per part: the share that took at most so long; part, upper end in ms, count, and the end in words.
+    """One step line per part: the share that took at most this long; part, upper end in ms, count, and the end as text.
 
-    The lines across are at 50, 90 and 99 %.
+    The horizontal lines are at 50, 90 and 99 %.
     """
     totals: dict[str, int] = defaultdict(int)
     for part, _, number, _ in buckets:
@@ -155,7 +155,7 @@ def draw_ranges(rows: Sequence[tuple[str, str, Sequence[float]]], colours: Colou
 
 
 def draw_band(points: Sequence[tuple[int, float, float, int]], colour: str, *, share: str, time: str) -> Spec:
-    """A line of means with a shade down to the worst: time, mean, worst and count."""
+    """A line of means with a band down to the worst: time, mean, worst and count."""
     values = [{"at": at_us // 1000, "mean": mean, "worst": worst, "n": number} for at_us, mean, worst, number in points]
     y = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": share, "axis": {"format": "%", "tickCount": 4}}
     tips = [
@@ -187,7 +187,7 @@ def _time(field: str, title: str, times_us: Sequence[int]) -> Spec:
 
 
 def _quantity(field: str, title: str, most: int) -> Spec:
-    # never more ticks than whole numbers
+    # never more ticks than integers
     axis = {"labelExpr": "format(datum.value, '~s')", "tickCount": max(min(4, most), 1)}
     return {"field": field, "type": "quantitative", "title": title, "axis": axis}
 

@@ -1,12 +1,13 @@
-"""Draws how long a message was at each server: one bar per server, and between two bars the time on the wire."""
+"""Draws how long a message spent at each server: one bar per server, and the time on the wire between bars."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from dovetail.audit.server_names import name_server_briefly
 from dovetail.report import svg
-from dovetail.report.text import fit, name_server_briefly, write_duration
+from dovetail.report.text import fit, write_duration
 
 MAX_SERVERS = 40
 MAX_MARKS = 400

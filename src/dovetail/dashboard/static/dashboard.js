@@ -27,8 +27,15 @@ const count = (number) => Math.round(number).toLocaleString("en");
 const cell = (content, kind) => make("td", { class: kind }, content);
 const chip = (words, kind) => make("span", { class: `chip ${kind || ""}`.trim() }, words);
 
+// a time beyond what a Date can hold is shown as the number that it is
 function time(us) {
-  return us === null ? "–" : new Date(us / 1000).toISOString().replace("T", " ").slice(0, 23);
+  if (us === null) return "–";
+  const date = new Date(us / 1000);
+  return Number.isNaN(date.getTime()) ? `${us.toLocaleString("en")} µs since 1970` : date.toISOString().replace("T", " ").replace("Z", "");
+}
+
+function second(us) {
+  return time(us).replace(/\.\d{3}$/, "");
 }
 
 function table(columns, rows, kind) {
@@ -74,12 +81,16 @@ function stageKind(stage) {
 
 const STATE_KINDS = { damaged: "bad", unsigned: "bad", "sealing behind": "unsure", writing: "good", idle: "still" };
 
+const CLOCKS_AGREE_S = 5;
+
 function age(us, now) {
   if (us === null) return "never";
-  const seconds = Math.max(0, Math.round((now - us) / 1e6));
-  if (seconds < 120) return `${seconds} s ago`;
-  if (seconds < 7200) return `${Math.round(seconds / 60)} min ago`;
-  return seconds < 172800 ? `${Math.round(seconds / 3600)} h ago` : `${Math.round(seconds / 86400)} days ago`;
+  const passed = Math.round((now - us) / 1e6);
+  const seconds = Math.abs(passed) <= CLOCKS_AGREE_S ? Math.max(0, passed) : Math.abs(passed);
+  const words = passed < -CLOCKS_AGREE_S ? "ahead of this clock" : "ago";
+  if (seconds < 120) return `${seconds} s ${words}`;
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min ${words}`;
+  return seconds < 172800 ? `${Math.round(seconds / 3600)} h ${words}` : `${count(seconds / 86400)} days ${words}`;
 }
 
 // on a narrow screen the heads of the table are gone: the label stands before the value
@@ -100,10 +111,10 @@ function serverRow(server, now) {
   const details = make("details", { open: unfolded.has(server.server) && "" }, make("summary", {}, "Stages"),
     make("p", { class: "stages" }, ...stages), ...remarks.map((words) => make("p", { class: "quiet" }, words)));
   details.addEventListener("toggle", () => (details.open ? unfolded.add(server.server) : unfolded.delete(server.server)));
-  const name = make("a", { href: link({ server: server.server, all: "1" }), title: visible(server.server) }, server.file.replace(/(\/journal\.db|\.journal|\.db)$/, ""));
+  const name = make("a", { href: link({ server: server.server, all: "1" }), title: visible(server.server) }, server.name);
   return make("tr", { class: "server", "data-server": visible(server.server), "data-state": server.state },
     cell(make("span", { class: `state ${STATE_KINDS[server.state]}` }, server.state)),
-    cell(make("div", {}, name, " ", make("span", { class: "quiet" }, `${server.fabric} · ${server.name}`), details,
+    cell(make("div", {}, name, " ", make("span", { class: "quiet" }, server.name === server.uri ? server.fabric : `${server.fabric} · ${server.uri}`), details,
       server.damage ? make("div", { class: "problem" }, `damaged: ${server.damage}`) : null), "name"),
     cell(make("div", {}, make("span", { class: "rate" }, server.rate.toLocaleString("en")), sparkline(server.history)), "number"),
     labelled("hops", cell(count(server.hops), "number hops")),
@@ -112,7 +123,7 @@ function serverRow(server, now) {
 }
 
 function drawServers([servers, now]) {
-  if (!servers.length) return [make("p", { class: "quiet" }, "no journal here yet")];
+  if (!servers.length) return [make("p", { class: "quiet" }, "no journals yet")];
   return [table(["state", "server", "hops per second", "hops", "not signed yet", "newest hop"], servers.map((server) => serverRow(server, now)), "servers")];
 }
 
@@ -121,14 +132,14 @@ function link(given) {
 }
 
 function drawReasons(reasons) {
-  if (!reasons.length) return [make("p", { class: "quiet" }, "nothing was refused")];
-  return [table(["reason", "server", "hops"], reasons.map(([reason, server, number]) => make("tr", {},
-    cell(make("a", { href: link({ server, reason }) }, reason)), cell(server, "name"), cell(count(number), "number"))))];
+  if (!reasons.length) return [make("p", { class: "quiet" }, "no hop failed")];
+  return [table(["reason", "server", "hops"], reasons.map(([reason, number, server, name]) => make("tr", {},
+    cell(make("a", { href: link({ server, reason }) }, reason)), cell(make("span", { title: visible(server) }, name), "name"), cell(count(number), "number"))))];
 }
 
 function drawGauges(endpoints) {
   return endpoints.map((endpoint) => make("details", { class: "gauges", open: endpoints.length === 1 ? "" : null },
-    make("summary", {}, endpoint.name, " ", endpoint.error ? chip("no answer", "error") : chip(`${endpoint.figures.length} figures`)),
+    make("summary", {}, endpoint.name, " ", endpoint.error ? chip("no answer", "error") : chip(`${endpoint.figures.length} metrics`)),
     endpoint.error ? make("p", { class: "problem" }, endpoint.error) : table(["figure", "", "value"],
       endpoint.figures.map((figure) => make("tr", { title: visible(figure.help) },
         cell(figure.name.replaceAll("_", " ")), cell(figure.labels, "name"), cell(figure.value.toLocaleString("en"), "number"))))));
@@ -139,8 +150,8 @@ function drawAlerts(alerts) {
     cell(chip(alert.severity, alert.severity)),
     cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : `${alert.what} ${alert.about}`, "name"),
     cell(alert.text, "detail"),
-    cell(alert.first_us === null ? "" : time(alert.first_us).slice(0, 19), "time"),
-    cell(alert.last_us === null ? "" : time(alert.last_us).slice(0, 19), "time"),
+    cell(alert.first_us === null ? "" : second(alert.first_us), "time"),
+    cell(alert.last_us === null ? "" : second(alert.last_us), "time"),
     cell(alert.message ? make("a", { href: `/message/${alert.message}` }, make("code", {}, alert.message.slice(0, 12))) : ""))), "stack alerts")];
 }
 
@@ -148,7 +159,7 @@ const NEWEST_HOP_LIMIT_US = 300e6;
 
 function showPulse(state) {
   const newest = Math.max(...state.servers.map((server) => server.last_at_us || 0), 0);
-  const isOld = !newest || state.at_us - newest > NEWEST_HOP_LIMIT_US;
+  const isOld = !newest || Math.abs(state.at_us - newest) > NEWEST_HOP_LIMIT_US;
   byId("pulse").textContent = newest ? `page connected; newest hop ${age(newest, state.at_us)}` : "page connected; no hop yet";
   byId("pulse").className = `pulse ${isOld ? "unsure" : "good"}`;
 }
@@ -159,12 +170,12 @@ function setTile(id, number, kind) {
 }
 
 function showLive(state) {
-  const reasons = state.servers.flatMap((server) => Object.entries(server.reasons).map(([reason, number]) => [reason, server.server, number]));
-  reasons.sort((one, other) => other[2] - one[2]);
+  const reasons = state.servers.flatMap((server) => Object.entries(server.reasons).map(([reason, number]) => [reason, number, server.server, server.name]));
+  reasons.sort((one, other) => other[1] - one[1]);
   byId("tile-hops").textContent = count(state.hops);
   byId("tile-rate").textContent = state.rate.toLocaleString("en");
   byId("tile-servers").textContent = count(state.servers.length);
-  byId("tile-refused").textContent = count(reasons.reduce((sum, row) => sum + row[2], 0));
+  byId("tile-refused").textContent = count(reasons.reduce((sum, row) => sum + row[1], 0));
   setTile("tile-now", state.now, "bad");
   setTile("tile-errors", state.errors, "bad");
   setTile("tile-warnings", state.warnings, "unsure");
@@ -184,7 +195,7 @@ function startLive() {
     showLive(JSON.parse(event.data));
   };
   events.onerror = () => {
-    byId("pulse").textContent = "page not connected, trying again";
+    byId("pulse").textContent = "page not connected, retrying";
     byId("pulse").className = "pulse bad";
   };
   addEventListener("pagehide", () => events.close());
@@ -217,7 +228,7 @@ function resultRow(result) {
     cell(type),
     cell(make("span", {}, chip(result.stage, stageKind(result.stage)), result.reason ? ` ${result.reason}` : "")),
     cell(result.counterpart, "name"),
-    cell(result.server, "name"),
+    cell(make("span", { title: result.server }, result.server_name), "name"),
     cell(count(result.hops), "number"));
 }
 
@@ -237,10 +248,10 @@ async function startSearch() {
     const words = [`${count(rows.length)} message${rows.length === 1 ? "" : "s"}`, `${count(totals.read)} hops looked through`];
     if (!isDone) words.push(`${count(left)} left, back to ${time(reached)}`);
     if (totals.without) words.push(`${count(totals.without)} messages have no bytes here and cannot be found by text`);
-    words.push(isDone ? "this is everything" : isStopped ? "not everything yet" : "still looking…");
+    words.push(isDone ? "this is everything" : isStopped ? "not everything yet" : "still searching…");
     progress.replaceChildren(make("span", {}, words.join(" · ")));
     if (isDone || isStopped) progress.append(" ");
-    const button = make("button", { type: "button" }, isStopped ? "Go on" : "Stop");
+    const button = make("button", { type: "button" }, isStopped ? "Continue" : "Stop");
     button.addEventListener("click", () => { isStopped = !isStopped; if (!isStopped) { wanted = found.size + SHOWN_AT_ONCE; run(); } });
     if (!isDone) progress.append(" ", button);
     progress.dataset.state = isDone ? "done" : isStopped ? "stopped" : "running";
@@ -289,9 +300,9 @@ function startLogin() {
     try {
       const answer = await fetch("/login", { headers: { Authorization: `Bearer ${token}` } });
       if (answer.ok) location.replace("/");
-      else byId("login-problem").textContent = "This is not the token.";
+      else byId("login-problem").textContent = "Wrong token.";
     } catch {
-      byId("login-problem").textContent = "This is not a token, or the server does not answer.";
+      byId("login-problem").textContent = "Invalid token, or the server does not answer.";
     }
   });
 }

@@ -1,4 +1,4 @@
-// The page's own script: charts, the list of findings with filters and leaves, and the story of one finding.
+// The page's own script: charts, the list of findings with filters and leaves, and the trace of one finding.
 // Text that peers wrote is only ever set as text, never as markup.
 "use strict";
 (() => {
@@ -16,8 +16,13 @@
 
   const textAt = (place) => (place < 0 ? "" : data.texts[place]);
 
-  const writeTime = (at) =>
-    at === null ? "" : new Date((data.epoch + at) / 1000).toISOString().replace("T", " ").replace("Z", "");
+  // a time beyond what a Date can hold is shown as the number that it is
+  const writeTime = (at) => {
+    if (at === null) return "";
+    const date = new Date((data.epoch + at) / 1000);
+    if (Number.isNaN(date.getTime())) return `${(data.epoch + at).toLocaleString("en")} µs since 1970`;
+    return date.toISOString().replace("T", " ").replace("Z", "");
+  };
 
   const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
   const hexOf = (number) => {
@@ -102,7 +107,9 @@
   const choose = () => {
     const filters = readFilters();
     const words = filters.text.trim().toLowerCase();
-    const isWanted = (check) => (filters.check.endsWith(".") ? check.startsWith(filters.check) : filters.check === check);
+    const group = Object.hasOwn(data.groups, filters.check) && data.groups[filters.check];
+    const isWanted = (check) =>
+      group ? group.includes(check) : filters.check.endsWith(".") ? check.startsWith(filters.check) : filters.check === check;
     const checks = data.checks.map(
       ([check, severity]) =>
         (!filters.check || isWanted(check)) && (!filters.severity || filters.severity === severity));
@@ -112,14 +119,17 @@
       ? data.checks.map(([check]) => (check + " " + (data.guides[check] || [""])[0]).toLowerCase().includes(words))
       : null;
     const couldBeAddress = /^(wm:\/)?[0-9a-z]+$/.test(words);
+    const withId = new Set(texts ? data.messages.of.filter((_, place) => texts[data.messages.id[place]]) : []);
+    const isNamed = (number, fabric) =>
+      withId.has(number) ||
+      (couldBeAddress && (addressText(number, fabric).toLowerCase().includes(words) || hexOf(number).includes(words)));
     chosen = [];
     for (let index = 0; index < total; index++) {
       if (!checks[columns.check[index]]) continue;
       if (filters.fabric && !fabrics[columns.fabric[index]]) continue;
       if (texts && !(
         titles[columns.check[index]] || texts[columns.detail[index]] || texts[columns.server[index]] ||
-        (couldBeAddress && columns.message[index] >= 0 &&
-          addressText(columns.message[index], textAt(columns.fabric[index])).toLowerCase().includes(words))
+        (columns.message[index] >= 0 && isNamed(columns.message[index], textAt(columns.fabric[index])))
       )) continue;
       chosen.push(index);
     }
@@ -128,10 +138,10 @@
     draw();
   };
 
-  const serverName = (index) => {
-    const name = data.names[columns.server[index]];
+  const serverName = (server) => {
+    const name = data.names[server];
     const node = make("span", name === undefined ? "" : breakable(name));
-    node.title = textAt(columns.server[index]);
+    node.title = textAt(server);
     return node;
   };
 
@@ -149,12 +159,12 @@
     return open;
   };
 
-  // which file it was stands in the story
+  // which file it was stands in the trace
   const briefDetail = (detail) => detail.replace(/^fabric=\S+\.parquet: /, "");
 
   const row = (index) => {
     const one = finding(index);
-    const where = [serverName(index), one.seq === null ? "" : " #" + one.seq.toLocaleString("en")];
+    const where = [serverName(columns.server[index]), one.seq === null ? "" : " #" + one.seq.toLocaleString("en")];
     return make("tr", [
       make("td", [make("span", one.severity, "chip " + one.severity)]),
       make("td", [opener(one)]),
@@ -191,7 +201,7 @@
       make("td", [make("span", first.severity, "chip " + first.severity)]),
       make("td", [isOne ? opener(first) : unfold, ...others.map(also)]),
       make("td", indices.length.toLocaleString("en"), "number"),
-      make("td", columns.server[first.index] < 0 ? first.fabric : [serverName(first.index)], "name"),
+      make("td", columns.server[first.index] < 0 ? first.fabric : [serverName(columns.server[first.index])], "name"),
       make("td", messages.size ? `${messages.size.toLocaleString("en")} message${messages.size === 1 ? "" : "s"}` : ""),
       make("td", times.length ? [writeTime(Math.min(...times)), make("br"), "to " + writeTime(Math.max(...times)).slice(11)] : "", "time"),
       make("td", [
@@ -237,7 +247,7 @@
     const count = `${chosen.length.toLocaleString("en")} of ${data.total.toLocaleString("en")} findings`;
     const causes = rows.length < chosen.length ? `${count}, ${rows.length.toLocaleString("en")} causes` : count;
     byId("found").textContent =
-      data.total > total ? `${causes}; the page holds the worst ${total.toLocaleString("en")}` : causes;
+      data.total > total ? `${causes}; this page contains the worst ${total.toLocaleString("en")}` : causes;
   };
 
   const turn = (step) => {
@@ -257,7 +267,7 @@
     if (first) first.focus({ preventScroll: true });
   };
 
-  // the story of one finding
+  // the trace of one finding
 
   let hopsOf = null;
   let messageOf = null;
@@ -300,7 +310,7 @@
     save.download = name;
     const size = file.size.toLocaleString("en");
     return [
-      make("p", [save, make("span", `${size} bytes; proves what became of this message to anybody, offline`, "quiet")], "command"),
+      make("p", [save, make("span", `${size} bytes; proves what happened to this message, offline and to anybody`, "quiet")], "command"),
       command(`dovetail receipt verify ${name} --trust KEYS`),
     ];
   };
@@ -308,7 +318,7 @@
   const messageFacts = (number) => {
     messageOf ||= placesBy(data.messages.of);
     const place = (messageOf.get(number) || [])[0];
-    if (place === undefined) return [make("p", "Its bytes are not in the lake.", "quiet")];
+    if (place === undefined) return [make("p", "The bytes of this message are not in the lake.", "quiet")];
     const field = (name) => textAt(data.messages[name][place]);
     return [facts([
       ["type", field("type")], ["from", field("sender")], ["for", field("recipients")], ["id", field("id")],
@@ -323,7 +333,7 @@
     const places = hopsOf.get(number) || [];
     const cut = data.hops.cut.find(([of]) => of === number);
     if (!places.length) {
-      return [make("p", cut ? `${cut[1]} hops, not in this page; the command below shows them.` : "No hop of it could be read.", "quiet")];
+      return [make("p", cut ? `${cut[1]} hops, which are not in this page; the command below shows them.` : "None of its hops could be read.", "quiet")];
     }
     const start = data.hops.at[places[0]];
     const rows = places.map((place) => {
@@ -331,8 +341,8 @@
       const line = make("tr", [
         make("td", place === places[0] ? writeTime(data.hops.at[place]).slice(11) : "+" + (since / 1000).toLocaleString("en", { maximumFractionDigits: 3 }) + " ms", "number"),
         make("td", [make("strong", textAt(data.hops.stage[place]))]),
-        make("td", textAt(data.hops.server[place]) + " #" + data.hops.seq[place].toLocaleString("en"), "name"),
-        make("td", textAt(data.hops.with[place]), "name"),
+        make("td", [serverName(data.hops.server[place]), " #" + data.hops.seq[place].toLocaleString("en")], "name"),
+        make("td", data.hops.with[place] in data.names ? [serverName(data.hops.with[place])] : textAt(data.hops.with[place]), "name"),
         make("td", textAt(data.hops.reason[place]).replaceAll("_", " ")),
       ]);
       if (focus(place)) line.className = "focus";
@@ -350,11 +360,11 @@
     return [frame, ...more];
   };
 
-  const openStory = (index) => {
+  const openTrace = (index) => {
     const one = finding(index);
-    const close = button("Close", "close", () => byId("story").close());
+    const close = button("Close", "close", () => byId("trace").close());
     const title = make("h2", one.title);
-    title.id = "story-title";
+    title.id = "trace-title";
     const parts = [
       make("header", [make("span", one.severity, "chip " + one.severity), title, close]),
       make("p", one.meaning + " " + one.advice, "lead"),
@@ -371,13 +381,13 @@
       for (const template of document.querySelectorAll(`template[data-of="${one.message}"]`)) {
         parts.push(template.content.cloneNode(true));
       }
-      parts.push(make("h3", "Look further"), command(`dovetail audit why ${one.address} --tables ${data.tables}`));
+      parts.push(make("h3", "More"), command(`dovetail audit why ${one.address} --tables ${data.tables}`));
       parts.push(make("h3", "Proof"), ...receiptOf(one));
     } else if (one.server) {
-      parts.push(make("h3", "Look further"), command(`dovetail audit show integrity --tables ${data.tables}`));
+      parts.push(make("h3", "More"), command(`dovetail audit show integrity --tables ${data.tables}`));
     }
-    byId("story").firstElementChild.replaceChildren(...parts);
-    const dialog = byId("story");
+    byId("trace").firstElementChild.replaceChildren(...parts);
+    const dialog = byId("trace");
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
     history.replaceState(null, "", "#finding-" + index);
@@ -385,7 +395,7 @@
 
   const openFromHash = () => {
     const match = /^#finding-(\d+)$/.exec(location.hash);
-    if (match && Number(match[1]) < total) openStory(Number(match[1]));
+    if (match && Number(match[1]) < total) openTrace(Number(match[1]));
   };
 
   // charts
@@ -453,15 +463,15 @@
   document.addEventListener("click", (event) => {
     const pressed = event.target.closest("[data-finding], [data-filter-check]");
     if (!pressed) return;
-    if (pressed.dataset.finding !== undefined) openStory(Number(pressed.dataset.finding));
+    if (pressed.dataset.finding !== undefined) openTrace(Number(pressed.dataset.finding));
     else if (byId("filters")) {
       event.preventDefault();
       filterList(pressed.dataset);
     }
   });
-  byId("story").addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
-  byId("story").addEventListener("click", (event) => {
-    if (event.target === byId("story")) byId("story").close();
+  byId("trace").addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
+  byId("trace").addEventListener("click", (event) => {
+    if (event.target === byId("trace")) byId("trace").close();
   });
   addEventListener("hashchange", openFromHash);
   openFromHash();

@@ -1,0 +1,44 @@
+"""What the clients of brokers and nodes share: receiving messages, one by one or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+
+from dovetail.api.values import Message
+from dovetail.model.errors import Closed, Missed, TimedOut
+
+
+class Receiving(ABC):
+    """A client with messages to receive."""
+
+    @abstractmethod
+    async def _next_message(self) -> Message | None:
+        """The next message; None once the client is closed."""
+
+    @abstractmethod
+    def _take_missed(self) -> int:
+        """Number of messages dropped unread since the last call."""
+
+    async def receive(self, timeout: float | None = None) -> Message:
+        """The next message; raises TimedOut if none arrives in time, Missed if some arrived too fast to be read."""
+        try:
+            async with asyncio.timeout(timeout):
+                message = await self._next()
+        except TimeoutError:
+            raise TimedOut(f"no message within {timeout:g} s") from None
+        if message is None:
+            raise Closed("the client is closed")
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages as they arrive, until the client is closed; raises Missed if some arrived too fast to be read."""
+        while (message := await self._next()) is not None:
+            yield message
+
+    async def _next(self) -> Message | None:
+        missed = self._take_missed()
+        if missed:
+            raise Missed(missed)
+        return await self._next_message()
