@@ -1,1 +1,1 @@
-"""The command line: one file per noun, each with an `app`; `main` loads the one that is asked for."""
+"""The command line: one file per noun, each with an `app`; `main` loads only the one requested."""

@@ -1,13 +1,17 @@
-"""`dovetail audit`: run the pipeline over a lake, and look into its tables. Only `run` and `follow` start Spark."""
+"""`dovetail audit`: run the pipeline over a lake and inspect its tables. Only `run` and `follow` start Spark."""
 
 from __future__ import annotations
 
 import datetime as dt
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+
+from dovetail.cli.client_options import TablesOption, deprecated, each_of, given_or_known, read_context
+from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.cli.table_options import Form, prints_table
 
 app = typer.Typer(
     help="Audit the lake of sealed journals on Spark, and look into the tables.",
@@ -15,22 +19,54 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Lake = Annotated[str, typer.Argument(help="The lake that journals are sealed to: a directory, or s3://bucket/prefix.")]
-TablesOption = Annotated[str | None, typer.Option("--tables", help="Directory of the audit tables.")]
+Lake = Annotated[
+    str | None,
+    typer.Argument(
+        help="The lake that journals are sealed to: a directory, or s3://bucket/prefix; from the context by default.",
+        metavar="LAKE",
+        show_default=False,
+    ),
+]
 OldOut = Annotated[str | None, typer.Option("--out", hidden=True)]
+Journals = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--journals",
+        metavar="PATH",
+        help="Journals, or directories of them, that name their servers; from the context by default.",
+        show_default=False,
+    ),
+]
 RunNumber = Annotated[int | None, typer.Option("--run", help="Open the tables as this run left them.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Master = Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077; local by default.")]
+Master = Annotated[
+    str | None, typer.Option(metavar="URL", help="Spark's master, such as spark://host:7077; local by default.")
+]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")]
-Memory = Annotated[str | None, typer.Option("--driver-memory", help="Memory of the driver, such as 4g.")]
-Swarms = Annotated[list[Path] | None, typer.Option("--swarm", help="Settings file of a swarm (TOML); repeatable.")]
-Trust = Annotated[list[Path] | None, typer.Option("--trust", help="A file of trusted keys; repeatable.")]
-Patience = Annotated[float, typer.Option(help="Seconds after which an undelivered message counts as lost.", min=0)]
+Memory = Annotated[
+    str | None, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the driver, such as 4g.")
+]
+Swarms = Annotated[
+    list[Path] | None, typer.Option("--swarm", metavar="FILE", help="Settings file of a swarm (TOML); repeatable.")
+]
+Trust = Annotated[
+    list[Path] | None, typer.Option("--trust", metavar="FILE", help="A file of trusted keys; repeatable.")
+]
+FailOn = Annotated[
+    Literal["error", "warning"] | None,
+    typer.Option(help="Exit with 3 if there is a finding of this severity or worse.", show_default=False),
+]
+LossTimeout = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Seconds after which an undelivered message counts as lost.", min=0)
+]
+OldPatience = Annotated[
+    float | None, typer.Option("--patience", hidden=True, min=0, callback=deprecated("--patience", "--loss-timeout"))
+]
 
 
 @app.command()
 def run(
-    lake: Lake,
+    lake: Lake = None,
     tables: TablesOption = None,
     out: OldOut = None,
     master: Master = None,
@@ -38,45 +74,64 @@ def run(
     driver_memory: Memory = None,
     swarm: Swarms = None,
     trust: Trust = None,
-    patience: Patience = 30,
-    wait: Annotated[float, typer.Option(help="Seconds to wait for another audit that writes the tables.", min=0)] = 0,
+    loss_timeout: LossTimeout = 30,
+    patience: OldPatience = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds to wait for another audit that writes the tables.", min=0)
+    ] = 0,
     as_of: Annotated[
         dt.datetime | None, typer.Option(help="Audit as of this time (UTC); defaults to the newest hop.")
     ] = None,
+    fail_on: FailOn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Audit what is new in LAKE, write the tables to --tables, and report findings."""
+    """Audit what is new in LAKE, write the tables to --tables, and report findings.
+
+    With --fail-on it exits with 3 if there are findings of that severity or worse.
+    """
     from dovetail.cli.output import print_json, print_text
 
     root = _root(tables, out)
-    audit = _open_audit(lake, root, master, conf, driver_memory, swarm, trust, patience, as_of, is_once=True)
+    place = _lake(lake)
+    loss_timeout = loss_timeout if patience is None else patience
+    audit = _open_audit(place, root, master, conf, driver_memory, swarm, trust, loss_timeout, as_of, is_once=True)
     audit.wait_s = wait
     summary = _run_with_progress(audit)
     if as_json:
         print_json(summary)
     else:
         print_text(summary.text())
+    if fail_on is not None and summary.has_findings(fail_on):
+        raise typer.Exit(EXIT_NO)
 
 
 @app.command()
 def follow(
-    lake: Lake,
+    lake: Lake = None,
     tables: TablesOption = None,
     out: OldOut = None,
-    every: Annotated[float, typer.Option(help="Seconds between checks for new files in the lake.", min=0.1)] = 10,
-    webhook: Annotated[str | None, typer.Option(help="URL that each alert is posted to as JSON.")] = None,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds between checks for new files in the lake.", min=0.1)
+    ] = 10,
+    webhook: Annotated[
+        str | None, typer.Option(metavar="URL", help="URL that each alert is posted to as JSON.")
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     driver_memory: Memory = None,
     swarm: Swarms = None,
     trust: Trust = None,
-    patience: Patience = 30,
+    loss_timeout: LossTimeout = 30,
+    patience: OldPatience = None,
     sealing: Annotated[
-        float, typer.Option(help="Seconds to wait for late hops before a chain is reported as incomplete.", min=0)
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Seconds to wait for late hops before a chain is reported as incomplete.", min=0
+        ),
     ] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Keep auditing LAKE as it grows, and print each new finding once."""
+    """Keep auditing LAKE as it grows, and print each new finding once. Exits with 1 if the disk is full."""
     import signal
 
     from dovetail.audit.alerts import Alerts
@@ -86,7 +141,9 @@ def follow(
 
     url = check_webhook(webhook) if webhook is not None else None
     root = _root(tables, out)
-    audit = _open_audit(lake, root, master, conf, driver_memory, swarm, trust, patience, None)
+    place = _lake(lake)
+    loss_timeout = loss_timeout if patience is None else patience
+    audit = _open_audit(place, root, master, conf, driver_memory, swarm, trust, loss_timeout, None)
     hook = Webhook(url, say) if url is not None else None
 
     def tell(finding: dict[str, Any]) -> None:
@@ -99,10 +156,10 @@ def follow(
         if hook is not None:
             hook.put(finding)
 
-    follower = Follower(audit, Alerts(Path(root), tell, overdue_us=int((patience + sealing) * 1_000_000)), every)
+    follower = Follower(audit, Alerts(root, tell, overdue_us=int((loss_timeout + sealing) * 1_000_000)), every)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: follower.stop.set())
-    say(f"following {lake} every {every:g} s; stop with Ctrl-C")
+    say(f"following {place} every {every:g} s; stop with Ctrl-C")
     try:
         follower.run()
     finally:
@@ -112,17 +169,18 @@ def follow(
 
 @app.command()
 def compact(
-    lake: Lake,
     before: Annotated[
         str, typer.Option(metavar="DATE", help="Compact files from before this UTC date, for example 2026-11-01.")
     ],
+    lake: Lake = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long replaced files are kept for readers.", min=0)
     ] = 86_400,
     wait: Annotated[float | None, typer.Option(hidden=True)] = None,
     master: Annotated[
-        str | None, typer.Option(help="Run on Spark with this master; by default in processes of this machine.")
+        str | None,
+        typer.Option(metavar="URL", help="Run on Spark with this master; by default in processes of this machine."),
     ] = None,
     conf: Conf = None,
     driver_memory: Memory = None,
@@ -146,12 +204,13 @@ def compact(
     if master is None and (conf or driver_memory):
         raise UsageError("--conf and --driver-memory are for Spark; name its --master")
     moment = parse_before(before, dt.datetime.now(dt.UTC))
-    store, agreements = open_store(check_lake(lake)), load_settings(swarm or []).agreements
+    place = _lake(lake)
+    store, agreements = open_store(check_lake(place)), load_settings(swarm or []).named_agreements
     run_tasks: RunTasks = run_in_processes
     if master is not None:
         from dovetail.audit.compact import SparkTasks
 
-        run_tasks = SparkTasks(_open_spark(master, conf, driver_memory))
+        run_tasks = SparkTasks(_open_spark(master, conf, driver_memory, place))
     with Bar("compact", "files") as bar:
         summary = Compaction(
             store=store,
@@ -170,7 +229,40 @@ def compact(
         raise typer.Exit(1)
 
 
+@app.command()
+def verify(
+    lake: Annotated[
+        str | None, typer.Argument(help="The lake; by default the one that was audited.", show_default=False)
+    ] = None,
+    tables: TablesOption = None,
+    run: RunNumber = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read again everything that was audited; exits with 3 if a file was altered or is gone, and names its server.
+
+    A run of the audit notices such a file by its size and times, or its ETag. This reads the bytes, without Spark.
+    """
+    from dovetail.audit.tables import open_tables
+    from dovetail.audit.verify import verify_lake
+    from dovetail.cli.output import escape, print_json, print_text
+    from dovetail.cli.progress import Bar
+    from dovetail.lake.location import open_store
+    from dovetail.lake.snapshot import check_lake
+
+    opened = open_tables(_root(tables, None), run)
+    store = open_store(check_lake(lake or opened.run.lake))
+    with Bar("verify", "files") as bar:
+        done = verify_lake(opened, store, bar.update)
+    if as_json:
+        print_json(done)
+    else:
+        print_text("".join(escape(line) + "\n" for line in done.lines()))
+    if done.problems:
+        raise typer.Exit(EXIT_NO)
+
+
 @app.command("tables")
+@prints_table
 def list_tables(
     tables: TablesOption = None,
     out: OldOut = None,
@@ -178,7 +270,8 @@ def list_tables(
     sql: Annotated[
         bool, typer.Option("--sql", help="Print how DuckDB, Polars, Trino and Spark open the same versions.")
     ] = False,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """List the tables of a run with their rows, or how other engines open them."""
     from dovetail.audit.schemas import BY_NAME
@@ -200,10 +293,11 @@ def list_tables(
         }
         for name in opened.names
     ]
-    print_rows(rows, ["table", "rows", "version", "meaning"], as_json=as_json)
+    print_rows(rows, ["table", "rows", "version", "meaning"], form)
 
 
 @app.command()
+@prints_table
 def show(
     table: Annotated[str, typer.Argument(help="The table's name.")],
     tables: TablesOption = None,
@@ -212,24 +306,25 @@ def show(
     limit: Annotated[int, typer.Option(help="Maximum number of rows (0: no limit).", min=0)] = 20,
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="Only rows with this value; an address may be a hex prefix."),
+        typer.Option(metavar="COLUMN=VALUE", help="Only rows with this value; messages by address, id or prefix."),
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Columns to print, separated by commas.")] = None,
-    as_json: AsJson = False,
+    columns: Annotated[str | None, typer.Option(metavar="NAMES", help="Columns to print, separated by commas.")] = None,
+    journals: Journals = None,
+    *,
+    form: Form,
 ) -> None:
-    """Print rows of one table."""
+    """Print rows of one table; servers whose journals are known have their names, with --wide their URIs."""
     from dovetail.audit.tables import open_tables
     from dovetail.cli.output import print_rows, say
-    from dovetail.model.errors import UsageError
 
     opened = open_tables(_root(tables, out), run)
-    conditions = _pairs(where or [], "--where")
+    servers = _server_names(journals)
+    uris = {name: server for server, name in servers.items()}
+    conditions = {column: uris.get(value, value) for column, value in _pairs(where or [], "--where").items()}
     names = columns.split(",") if columns else opened.dataset(table).schema.names
-    try:
-        expression = opened.equals(table, conditions)
-    except ValueError as error:
-        raise UsageError(f"--where: {error}") from None
-    print_rows(opened.scan(table, expression, limit or None), names, as_json=as_json)
+    expression = opened.equals(table, conditions)
+    rows = opened.scan(table, expression, limit or None)
+    print_rows(rows if form.is_whole else (_name_servers(row, servers) for row in rows), names, form)
     total = opened.count(table, expression)
     if 0 < limit < total:
         say(f"{limit} of {total:,} rows; --limit 0 prints all")
@@ -237,28 +332,27 @@ def show(
 
 @app.command()
 def why(
-    address: Annotated[str, typer.Argument(help="Message address in hex or as wm:/Qm..., or a prefix of either.")],
+    address: Annotated[
+        str, typer.Argument(help="The message: hex, wm:/..., a pcp id, or a prefix of any of them.", metavar="ADDRESS")
+    ],
     tables: TablesOption = None,
     out: OldOut = None,
     run: RunNumber = None,
+    journals: Journals = None,
     as_json: AsJson = False,
 ) -> None:
     """Trace one message: every hop, and where and why it stopped."""
-    from dovetail.audit.message_trace import story_text, tell_story
+    from dovetail.audit.message_trace import trace_message, trace_text
+    from dovetail.audit.server_names import named_by
     from dovetail.audit.tables import open_tables
     from dovetail.cli.output import escape, print_json
-    from dovetail.model.address import parse_prefix
-    from dovetail.model.errors import UsageError
 
-    try:
-        beginning = parse_prefix(address)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    story = tell_story(open_tables(_root(tables, out), run), beginning)
+    trace = trace_message(open_tables(_root(tables, out), run), address)
     if as_json:
-        print_json(story)
+        print_json(trace)
     else:
-        sys.stdout.write("".join(escape(line) + "\n" for line in story_text(story)))
+        with named_by(_server_names(journals)):
+            sys.stdout.write("".join(escape(line) + "\n" for line in trace_text(trace)))
 
 
 @app.command()
@@ -280,7 +374,20 @@ def vacuum(
 
 
 @app.command()
-def explain(as_json: AsJson = False) -> None:
+def package(
+    directory: Annotated[Path, typer.Argument(help="Where to write them; made if needed.", metavar="DIR")],
+) -> None:
+    """Write our code as dovetail.zip, and the programs run.py and compact.py, for `spark-submit --py-files`."""
+    from dovetail.audit.package import write_package
+    from dovetail.cli.output import print_text
+
+    for path in write_package(directory):
+        print_text(f"{path}\n")
+
+
+@app.command()
+@prints_table
+def explain(form: Form) -> None:
     """Print the step graph: which tables each table is computed from."""
     from dovetail.audit.schemas import BY_NAME
     from dovetail.audit.steps import graph
@@ -290,7 +397,7 @@ def explain(as_json: AsJson = False) -> None:
         {"table": name, "layer": BY_NAME[name].layer, "made_from": list(inputs), "meaning": BY_NAME[name].sentence}
         for name, inputs in graph().items()
     ]
-    print_rows(rows, ["table", "layer", "made_from", "meaning"], as_json=as_json)
+    print_rows(rows, ["table", "layer", "made_from", "meaning"], form)
 
 
 def _open_audit(
@@ -301,44 +408,66 @@ def _open_audit(
     driver_memory: str | None,
     swarm: list[Path] | None,
     trust: list[Path] | None,
-    patience: float,
+    loss_timeout: float,
     as_of: dt.datetime | None,
     *,
     is_once: bool = False,
 ) -> Any:
     from dovetail.audit.run import Audit
     from dovetail.audit.settings import load_settings
-    from dovetail.audit.tables import refuse_old_format
+    from dovetail.audit.tables import check_room, refuse_old_format
     from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import check_lake, snapshot
 
     place = check_lake(lake)
     refuse_old_format(tables)
-    settings = load_settings(swarm or [], trust or [], patience_s=patience)
+    check_room(tables)
+    settings = load_settings(swarm or [], trust or [], loss_timeout_s=loss_timeout)
     rows = snapshot(open_store(place)).hops if is_once else None
     moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
-    spark = _open_spark(master, conf, driver_memory, rows)
+    spark = _open_spark(master, conf, driver_memory, lake, tables, rows=rows)
     return Audit(spark=spark, lake=place, tables=tables, settings=settings, as_of=moment)
 
 
-def _open_spark(master: str | None, conf: list[str] | None, driver_memory: str | None, rows: int | None = None) -> Any:
+def _open_spark(
+    master: str | None, conf: list[str] | None, driver_memory: str | None, *places: str, rows: int | None = None
+) -> Any:
     from dovetail.audit.session import SessionOptions, open_session
+    from dovetail.lake.location import is_url
 
-    options = SessionOptions(master=master, driver_memory=driver_memory, conf=_pairs(conf or [], "--conf"), rows=rows)
+    options = SessionOptions(
+        master=master,
+        driver_memory=driver_memory,
+        conf=_pairs(conf or [], "--conf"),
+        rows=rows,
+        has_s3=any(map(is_url, places)),
+    )
     return open_session(options)
 
 
+def _lake(given: str | None) -> str:
+    return given_or_known(given, "lake", "no lake: name it")
+
+
+def _server_names(journals: list[Path] | None) -> dict[str, str]:
+    from dovetail.audit.server_names import read_names
+
+    return read_names(each_of(journals, read_context(None).journals))
+
+
+def _name_servers(row: dict[str, Any], servers: dict[str, str]) -> dict[str, Any]:
+    return {column: servers.get(value, value) if isinstance(value, str) else value for column, value in row.items()}
+
+
 def _root(tables: str | None, out: str | None) -> str:
-    """The tables' directory, absolute, or their URL; `--out` was its name before."""
+    """The absolute directory of the tables, or their URL; `--out` is the option's former name."""
     from dovetail.cli.output import say
-    from dovetail.model.errors import UsageError
+    from dovetail.lake.location import is_url
 
     if out is not None:
-        say("--out is now called --tables; the old name goes with the next release")
-    root = tables if tables is not None else out
-    if root is None:
-        raise UsageError("name the directory of the tables with --tables")
-    return root if "://" in root else str(Path(root).absolute())
+        say("--out is now called --tables; the old name will be removed in the next release")
+    root = given_or_known(tables or out, "tables", "no audit tables: name them with --tables")
+    return root if is_url(root) else str(Path(root).absolute())
 
 
 def _run_with_progress(job: Any) -> Any:

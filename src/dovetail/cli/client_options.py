@@ -1,11 +1,14 @@
-"""What commands that speak to a server share: its address, who to be, keys, the context, how long to wait."""
+"""Options shared by commands that connect to a server: address, identity, keys, context, how long to wait."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
@@ -16,9 +19,8 @@ if TYPE_CHECKING:
     from dovetail.api.pcp import PcpClient
     from dovetail.api.values import Sent
 
-EXIT_FAILED = 1
-EXIT_NO = 3
-"""Done, and the answer is no."""
+T = TypeVar("T")
+P = ParamSpec("P")
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
@@ -34,13 +36,13 @@ def parse_duration(given: str | float) -> float:
 
 
 def deprecated(old: str, new: str) -> Any:
-    """A callback for an option's old name: it works, and says so."""
+    """A callback for an option's old name, which still works but prints a notice."""
 
     def tell(value: Any) -> Any:
         from dovetail.cli.output import say
 
-        if value:
-            say(f"dovetail: {old} is called {new} now; the old name goes with the next release")
+        if value is not None and value is not False:
+            say(f"dovetail: {old} is called {new} now; the old name will be removed in the next release")
         return value
 
     return tell
@@ -48,7 +50,7 @@ def deprecated(old: str, new: str) -> Any:
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", help=f"Broker URL: wss://host:8142/pcp; {_from_context}.", show_default=False),
+    typer.Option("--url", metavar="URL", help=f"Broker URL: wss://host:8142/pcp; {_from_context}.", show_default=False),
 ]
 Identity = Annotated[
     str | None,
@@ -57,16 +59,17 @@ Identity = Annotated[
     ),
 ]
 CertificateFile = Annotated[
-    str | None, typer.Option("--certificate", help="PEM file of the client's certificate.", show_default=False)
+    str | None,
+    typer.Option("--certificate", metavar="FILE", help="PEM file of the client's certificate.", show_default=False),
 ]
-TlsKey = Annotated[str | None, typer.Option("--tls-key", help="PEM file of its private key.", show_default=False)]
+TlsKey = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its private key.", show_default=False)
+]
 OldTlsKey = Annotated[str | None, typer.Option("--key", hidden=True, callback=deprecated("--key", "--tls-key"))]
 AuthorityFile = Annotated[
-    str | None, typer.Option("--authority", help="PEM file of the CA that signs brokers.", show_default=False)
+    str | None,
+    typer.Option("--authority", metavar="FILE", help="PEM file of the CA that signs brokers.", show_default=False),
 ]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Comma-separated values.")]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="A Markdown table.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Whole values, wider than the terminal if need be.")]
 SigningKey = Annotated[
     Path | None,
     typer.Option("--signing-key", help="The server's signing key (`.skey`).", metavar="FILE", show_default=False),
@@ -78,13 +81,19 @@ ContextName = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="A saved context instead of the current one.", show_default=False),
 ]
+TablesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tables", metavar="DIR|s3://...", help=f"Where the audit tables are; {_from_context}.", show_default=False
+    ),
+]
 Wait = Annotated[
     float,
     typer.Option(
         "--wait",
         metavar="TIME",
         parser=parse_duration,
-        help="Try for so long where the server is not there yet, such as 30s.",
+        help="Keep trying for this long if the server is not there yet, such as 30s.",
     ),
 ]
 Version = Annotated[int, typer.Option("--protocol", min=1, max=2, help="Protocol version.")]
@@ -97,37 +106,66 @@ def read_context(name: str | None) -> Context:
     return load_context(name)
 
 
-def pcp_client(
-    url: str | None,
-    identity: str | None,
-    *,
-    context: str | None,
-    certificate: str | None,
-    tls_key: str | None,
-    authority: str | None,
-    version: int,
-    wait: float,
-) -> PcpClient:
-    """The client of a broker, from options and the context; UsageError says what is missing."""
-    from dovetail.api.pcp import PcpClient
-    from dovetail.api.values import TLS
+@dataclass(frozen=True, kw_only=True)
+class BrokerOptions:
+    """The options of every command that connects to a broker: which broker, and the client's identity."""
 
-    known = read_context(context)
-    url, identity = url or known.url, identity or known.identity
-    if url is None:
-        raise UsageError(
-            "which broker? give --url, or save a context (`dovetail context save`); `dovetail dev` does both"
+    url: Url = None
+    identity: Identity = None
+    context: ContextName = None
+    certificate: CertificateFile = None
+    tls_key: TlsKey = None
+    old_tls_key: OldTlsKey = None
+    authority: AuthorityFile = None
+    version: Version = 1
+    wait: Wait = 0.0
+
+    def client(self) -> PcpClient:
+        """The client, from the options and the context; UsageError says what is missing."""
+        from dovetail.api.pcp import PcpClient
+        from dovetail.api.values import TLS
+
+        known = read_context(self.context)
+        url, identity = self.url or known.url, self.identity or known.identity
+        if url is None:
+            raise UsageError(
+                "no broker: give --url, or save a context (`dovetail context save`); `dovetail dev` does both"
+            )
+        if identity is None:
+            raise UsageError("no identity: give --as pcp://NAME/TYPE, or save it in the context")
+        tls = TLS(
+            certificate=self.certificate or known.certificate,
+            key=self.tls_key or self.old_tls_key or known.tls_key,
+            authority=self.authority or known.authority,
         )
-    if identity is None:
-        raise UsageError("who to be? give --as pcp://NAME/TYPE, or save it in the context")
-    tls = TLS(
-        certificate=certificate or known.certificate,
-        key=tls_key or known.tls_key,
-        authority=authority or known.authority,
-    )
-    if url.startswith("wss:") and not (tls.certificate and tls.key and tls.authority):
-        raise UsageError("wss: needs --certificate, --tls-key and --authority")
-    return PcpClient(url, identity, tls=tls, protocol=version, wait=wait)
+        if url.startswith("wss:") and not (tls.certificate and tls.key and tls.authority):
+            raise UsageError("wss: needs --certificate, --tls-key and --authority")
+        return PcpClient(url, identity, tls=tls, protocol=self.version, wait=self.wait)
+
+
+def takes(options: type[T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
+    """Add the fields of a dataclass to a command as options; the command gets the dataclass as its first argument."""
+    hints = get_type_hints(options, include_extras=True)
+    added = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(options)  # type: ignore[arg-type]  # always a dataclass
+    ]
+
+    def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        own = list(signature(command).parameters.values())[1:]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            given = options(**{each.name: values.pop(each.name) for each in added})
+            command(given, **values)  # type: ignore[call-arg]  # `values` has all other parameters
+
+        own = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name]) for each in own]
+        run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        return run
+
+    return decorate
 
 
 def needed_key(given: Path | None, old: Path | None) -> Path:
@@ -138,22 +176,23 @@ def needed_key(given: Path | None, old: Path | None) -> Path:
     return found
 
 
-def first_of(given: Path | None, known: str | None, wanted: str) -> Path:
-    """What is given, or what the context has; UsageError asks for it."""
-    if given is not None:
-        return given
-    if known is None:
+def given_or_known(
+    given: str | Path | None, field: Literal["lake", "tables", "directory"], wanted: str, context: str | None = None
+) -> str:
+    """The given value or that of the context; UsageError if there is neither."""
+    found: str | Path | None = given if given is not None else getattr(read_context(context), field)
+    if found is None:
         raise UsageError(f"{wanted}, or save it in a context")
-    return Path(known)
+    return str(found)
 
 
 def each_of(given: Sequence[Path] | None, known: Sequence[str]) -> list[Path]:
-    """What is given, or what the context has."""
+    """The given paths or those of the context."""
     return list(given) if given else [Path(path) for path in known]
 
 
 def describe_sent(sent: Sent) -> dict[str, object]:
-    """What became of a message, for people and machines."""
+    """The outcome of a message as a record to print."""
     record = {
         "address": sent.address,
         "outcome": sent.outcome,

@@ -15,6 +15,7 @@ def completion(
 ) -> None:
     """Print the completion script of a shell.
 
+    \b
     bash: dovetail completion bash >> ~/.bashrc
     zsh:  dovetail completion zsh > a directory of $fpath, as _dovetail
     fish: dovetail completion fish > ~/.config/fish/completions/dovetail.fish

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
+from dovetail.cli.table_options import Form, prints_table
+
 app = typer.Typer(help="Check, show and write configuration files.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="The configuration file.", metavar="FILE")]
@@ -15,7 +18,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 @app.command()
 def check(file: File, as_json: AsJson = False) -> None:
-    """Check a file together with environment overrides; list every error, and what it leaves open to anybody."""
+    """Check a file together with environment overrides; list every error, and what it leaves open to anybody.
+
+    Exits with 3 if there is an error, with 1 if the file cannot be read.
+    """
     from dovetail.cli.output import print_json, say
     from dovetail.model.errors import ConfigError
     from dovetail.site.config import ConfigProblems, find_warnings, load_config
@@ -28,7 +34,7 @@ def check(file: File, as_json: AsJson = False) -> None:
             print_json({"file": str(file), "ok": False, "problems": problems, "warnings": []})
         for problem in problems:
             say(f"dovetail: {problem}")
-        raise typer.Exit(1) from None
+        raise typer.Exit(EXIT_NO if file.is_file() else EXIT_FAILED) from None
     changed = sum(setting.source != "default" for setting in loaded.settings)
     warnings = find_warnings(loaded.config)
     if as_json:
@@ -39,11 +45,13 @@ def check(file: File, as_json: AsJson = False) -> None:
 
 
 @app.command()
+@prints_table
 def show(
     file: Annotated[
         Path | None, typer.Argument(help="The configuration file; without it, the defaults.", metavar="FILE")
     ] = None,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Print every effective value and its source: file, environment variable or default."""
     from dovetail.cli.output import print_rows
@@ -53,12 +61,12 @@ def show(
     rows = [
         {
             "key": setting.key,
-            "value": setting.value if as_json else toml_value(setting.value),
+            "value": setting.value if form.as_json else toml_value(setting.value),
             "from": setting.source,
         }
         for setting in load_config(file).settings
     ]
-    print_rows(rows, ["key", "value", "from"], as_json=as_json)
+    print_rows(rows, ["key", "value", "from"], form)
 
 
 @app.command()

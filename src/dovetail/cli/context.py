@@ -1,4 +1,4 @@
-"""`dovetail context`: save under a name which server, keys and files commands use."""
+"""`dovetail context`: named sets of server, keys and files for commands to use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.client_options import EXIT_NO
+from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.cli.table_options import Form, prints_table
 
-app = typer.Typer(help="Save under a name which server, keys and files commands use.", no_args_is_help=True)
+app = typer.Typer(help="Save servers, keys and files under a name for commands to use.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The context's name.", metavar="NAME")]
+OptionalName = Annotated[
+    str | None,
+    typer.Argument(help="The context's name; the current one by default.", metavar="NAME", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Given = Annotated[str | None, typer.Option(show_default=False)]
 
@@ -19,23 +24,36 @@ Given = Annotated[str | None, typer.Option(show_default=False)]
 @app.command()
 def save(
     name: Name,
-    url: Annotated[str | None, typer.Option(help="The broker's URL.", show_default=False)] = None,
+    url: Annotated[str | None, typer.Option(metavar="URL", help="The broker's URL.", show_default=False)] = None,
     identity: Annotated[
         str | None, typer.Option("--as", metavar="URI", help="Own URI at the broker.", show_default=False)
     ] = None,
-    certificate: Annotated[str | None, typer.Option(help="PEM file of the certificate.", show_default=False)] = None,
-    tls_key: Annotated[str | None, typer.Option(help="PEM file of its private key.", show_default=False)] = None,
-    authority: Annotated[str | None, typer.Option(help="PEM file of the CA.", show_default=False)] = None,
-    home: Annotated[str | None, typer.Option(help="Directory of a won owner.", show_default=False)] = None,
+    certificate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of the certificate.", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of its private key.", show_default=False)
+    ] = None,
+    authority: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of the CA.", show_default=False)
+    ] = None,
+    home: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Directory of a won owner.", show_default=False)
+    ] = None,
     directory: Annotated[
-        str | None, typer.Option("--dir", help="Directory of a running swarm peer.", show_default=False)
+        str | None, typer.Option("--dir", metavar="DIR", help="Directory of a running swarm peer.", show_default=False)
     ] = None,
     journals: Annotated[
-        list[str] | None, typer.Option(help="A journal, or a directory of them; repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(metavar="PATH", help="A journal, or a directory of them; repeatable.", show_default=False),
     ] = None,
-    lake: Annotated[str | None, typer.Option(help="A lake.", show_default=False)] = None,
-    tables: Annotated[str | None, typer.Option(help="Directory of audit tables.", show_default=False)] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="Trusted keys; repeatable.", show_default=False)] = None,
+    lake: Annotated[str | None, typer.Option(metavar="DIR|s3://...", help="A lake.", show_default=False)] = None,
+    tables: Annotated[
+        str | None, typer.Option(metavar="DIR|s3://...", help="Directory of audit tables.", show_default=False)
+    ] = None,
+    trust: Annotated[
+        list[str] | None, typer.Option(metavar="KEYS", help="Trusted keys; repeatable.", show_default=False)
+    ] = None,
 ) -> None:
     """Save a context, or change what is given of one that exists."""
     import msgspec
@@ -70,7 +88,8 @@ def use(name: Name) -> None:
 
 
 @app.command("list")
-def list_all(as_json: AsJson = False) -> None:
+@prints_table
+def list_all(form: Form) -> None:
     """List the contexts; a star marks the current one."""
     from dovetail.api.contexts import current_context, list_contexts, load_context
     from dovetail.cli.output import print_rows
@@ -87,11 +106,11 @@ def list_all(as_json: AsJson = False) -> None:
                 "identity": known.identity,
             }
         )
-    print_rows(rows, ["current", "name", "server", "identity"], as_json=as_json)
+    print_rows(rows, ["current", "name", "server", "identity"], form)
 
 
 @app.command()
-def show(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None, as_json: AsJson = False) -> None:
+def show(name: OptionalName = None, as_json: AsJson = False) -> None:
     """Print a context, the current one by default."""
     import msgspec
 
@@ -105,7 +124,7 @@ def show(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None, a
 
 
 @app.command()
-def check(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
+def check(name: OptionalName = None) -> None:
     """Check that a context's files are there and its servers answer; exits with 3 if not."""
     from dovetail.api.contexts import current_context, load_context, missing_files
     from dovetail.cli.output import print_text, say

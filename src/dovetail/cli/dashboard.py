@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.client_options import each_of, read_context
+
 app = typer.Typer()
 
 
@@ -21,17 +23,21 @@ def dashboard(
         typer.Option("--lake", help="A lake, for servers whose journal is not here.", metavar="DIR|s3://..."),
     ] = None,
     tables: Annotated[
-        Path | None, typer.Option("--tables", help="Where the audit writes its tables.", metavar="DIR")
+        str | None, typer.Option("--tables", help="Where the audit writes its tables.", metavar="DIR|s3://...")
     ] = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option("--metrics", help="A server's Prometheus endpoint; repeatable.", metavar="NAME=URL"),
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes any.", min=0, max=65_535)] = 8600,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="The port to listen on; 0 takes any.", min=0, max=65_535)
+    ] = 8600,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="A file with the token that is asked for; needed off loopback."),
+        typer.Option(
+            "--token-file", metavar="FILE", help="A file with the token that is asked for; needed off loopback."
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -48,7 +54,10 @@ def dashboard(
     from dovetail.model.errors import UsageError
 
     if not journals and lake is None and tables is None and not metrics:
-        raise UsageError("nothing to show: name --journals, a --lake, --tables or --metrics")
+        known = read_context(None)
+        journals, lake, tables = each_of(None, known.journals), known.lake, known.tables
+    if not journals and lake is None and tables is None and not metrics:
+        raise UsageError("nothing to show: name --journals, a --lake, --tables or --metrics, or save them in a context")
     if token_file is None and not is_loopback(host):
         raise UsageError(f"{host} can be reached from outside: give a --token-file, or listen on 127.0.0.1")
     site = Site(tuple(journals or ()), lake)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.exit_codes import EXIT_NO
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -47,7 +49,7 @@ def demo(
     if serve:
         _serve(outcome.report)
     if not outcome.comparison.is_fine:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)
 
 
 def _print_comparison(comparison: Comparison) -> None:
@@ -60,7 +62,8 @@ def _print_comparison(comparison: Comparison) -> None:
     print_rows(rows, ["fault", "fabric", "found in", "row"])
     if comparison.false_alarms:
         print_rows([{"false alarms": alarm} for alarm in comparison.false_alarms], ["false alarms"])
-    print_text(f"\nsent in good order: {comparison.sent} messages; arrived, says the audit: {comparison.arrived}\n")
+    sent, arrived = comparison.sent, comparison.arrived
+    print_text(f"\nsent without faults: {sent} messages; arrived according to the audit: {arrived}\n")
     print_text(f"{comparison.verdict}\n")
 
 
@@ -80,7 +83,7 @@ def _quiet() -> Iterator[None]:
     import logging
     import signal
 
-    # Spark's gateway shows a traceback, under either name, for every call that Ctrl-C breaks off.
+    # Spark's gateway logs a traceback, under either name, for every call that Ctrl-C interrupts.
     quieter = {"dovetail": logging.WARNING, "py4j": logging.CRITICAL, "root": logging.CRITICAL}
     levels = {name: logging.getLogger(name).level for name in quieter}
     for name, level in quieter.items():

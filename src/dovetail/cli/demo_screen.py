@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PlainScreen:
-    """Lines on stderr, each with the seconds since the start; of the states of a phase only the last is shown."""
+    """Lines on stderr, each with the seconds since the start; only the last state of a phase is shown."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -36,11 +36,11 @@ class PlainScreen:
         self._print(title)
 
     def status(self, text: str) -> None:
-        """Kept until the phase ends."""
+        """Set the state of the phase, shown when it ends."""
         self._status = text
 
     def note(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self._print(f"  {text}")
 
     def _flush(self) -> None:
@@ -53,7 +53,7 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """One spinner per phase on a terminal, with its time; what was noted scrolls by above it."""
+    """One spinner per phase on a terminal, with its time; notes scroll by above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -65,7 +65,7 @@ class LiveScreen:
             TimeElapsedColumn(),
             TextColumn("{task.description}", markup=False),
             TextColumn("{task.fields[state]}", style="dim", markup=False),
-            # a descriptor of its own: stderr goes elsewhere for the moment in which Java starts
+            # a separate descriptor: stderr is redirected while Java starts
             console=Console(file=self._file),
         )
         self._task: TaskID | None = None
@@ -83,17 +83,17 @@ class LiveScreen:
         self._file.close()
 
     def phase(self, title: str) -> None:
-        """A new phase begins; the one before is done."""
+        """A new phase begins; the previous one is done."""
         self._finish()
         self._task = self._progress.add_task(title, total=None, state="")
 
     def status(self, text: str) -> None:
-        """Shown beside the phase."""
+        """Set the state shown beside the phase."""
         if self._task is not None:
             self._progress.update(self._task, state=text)
 
     def note(self, text: str) -> None:
-        """One line above the phases."""
+        """Print one line above the phases."""
         from rich.text import Text
 
         self._progress.console.print(Text(f"  {text}", style="dim"))
@@ -104,5 +104,5 @@ class LiveScreen:
 
 
 def open_screen() -> PlainScreen | LiveScreen:
-    """Live where stderr is a terminal."""
+    """The live display if stderr is a terminal, else plain lines."""
     return LiveScreen() if sys.stderr.isatty() else PlainScreen()

@@ -21,8 +21,12 @@ CONTEXT = "dev"
 
 @app.command()
 def dev(
-    directory: Annotated[Path, typer.Option("--dir", help="Where keys and journal are kept.")] = Path("dovetail-dev"),
-    port: Annotated[int, typer.Option(help="Port of the broker; 0 takes a free one.", min=0, max=65_535)] = 8142,
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where keys and journal are kept.")] = Path(
+        "dovetail-dev"
+    ),
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port of the broker; 0 takes a free one.", min=0, max=65_535)
+    ] = 8142,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object when it is ready.")] = False,
 ) -> None:
     """Run a broker on loopback with an agent that answers everything, until SIGTERM or Ctrl-C.
@@ -71,7 +75,7 @@ def dev(
 
 
 async def _echo(site: Site, tell: Callable[[], None]) -> None:
-    """Answer every message with what it said, until SIGTERM or SIGINT."""
+    """Echo every message until SIGTERM or SIGINT."""
     import asyncio
     import signal
     import sys

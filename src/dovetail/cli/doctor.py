@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import EXIT_NO
+from dovetail.cli.exit_codes import EXIT_NO
 
 if TYPE_CHECKING:
     from dovetail.site.doctor import Finding
@@ -22,7 +22,7 @@ _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 @app.command()
 def doctor(
     site_file: Annotated[
-        Path | None, typer.Argument(help="The configuration file of a site.", metavar="[SITE.toml]")
+        Path | None, typer.Argument(help="The configuration file of a site.", metavar="SITE.toml")
     ] = None,
     running: Annotated[
         bool, typer.Option("--running", help="Ask every server of the running site how it is; nothing else.")

@@ -1,30 +1,40 @@
-"""`dovetail journal`: look into journals, check them, seal them into a lake, purge expired bytes."""
+"""`dovetail journal`: inspect journals, verify them, seal them into a lake, purge expired bytes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from dovetail.journal.continuity import Known
     from dovetail.journal.reader import JournalReader
-    from dovetail.model.fabric import Agreement
+    from dovetail.model.address import Address
     from dovetail.model.hop import Hop
-    from dovetail.tlog.checkpoint import SignedCheckpoint
-    from dovetail.tlog.keys import Signer, Verifier
+    from dovetail.tlog.keys import Signer
 
-from dovetail.cli.client_options import EXIT_NO, AsCsv, AsMarkdown, OldSigningKey, SigningKey, Wide, needed_key
+from dovetail.cli.client_options import OldSigningKey, SigningKey, each_of, needed_key, read_context
+from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.cli.journal_input import (
+    known_elsewhere,
+    load_agreement,
+    load_checkpoint,
+    load_trust,
+    seen_by_witness,
+)
+from dovetail.cli.table_options import Form, prints_table
 
 app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
 
 _FOLLOW_EVERY_S = 0.2
 
 Journals = Annotated[
-    list[Path], typer.Argument(help="Journals, or directories of them.", metavar="PATH...", show_default=False)
+    list[Path] | None,
+    typer.Argument(
+        help="Journals, or directories of them; from the context by default.", metavar="PATH", show_default=False
+    ),
 ]
 OneJournal = Annotated[Path, typer.Argument(help="A journal.", metavar="PATH", show_default=False)]
 SeenByWitness = Annotated[
@@ -41,13 +51,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 
 @app.command("list")
-def list_journals(
-    paths: Journals,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    as_markdown: AsMarkdown = False,
-    wide: Wide = False,
-) -> None:
+@prints_table
+def list_journals(paths: Journals = None, *, form: Form) -> None:
     """List journals: server, number of hops, and how far they are signed."""
     from dovetail.cli.output import print_rows
     from dovetail.journal.reader import JournalReader
@@ -72,11 +77,11 @@ def list_journals(
                 }
             )
     columns = ["path", "server", "hops", "messages", "signed", "last", "bytes"]
-    print_rows(rows, columns, as_json=as_json, as_csv=as_csv, as_markdown=as_markdown, wide=wide)
+    print_rows(rows, columns, form)
 
 
 @app.command("keys")
-def print_keys(paths: Journals) -> None:
+def print_keys(paths: Journals = None) -> None:
     """Print the servers' public keys, one per line, in the form that `--trust` takes."""
     from dovetail.cli.output import escape, print_text
     from dovetail.journal.reader import read_identity
@@ -115,11 +120,16 @@ def tail(
         elif since is not None:
             start = reader.seq_at(_parse_time(since, "--since"))
         end = reader.seq_at(_parse_time(until, "--until")) if until is not None else None
-        is_wanted = _message_filter(path, message)
-        hops = _follow(reader, start) if follow else reader.hops(start, end)
+        wanted = None if message is None else _find_message(path, message)
+        hops: Iterator[Hop]
+        if follow:
+            hops = (hop for hop in _follow(reader, start) if wanted in (None, hop.message))
+        elif wanted is None:
+            hops = reader.hops(start, end)
+        else:
+            begin = 0 if first is None and since is None else start  # all of the message's hops
+            hops = (hop for hop in reader.hops_of(wanted) if hop.seq >= begin and (end is None or hop.seq < end))
         for hop in hops:
-            if not is_wanted(hop):
-                continue
             if as_json:
                 print_json(_hop_record(hop))
             else:
@@ -128,7 +138,7 @@ def tail(
 
 @app.command()
 def verify(
-    paths: Journals,
+    paths: Journals = None,
     trust: Annotated[
         Path | None,
         typer.Option(help="Trusted keys: a file or a directory of `.vkey` files.", metavar="KEYS", show_default=False),
@@ -157,13 +167,13 @@ def verify(
     from dovetail.journal.reader import read_identity
     from dovetail.journal.verify import verify_journal
 
-    trusted = _load_trust(trust)
-    kept = _load_checkpoint(since)
+    trusted = load_trust(trust)
+    kept = load_checkpoint(since)
     is_intact = True
     for path in _find(paths):
         with Bar(f"verify {path.name}", "hops") as bar:
-            known = _known_elsewhere(path, lake, seen)
-            agreement = None if swarm is None else _load_agreement(swarm, read_identity(path).server)
+            known = known_elsewhere(path, lake, seen)
+            agreement = None if swarm is None else load_agreement(swarm, read_identity(path).server)
             verdict = verify_journal(
                 path, trusted=trusted, since=kept, known=known, agreement=agreement, progress=bar.update
             )
@@ -230,7 +240,7 @@ def recover(
         signer=signer,
         now_us=now_us(),
         elsewhere=None if lake is None else open_server(open_store(lake), signer.verifier),
-        known=_known_to_witness(seen, signer.verifier),
+        known=seen_by_witness(seen, signer.verifier),
         accepts_loss=accept_loss,
     )
     print_record(
@@ -270,26 +280,36 @@ def checkpoint(path: OneJournal, signing_key: SigningKey = None, key: OldSigning
 
 
 @app.command()
+@prints_table
 def seal(
-    paths: Journals,
+    paths: Journals = None,
     lake: Annotated[str, typer.Option(help="The lake's directory or URL.", metavar="DIR|s3://...")] = "lake",
     signing_key: SigningKey = None,
     key: OldSigningKey = None,
-    target_mb: Annotated[int, typer.Option(help="Target file size in MiB.", min=1, max=1024)] = 128,
-    as_json: AsJson = False,
+    target_mb: Annotated[int, typer.Option(metavar="MIB", help="Target file size in MiB.", min=1, max=1024)] = 128,
+    *,
+    form: Form,
 ) -> None:
-    """Write signed hops that are not sealed yet to Parquet in the lake. Sealing again adds only new hops."""
-    from dovetail.cli.output import print_rows
+    """Write signed hops that are not sealed yet to Parquet in the lake. Sealing again adds only new hops.
+
+    A journal that lacks hops which the lake has, such as an old copy, is refused; the others are sealed.
+    """
+    from dovetail.cli.output import print_rows, say
     from dovetail.cli.progress import Bar
     from dovetail.lake.location import open_store
     from dovetail.lake.seal import seal_journal
+    from dovetail.model.errors import JournalError
 
-    rows = []
+    rows, refused = [], list[JournalError]()
     for path in _find(paths):
-        if signing_key or key:
-            _sign(path, needed_key(signing_key, key))
-        with Bar(f"seal {path.name}", "hops") as bar:
-            manifest = seal_journal(path, open_store(lake), target_bytes=target_mb << 20, progress=bar.update)
+        try:
+            if signing_key or key:
+                _sign(path, needed_key(signing_key, key), lake)
+            with Bar(f"seal {path.name}", "hops") as bar:
+                manifest = seal_journal(path, open_store(lake), target_bytes=target_mb << 20, progress=bar.update)
+        except JournalError as error:
+            refused.append(error)
+            continue
         rows.append(
             {
                 "path": str(path),
@@ -299,7 +319,12 @@ def seal(
                 "sealed": manifest.end if manifest else None,
             }
         )
-    print_rows(rows, ["path", "files", "hops", "bytes"], as_json=as_json)
+    if rows:
+        print_rows(rows, ["path", "files", "hops", "bytes"], form)
+    for each in refused[1:]:
+        say(str(each))
+    if refused:
+        raise refused[0]
 
 
 @app.command()
@@ -323,10 +348,12 @@ def purge(
     """Delete the bytes of expired messages; addresses, hops and proofs stay. The server must not be running."""
     from dovetail.cli.output import print_record
     from dovetail.fabrics import fabric_of
+    from dovetail.journal.continuity import Known
     from dovetail.journal.purge import purge_step
     from dovetail.journal.writer import JournalWriter
+    from dovetail.lake.head import read_head
+    from dovetail.lake.known import known_by
     from dovetail.lake.location import open_store
-    from dovetail.lake.snapshot import read_head
     from dovetail.model.errors import UsageError
     from dovetail.runtime.clock import now_us
 
@@ -335,14 +362,15 @@ def purge(
     if until_us > now:
         raise UsageError(f"--before {before} lies in the future: only expired messages are purged")
     signer = _load_signer(needed_key(signing_key, key))
-    agreement = _load_agreement(swarm, signer.name)
+    agreement = load_agreement(swarm, signer.name)
     if agreement is None and fabric_of(signer.name).default_agreement is not None:
         raise UsageError("--swarm is needed: the agreement says when messages of a swarm expire")
-    sealed = None
+    sealed, known = None, list[Known]()
     if lake is not None:
-        sealed = read_head(open_store(lake), signer.name).end
+        head = read_head(open_store(lake), signer.verifier)
+        sealed, known = head.end, known_by(head, open_store(lake))
     purged = 0
-    with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
+    with JournalWriter.open(path, server=signer.name, signer=signer, known=known) as writer:
         writer.checkpoint()
         while step := purge_step(writer, now_us=until_us, below_seq=sealed, agreement=agreement):
             purged += step
@@ -351,11 +379,14 @@ def purge(
     print_record({"path": str(path), "purged": purged, "hops": hops}, as_json=as_json)
 
 
-def _find(paths: list[Path]) -> list[Path]:
+def _find(given: list[Path] | None) -> list[Path]:
     """The journals named, and those in the directories named."""
     from dovetail.journal.folder import PEER_JOURNAL, SUFFIX, find_journals
     from dovetail.model.errors import UsageError
 
+    paths = each_of(given, () if given else read_context(None).journals)
+    if not paths:
+        raise UsageError("which journals? name them, or save them in a context")
     found = [each for path in paths for each in find_journals(path)]
     if not found:
         raise UsageError(f"no *{SUFFIX} or {PEER_JOURNAL} files in {', '.join(map(str, paths))}")
@@ -363,7 +394,7 @@ def _find(paths: list[Path]) -> list[Path]:
 
 
 def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:
-    """Hops from `position` on, for ever."""
+    """Hops from `position` on, without end."""
     while True:
         for hop in reader.hops(position):
             yield hop
@@ -371,15 +402,12 @@ def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:
         time.sleep(_FOLLOW_EVERY_S)
 
 
-def _message_filter(path: Path, text: str | None) -> Callable[[Hop], bool]:
+def _find_message(path: Path, text: str) -> Address:
+    from dovetail.cli.receipt_input import find_message
     from dovetail.journal.source import JournalSource
-    from dovetail.receipt.sources import find_message
 
-    if text is None:
-        return lambda hop: True  # noqa: ARG005
     with JournalSource.open(path) as source:
-        wanted = find_message([source], text)
-    return lambda hop: hop.message == wanted
+        return find_message([source], text)
 
 
 def _hop_record(hop: Hop) -> dict[str, object]:
@@ -425,65 +453,13 @@ def _load_signer(path: Path) -> Signer:
     return load_signing_key(path)
 
 
-def _sign(path: Path, key: Path) -> None:
-    """Sign a checkpoint over everything in a journal that no server is writing."""
+def _sign(path: Path, key: Path, lake: str | None = None) -> None:
+    """Sign a checkpoint over everything in a journal that no server is writing, and that continues the lake."""
     from dovetail.journal.writer import JournalWriter
-
-    signer = _load_signer(key)
-    with JournalWriter.open(path, server=signer.name, signer=signer) as writer:
-        writer.checkpoint()
-
-
-def _known_elsewhere(path: Path, lake: str | None, seen: Path | None) -> list[Known]:
-    """What a lake and a witness know of a journal."""
-    from dovetail.journal.reader import read_identity
     from dovetail.lake.known import known_to_lake
     from dovetail.lake.location import open_store
 
-    if lake is None and seen is None:
-        return []
-    identity = read_identity(path)
-    sealed = [] if lake is None else known_to_lake(open_store(lake), identity)
-    return [*sealed, *_known_to_witness(seen, identity.verifier)]
-
-
-def _known_to_witness(seen: Path | None, verifier: Verifier) -> list[Known]:
-    from dovetail.receipt.witness_memory import known_to_witness
-
-    return [] if seen is None else known_to_witness(seen, verifier)
-
-
-def _load_agreement(path: Path | None, server: str) -> Agreement | None:
-    """The agreement of the community of a server, from a file."""
-    from dovetail.fabrics import fabric_of
-    from dovetail.model.errors import UsageError
-
-    if path is None:
-        return None
-    fabric = fabric_of(server)
-    try:
-        agreement = fabric.parse_agreements(path.read_bytes()).get(fabric.community(server))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--swarm {path}: {error}") from None
-    if agreement is None:
-        raise UsageError(f"--swarm {path}: it is not the agreement of {fabric.community(server)}")
-    return agreement
-
-
-def _load_trust(path: Path | None) -> list[Verifier]:
-    from dovetail.keys import load_verifier_keys
-
-    return [] if path is None else list(load_verifier_keys(path))
-
-
-def _load_checkpoint(path: Path | None) -> SignedCheckpoint | None:
-    from dovetail.model.errors import UsageError
-    from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
-
-    if path is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            return parse_checkpoint(file.read(MAX_NOTE_BYTES + 1).decode())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--since {path}: {error}") from None
+    signer = _load_signer(key)
+    known = [] if lake is None else known_to_lake(open_store(lake), signer.verifier)
+    with JournalWriter.open(path, server=signer.name, signer=signer, known=known) as writer:
+        writer.checkpoint()

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.table_options import Form, prints_table
+
 app = typer.Typer(help="A private CA, certificates and signing keys.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Option("--dir", help="The keys directory.", metavar="DIR")]
@@ -35,21 +37,24 @@ class RevocationReason(enum.StrEnum):
 
 
 @app.command()
+@prints_table
 def ca(
     name: Annotated[str, typer.Argument(help="The CA's common name.", metavar="NAME")] = "Dovetail CA",
     directory: Directory = KEYS,
-    days: Annotated[int, typer.Option(help="Validity in days.", min=1)] = 3650,
+    days: Annotated[int, typer.Option(metavar="DAYS", help="Validity in days.", min=1)] = 3650,
     force: Force = False,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Make a private CA: ca.key, ca.pem and an empty revocation list, crl.pem."""
     from dovetail.keys import create_authority
 
     create_authority(directory, name, days=days, force=force)
-    _print_made([directory / file for file in ("ca.key", "ca.pem", "crl.pem")], as_json=as_json)
+    _print_made([directory / file for file in ("ca.key", "ca.pem", "crl.pem")], form)
 
 
 @app.command()
+@prints_table
 def issue(
     name: Annotated[str, typer.Argument(help="The common name, or a signing key's name.", metavar="NAME")],
     kind: Annotated[Kind, typer.Option(help="A TLS certificate, or an Ed25519 signing key.")] = Kind.SERVER,
@@ -57,9 +62,12 @@ def issue(
     ip: Annotated[list[str] | None, typer.Option(help="An IP address to certify; repeatable.", metavar="IP")] = None,
     uri: Annotated[list[str] | None, typer.Option(help="A URI to certify; repeatable.", metavar="URI")] = None,
     directory: Directory = KEYS,
-    days: Annotated[int | None, typer.Option(help="Validity of a certificate in days; 365 by default.", min=1)] = None,
+    days: Annotated[
+        int | None, typer.Option(metavar="DAYS", help="Validity of a certificate in days; 365 by default.", min=1)
+    ] = None,
     force: Force = False,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Make a key and its certificate, signed by the CA in the keys directory; or a signing key.
 
@@ -76,16 +84,35 @@ def issue(
         names = Names(dns=dns or (), ip=ip or (), uri=uri or ())
         authority = load_authority(directory)
         made = authority.issue(name, CertificateKind(kind.value), names, days=days or 365, force=force)
-    _print_made(list(made), as_json=as_json)
+    _print_made(list(made), form)
 
 
 @app.command()
+@prints_table
+def renew(
+    directory: Directory = KEYS,
+    within: Annotated[
+        int, typer.Option(metavar="DAYS", help="Renew certificates that end within this many days.", min=1)
+    ] = 30,
+    days: Annotated[int, typer.Option(metavar="DAYS", help="Validity of the new certificates in days.", min=1)] = 365,
+    *,
+    form: Form,
+) -> None:
+    """Reissue certificates in the keys directory that are about to expire, with new keys and the same names."""
+    from dovetail.keys import load_authority
+
+    _print_made(load_authority(directory).renew(within_days=within, days=days), form)
+
+
+@app.command()
+@prints_table
 def revoke(
     certificate: Annotated[Path, typer.Argument(help="The certificate's file.", metavar="FILE")],
     reason: Annotated[RevocationReason, typer.Option(help="Why.")] = RevocationReason.UNSPECIFIED,
     directory: Directory = KEYS,
-    days: Annotated[int, typer.Option(help="Days until the next revocation list is due.", min=1)] = 30,
-    as_json: AsJson = False,
+    days: Annotated[int, typer.Option(metavar="DAYS", help="Days until the next revocation list is due.", min=1)] = 30,
+    *,
+    form: Form,
 ) -> None:
     """Put a certificate on the revocation list."""
     from cryptography import x509
@@ -95,19 +122,21 @@ def revoke(
 
     flag = x509.ReasonFlags(reason.value)
     path = load_authority(directory).revoke(load_certificate(certificate), flag, days=days)
-    _print_made([path], as_json=as_json)
+    _print_made([path], form)
 
 
 @app.command()
+@prints_table
 def crl(
     directory: Directory = KEYS,
-    days: Annotated[int, typer.Option(help="Days until the next revocation list is due.", min=1)] = 30,
-    as_json: AsJson = False,
+    days: Annotated[int, typer.Option(metavar="DAYS", help="Days until the next revocation list is due.", min=1)] = 30,
+    *,
+    form: Form,
 ) -> None:
     """Sign a new revocation list before the current one is due."""
     from dovetail.keys import load_authority
 
-    _print_made([load_authority(directory).write_revocation_list(days=days)], as_json=as_json)
+    _print_made([load_authority(directory).write_revocation_list(days=days)], form)
 
 
 @app.command()
@@ -125,11 +154,11 @@ def show(
         print_record(record, as_json=as_json)
 
 
-def _print_made(paths: list[Path], *, as_json: bool) -> None:
+def _print_made(paths: list[Path], form: Form) -> None:
     from dovetail.cli.output import print_rows
 
     print_rows(
         [{"file": str(path), "mode": f"{path.stat().st_mode & 0o777:04o}"} for path in paths],
         ["file", "mode"],
-        as_json=as_json,
+        form,
     )

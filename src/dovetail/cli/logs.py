@@ -1,8 +1,8 @@
-"""Logging for the command line: text for people or JSON lines for machines, on stderr.
+"""Logging for the command line: text or JSON lines on stderr.
 
 The library itself only calls `logging.getLogger("dovetail.<room>")`. Keys, tokens and payloads are never logged; as a
-last fence, anything that looks like a private key is cut out here. Control characters are escaped, so that a peer can
-forge no line and drive no terminal.
+last safeguard, anything that looks like a private key is removed here. Control characters are escaped, so that a peer
+cannot forge log lines or control the terminal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 def configure(
     *, level: str = "info", form: Literal["text", "json"] = "text", stream: TextIO | None = None
 ) -> logging.Handler:
-    """Sends what `dovetail` logs from `level` on to `stream` (stderr); a second call replaces the first."""
+    """Send what `dovetail` logs at `level` or above to `stream` (stderr); a second call replaces the first."""
     logger = logging.getLogger("dovetail")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
@@ -47,7 +47,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: at, level, logger, text, what was passed as `extra`, and any traceback."""
+    """One object per line: at, level, logger, text, the fields of `extra`, and any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {

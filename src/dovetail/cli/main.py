@@ -1,7 +1,7 @@
 """The entry point: finds the noun, loads only its module, and turns errors into one line and an exit code.
 
-0 done, 1 could not be done, 2 misuse, 3 done and the answer is no, 4 not reached or not let in, 130 interrupted,
-141 whoever read our output went away
+0 success, 1 failure, 2 misuse, 3 done but the answer is no, 4 server unreachable or client refused, 130 interrupted,
+141 the reader of our output closed the pipe
 """
 
 from __future__ import annotations
@@ -12,33 +12,39 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.core import TyperGroup
 
 from dovetail import __version__
+from dovetail.cli.exit_codes import (
+    EXIT_BROKEN_PIPE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_MISUSE,
+    EXIT_NO,
+    EXIT_NOT_REACHED,
+)
+from dovetail.cli.metavars import name_values
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
 if sys.argv[1:3] == ["pcp", "serve"] or sys.argv[1:2] == ["up"]:
-    # they read their configuration again at SIGHUP: one that comes while all is still being loaded must not end them
+    # these reload their configuration on SIGHUP: one that arrives during imports must not end the process
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
-EXIT_FAILED = 1
-EXIT_MISUSE = 2
-EXIT_NOT_REACHED = 4
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 COMPLETE_VARIABLE = "_DOVETAIL_COMPLETE"
 
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A row of the table of nouns: its module in this package has an `app`, loaded when it is asked for."""
+    """A row of the table of nouns: its module in this package has an `app`, loaded on demand."""
 
     name: str
     help: str
@@ -50,10 +56,10 @@ NOUNS = (
     Noun("audit", "Audit the lake on Spark, and look into its tables."),
     Noun("completion", "Print the script that completes commands in a shell.", verbless=True),
     Noun("config", "Check, show and write configuration files."),
-    Noun("context", "Save under a name which server, keys and files commands use."),
+    Noun("context", "Save servers, keys and files under a name for commands to use."),
     Noun("dashboard", "Serve a live, read-only web page over journals, lake and audit.", verbless=True),
-    Noun("demo", "Run a world with faults and find again what was injected.", verbless=True),
-    Noun("dev", "A broker with an echo agent on this machine, to try everything.", verbless=True),
+    Noun("demo", "Inject faults in every fabric; check that the audit finds them.", verbless=True),
+    Noun("dev", "Run a broker with an echo agent here, to try things out.", verbless=True),
     Noun("doctor", "Check this machine and suggest fixes.", verbless=True),
     Noun("journal", "Look into journals, check, seal and purge them."),
     Noun("keys", "A private CA, certificates and signing keys."),
@@ -73,11 +79,11 @@ SERVERS = {
     *((noun, "serve") for noun in ("pcp", "won", "swarm")),
     ("audit", "follow"),
 }
-"""Commands that go on until they are stopped: these log what they do, the others only what is wrong."""
+"""Commands that run until they are stopped: these log what they do, the others only what is wrong."""
 
 
 def is_server(arguments: Sequence[str]) -> bool:
-    """True if a command line begins a command that goes on."""
+    """True if a command line is for one of `SERVERS`."""
     words = [word for word in arguments if not word.startswith("-")]
     names = {noun.name for noun in NOUNS}
     while words and words[0] not in names:
@@ -86,7 +92,7 @@ def is_server(arguments: Sequence[str]) -> bool:
 
 
 class LazyGroup(TyperGroup):
-    """The root command. Its help comes from the table, so that it needs no noun's module."""
+    """The root command. Its help comes from the table, so that no noun's module has to be loaded."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         ctx.meta["is_server"] = is_server(args)
@@ -125,6 +131,7 @@ def load_noun(noun: Noun) -> Command:
     if noun.verbless:
         (command,) = group.commands.values()
     command.name = noun.name
+    name_values(command)
     return command
 
 
@@ -136,8 +143,8 @@ root = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "Data goes to stdout, talk to stderr. Exit codes: 0 done, 1 could not be done, 2 misuse, 3 done and the answer "
-        "is no, 4 not reached or not let in."
+        "Results go to stdout, messages and logs to stderr. Exit codes: 0 done, 1 could not be done, 2 misuse, 3 done "
+        "and the answer is no, 4 the server could not be reached or refused the client."
     ),
 )
 
@@ -154,11 +161,14 @@ def start(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,  # noqa: ARG001
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="Minimum log level; `info` by default for servers, `warning` for the rest."),
+        typer.Option(
+            metavar="debug|info|warning|error",
+            help="Minimum log level; `info` by default for servers, `warning` for the rest.",
+        ),
     ] = None,
     log_format: Annotated[
         Literal["text", "json"] | None,
-        typer.Option(help="Log format: text or one JSON object per line; `text` by default."),
+        typer.Option(metavar="text|json", help="Log format: text or one JSON object per line; `text` by default."),
     ] = None,
     version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
@@ -184,6 +194,23 @@ def print_version(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: discard the output
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the life of the process
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Python flushes stdout again at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return EXIT_BROKEN_PIPE
+        if code in (0, EXIT_NO):  # otherwise an error was already printed
+            return report(error)
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     command = typer.main.get_group(root)
     context: Context | None = None
     try:
@@ -192,15 +219,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         context = command.make_context("dovetail", list(sys.argv[1:] if arguments is None else arguments))
         with context:
             command.invoke(context)
-        sys.stdout.flush()
     except typer.Exit as exit_:
         return exit_.exit_code
     except (KeyboardInterrupt, typer.Abort):
+        warnings.simplefilter("ignore")  # do not warn of coroutines that were never awaited
         sys.stderr.write("\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at its end; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
         if context is not None and context.params["debug"]:
@@ -210,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer_completion(command: Command) -> bool:
-    """Answer a shell that asks how a word goes on; True if one did."""
+    """Answer a shell's request for completions; True if there was one."""
     if COMPLETE_VARIABLE not in os.environ:
         return False
     from typer._completion_classes import completion_init
@@ -249,15 +274,20 @@ def report(error: Exception) -> int:
 
 
 def _report_misuse(error: typer.TyperException) -> int:
+    from typer._click.exceptions import NoSuchOption
+
     from dovetail.cli.output import say
 
     context: Context | None = getattr(error, "ctx", None)
+    if isinstance(error, NoSuchOption) and error.possibilities and context is not None:
+        shown = [option for option in context.command.get_params(context) if not getattr(option, "hidden", False)]
+        error.possibilities = difflib.get_close_matches(error.option_name, [n for each in shown for n in each.opts])
     text = error.format_message()
     if context is not None and text == context.get_help():
-        # Asked for nothing: the help is the answer.
+        # No arguments: the message is the help text.
         sys.stderr.write(text + "\n")
         return error.exit_code
-    text = text.replace("Value error, ", "")  # the validator's own words say nothing to a user
+    text = text.replace("Value error, ", "")  # a prefix of the validator that means nothing to a user
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     say(f"dovetail: {text[:1].lower()}{text[1:].rstrip('.')}{hint}")
     return error.exit_code

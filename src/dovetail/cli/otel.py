@@ -13,7 +13,7 @@ app = typer.Typer(help="Export hops of journals as OpenTelemetry spans.")
 @app.command()
 def otel(
     paths: Annotated[
-        list[Path], typer.Argument(help="Journals, or directories of them.", metavar="PATH...", show_default=False)
+        list[Path], typer.Argument(help="Journals, or directories of them.", metavar="PATH", show_default=False)
     ],
     endpoint: Annotated[
         str,

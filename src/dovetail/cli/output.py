@@ -1,7 +1,7 @@
-"""What commands print: data to stdout, talk to stderr, nothing that could drive the terminal.
+"""Output of commands: data to stdout, messages to stderr, and nothing that could control the terminal.
 
-Text that came from peers may hold escape sequences, line breaks or bidirectional controls; everything printed here is
-escaped. Tables are aligned columns; on a terminal, what does not fit its width is shortened in the middle.
+Text from peers may contain escape sequences, line breaks or bidirectional controls; everything printed here is escaped.
+Tables are aligned columns; on a terminal, cells that do not fit its width are shortened in the middle.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from dovetail.cli.table_options import Form
+
+TABLE = Form()
 # C0, DEL, C1, line and paragraph separators, bidirectional marks and overrides, surrogates, the byte order mark.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -28,52 +31,48 @@ def escape(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """One line of talk to a person."""
+    """Print one line for the user to stderr."""
     print(escape(text), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def print_json(value: object) -> None:
     """One value as one line of JSON."""
     line = msgspec.json.encode(value, enc_hook=str).decode()
-    # Inside JSON only strings can hold these, and there a \\u escape means the same.
+    # In JSON these occur only inside strings, where a \\u escape means the same.
     sys.stdout.write(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Text that is safe as it stands, such as a file's contents that this program made."""
+    """Print text that needs no escaping, such as a file that this program generated."""
     sys.stdout.write(text)
 
 
 def print_rows(
     rows: Iterable[Mapping[str, object]],
     columns: Sequence[str],
-    *,
-    as_json: bool = False,
-    as_csv: bool = False,
-    as_markdown: bool = False,
-    wide: bool = False,
+    form: Form = TABLE,
 ) -> None:
-    """Records as a table of `columns`, as CSV or Markdown, or as JSON lines with everything they hold.
+    """Print records as a table of `columns`, as CSV or Markdown, or as JSON lines with all fields.
 
-    A table on a terminal fits its width: the longest cells are shortened in the middle, unless it is `wide`.
+    A table on a terminal fits its width: the longest cells are shortened in the middle, unless it is wide.
     """
-    if as_json:
+    if form.as_json:
         for row in rows:
             print_json(row)
         return
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    if as_csv:
+    if form.as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *cells])
-    elif as_markdown:
+    elif form.as_markdown:
         for line in [columns, ["---"] * len(columns), *cells]:
             sys.stdout.write("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n")
     else:
         is_seen = sys.stdout.isatty()
-        _print_table(cells, columns, shutil.get_terminal_size().columns if is_seen and not wide else None)
+        _print_table(cells, columns, shutil.get_terminal_size().columns if is_seen and not form.wide else None)
 
 
 def print_record(record: Mapping[str, object], *, as_json: bool = False) -> None:
-    """One record: a line per field, or one JSON object."""
+    """Print one record: a line per field, or one JSON object."""
     if as_json:
         print_json(record)
         return
@@ -102,14 +101,20 @@ def _code(character: str) -> str:
 def _print_table(cells: list[list[str]], columns: Sequence[str], room: int | None) -> None:
     widths = [max(len(column), *(len(row[index]) for row in cells), 0) for index, column in enumerate(columns)]
     if room is not None:
-        widths = fit_widths(widths, room - len(_COLUMN_GAP) * (len(columns) - 1))
+        room -= len(_COLUMN_GAP) * (len(columns) - 1)
+        widths = fit_widths(widths, room)
+        if sum(widths) > room:  # too narrow for a table: one line per value
+            for number, row in enumerate(cells):
+                sys.stdout.write("\n" if number else "")
+                print_record(dict(zip(columns, row, strict=True)))
+            return
     for row in [list(columns), *cells]:
         shown = [f"{shorten(cell, width):{width}}" for cell, width in zip(row, widths, strict=True)]
         sys.stdout.write(_COLUMN_GAP.join(shown).rstrip() + "\n")
 
 
 def fit_widths(widths: Sequence[int], room: int) -> list[int]:
-    """Widths that fit together into `room`: the widest give way first, none below what can be recognised."""
+    """Column widths that fit into `room`: the widest shrink first, and none below a recognisable width."""
     fitted = list(widths)
     while sum(fitted) > room and (widest := max(fitted)) > _MIN_CELL:
         fitted[fitted.index(widest)] -= 1
@@ -117,7 +122,7 @@ def fit_widths(widths: Sequence[int], room: int) -> list[int]:
 
 
 def shorten(text: str, width: int) -> str:
-    """Text of at most this width, its middle left out: both ends of an address or URI tell it apart."""
+    """Text of at most this width, shortened in the middle, since the ends of an address or URI identify it."""
     if len(text) <= width:
         return text
     kept = max(width - len(_CUT), 1)

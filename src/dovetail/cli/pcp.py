@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.client_options import (
-    EXIT_NO,
-    AuthorityFile,
-    CertificateFile,
-    ContextName,
-    Identity,
+    BrokerOptions,
     OldTlsKey,
     TlsKey,
-    Url,
-    Version,
-    Wait,
     describe_sent,
-    pcp_client,
+    takes,
 )
+from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.output import print_json, print_record, print_rows, say
+from dovetail.cli.stdin import read_stdin, stdin_lines
+from dovetail.cli.table_options import Form
 from dovetail.model.errors import ConfigError, NotDelivered, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +34,7 @@ MAX_DATA_BYTES = 64 * 1024 * 1024
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with a section [pcp].", show_default=False)
+    Path | None, typer.Option("--config", metavar="FILE", help="TOML file with a section [pcp].", show_default=False)
 ]
 
 
@@ -50,19 +46,35 @@ def pcp() -> None:
 @app.command()
 def serve(
     config: ConfigFile = None,
-    name: Annotated[str | None, typer.Option(help="The broker's common name.", show_default=False)] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=False)] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.", show_default=False)] = None,
-    certificate: CertificateFile = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The broker's common name.", show_default=False)
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Port to listen on; 0 takes a free one.", show_default=False)
+    ] = None,
+    certificate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of the broker's certificate.", show_default=False)
+    ] = None,
     tls_key: TlsKey = None,
     key: OldTlsKey = None,
-    authority: AuthorityFile = None,
-    revocations: Annotated[
-        str | None, typer.Option(help="Revocation list of the CA; watched.", show_default=False)
+    authority: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of the CA that signs clients.", show_default=False)
     ] = None,
-    journal: Annotated[str | None, typer.Option(help="Path of the journal.", show_default=False)] = None,
-    durability: Annotated[str | None, typer.Option(help="relaxed or full.", show_default=False)] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port of /metrics and /healthz.", show_default=False)] = None,
+    revocations: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Revocation list of the CA; watched.", show_default=False)
+    ] = None,
+    journal: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Path of the journal.", show_default=False)
+    ] = None,
+    durability: Annotated[
+        str | None, typer.Option(metavar="relaxed|full", help="relaxed or full.", show_default=False)
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Port of /metrics and /healthz.", show_default=False)
+    ] = None,
     insecure_plain: Annotated[bool, typer.Option("--insecure-plain", help="No TLS; loopback only.")] = False,
     allow_all: Annotated[bool, typer.Option("--allow-all", help="Allow any client to send anything.")] = False,
     as_json: AsJson = False,
@@ -87,63 +99,43 @@ def serve(
     }
     settings = load_settings(config, overrides)
 
-    def tell(started: dict[str, object]) -> None:
+    def on_started(started: dict[str, object]) -> None:
         if settings.journal is None:
-            logging.getLogger("dovetail.pcp").warning("nothing is kept, and nothing can be proven: give --journal")
-        _print_started(started, as_json=as_json)
+            logging.getLogger("dovetail.pcp").warning("no --journal: nothing is recorded, nothing can be proven")
+        if as_json:
+            print_json(started)
+            sys.stdout.flush()
 
-    run_broker(
-        settings,
-        tell,
-        read_settings=lambda: load_settings(config, overrides),
-    )
+    run_broker(settings, on_started, read_settings=lambda: load_settings(config, overrides))
 
 
 @app.command()
+@takes(BrokerOptions)
 def send(
+    broker: BrokerOptions,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Recipient: pcp://NAME/TYPE, * for any.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[DATA]", help="JSON text, @FILE for its raw bytes, or - for stdin.", show_default=False
-        ),
+        typer.Argument(metavar="DATA", help="JSON text, @FILE for its raw bytes, or - for stdin.", show_default=False),
     ] = None,
     to: Annotated[list[str] | None, typer.Option("--to", metavar="TARGET", help="A further recipient.")] = None,
-    message_type: Annotated[str, typer.Option("--type", help="Message type.")] = "text",
+    message_type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Message type.")] = "text",
     data: Annotated[str | None, typer.Option(hidden=True)] = None,
-    ttl: Annotated[float, typer.Option(help="Lifetime in seconds.", min=0.001)] = 30.0,
+    ttl: Annotated[float, typer.Option(metavar="SECONDS", help="Lifetime in seconds.", min=0.001)] = 30.0,
     report: Annotated[bool, typer.Option("--report", hidden=True)] = False,
     await_reply: Annotated[bool, typer.Option("--reply", help="Wait for the reply and print it too.")] = False,
-    url: Url = None,
-    identity: Identity = None,
-    context: ContextName = None,
-    certificate: CertificateFile = None,
-    tls_key: TlsKey = None,
-    key: OldTlsKey = None,
-    authority: AuthorityFile = None,
-    version: Version = 1,
-    wait: Wait = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Send one message; print its address, what became of it, and whom it is sent to.
 
     Exits with 3 if it was not accepted, or if no reply came in its lifetime.
     """
-    del report  # whom it is sent to is always told
+    del report  # the recipients are always printed
     message_type, targets, text = _read_message(target, words or [], to or [], message_type, data)
     if await_reply and len(targets) != 1:
         raise UsageError(f"--reply with {len(targets)} targets, expected one")
     content = _read_data(text)
-    client = pcp_client(
-        url,
-        identity,
-        context=context,
-        certificate=certificate,
-        tls_key=tls_key or key,
-        authority=authority,
-        version=version,
-        wait=wait,
-    )
+    client = broker.client()
     if await_reply:
         _ask(client, targets[0], content, message_type, ttl, as_json=as_json)
         return
@@ -161,14 +153,14 @@ def send(
 def _read_message(
     target: str, words: list[str], to: list[str], message_type: str, data: str | None
 ) -> tuple[str, list[str], str | None]:
-    """Type, targets and data; also of the old form, TYPE TARGET... --data JSON."""
+    """Type, targets and data; also accepts the old form, TYPE TARGET... --data JSON."""
     if not target.startswith("pcp:") and words and words[0].startswith("pcp:"):
-        say("dovetail: the form is `pcp send TARGET [DATA] --type TYPE` now; the old one goes with the next release")
+        say("dovetail: use `pcp send TARGET [DATA] --type TYPE`; the old form will be removed in the next release")
         return target, [*words, *to], data
     if not target.startswith("pcp:"):
         raise UsageError(f"{target[:80]!r} is not a PCP URI, expected pcp://<name>/<type>")
     if len(words) > 1 or (words and data is not None):
-        raise UsageError(f"{words[-1][:80]!r} is too much: one DATA, in quotes; further recipients follow --to")
+        raise UsageError(f"{words[-1][:80]!r} is one argument too many: quote DATA; further recipients need --to")
     return message_type, [target, *to], words[0] if words else data
 
 
@@ -196,29 +188,13 @@ def _ask(client: PcpClient, target: str, content: object, message_type: str, ttl
 
 
 @app.command()
+@takes(BrokerOptions)
 def listen(
-    url: Url = None,
-    identity: Identity = None,
-    context: ContextName = None,
+    broker: BrokerOptions,
     count: Annotated[int, typer.Option(help="Exit after this many messages (0: never).", min=0)] = 0,
-    certificate: CertificateFile = None,
-    tls_key: TlsKey = None,
-    key: OldTlsKey = None,
-    authority: AuthorityFile = None,
-    version: Version = 1,
-    wait: Wait = 0.0,
 ) -> None:
     """Print messages as they arrive, one JSON object per line."""
-    client = pcp_client(
-        url,
-        identity,
-        context=context,
-        certificate=certificate,
-        tls_key=tls_key or key,
-        authority=authority,
-        version=version,
-        wait=wait,
-    )
+    client = broker.client()
 
     async def work() -> None:
         async with client:
@@ -235,42 +211,26 @@ def listen(
 
 
 @app.command()
+@takes(BrokerOptions)
 def inventory(
+    broker: BrokerOptions,
     patterns: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATTERN]...", help="pcp://*/agent, pcp://host/*, ...")
+        list[str] | None, typer.Argument(metavar="PATTERN", help="pcp://*/agent, pcp://host/*, ...")
     ] = None,
-    url: Url = None,
-    identity: Identity = None,
-    context: ContextName = None,
     follow: Annotated[
         bool,
         typer.Option("--follow", help="Keep watching; print +1 when a client connects and -1 when it disconnects."),
     ] = False,
-    certificate: CertificateFile = None,
-    tls_key: TlsKey = None,
-    key: OldTlsKey = None,
-    authority: AuthorityFile = None,
-    version: Version = 1,
-    wait: Wait = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """List connected clients."""
-    client = pcp_client(
-        url,
-        identity,
-        context=context,
-        certificate=certificate,
-        tls_key=tls_key or key,
-        authority=authority,
-        version=version,
-        wait=wait,
-    )
+    client = broker.client()
 
     async def work() -> None:
         async with client:
             if not follow:
                 uris = await client.inventory(*patterns or ())
-                print_rows([{"uri": uri} for uri in uris], ["uri"], as_json=as_json)
+                print_rows([{"uri": uri} for uri in uris], ["uri"], Form(as_json=as_json))
                 return
             async for uri, is_here in client.watch(*patterns or ()):
                 print_json({"client": uri, "change": 1 if is_here else -1})
@@ -280,26 +240,22 @@ def inventory(
 
 
 @app.command()
+@takes(BrokerOptions)
 def trace(
+    broker: BrokerOptions,
     message_type: Annotated[str, typer.Argument(metavar="TYPE", help="Message type.")],
-    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help="Recipients to check.")],
-    config: Annotated[Path, typer.Option("--config", help="The broker's configuration: its rules.")],
-    sender: Annotated[str, typer.Option(help="URI of the sender.")],
+    targets: Annotated[list[str], typer.Argument(metavar="TARGET", help="Recipients to check.")],
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The broker's configuration: its rules.")],
+    sender: Annotated[str, typer.Option(metavar="URI", help="URI of the sender.")],
     clients: Annotated[
-        list[str] | None, typer.Option("--client", help="A client assumed to be connected; repeatable.")
+        list[str] | None, typer.Option("--client", metavar="URI", help="A client assumed to be connected; repeatable.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="Ask this broker who is connected.", show_default=False)] = None,
-    identity: Annotated[
-        str | None, typer.Option("--as", metavar="URI", help="Own URI for the query.", show_default=False)
-    ] = None,
-    certificate: CertificateFile = None,
-    tls_key: TlsKey = None,
-    key: OldTlsKey = None,
-    authority: AuthorityFile = None,
-    version: Version = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Show which clients would receive a message and the rule that decides; nothing is delivered."""
+    """Show which clients would receive a message and the rule that decides; nothing is delivered.
+
+    With --url the broker is asked who is connected.
+    """
     from dovetail.pcp.authorization import Authorization
     from dovetail.pcp.inventory import Registry
     from dovetail.pcp.routing import trace_route
@@ -308,20 +264,8 @@ def trace(
 
     settings = load_settings(config, {})
     connected = list(clients or ())
-    if url is not None:
-        if identity is None:
-            raise UsageError("--url needs --as, who to be when asking the broker")
-
-        client = pcp_client(
-            url,
-            identity,
-            context=None,
-            certificate=certificate,
-            tls_key=tls_key or key,
-            authority=authority,
-            version=version,
-            wait=0,
-        )
+    if broker.url is not None:
+        client = broker.client()
 
         async def ask() -> list[str]:
             async with client:
@@ -346,7 +290,7 @@ def trace(
         }
         for verdict in traced.verdicts
     ]
-    print_rows(rows, ["target", "verdict", "connected", "rule"], as_json=as_json)
+    print_rows(rows, ["target", "verdict", "connected", "rule"], Form(as_json=as_json))
     for target in traced.unmatched:
         say(f"{target}: nobody there")
     say("would be delivered to all of them" if traced.is_allowed else "would be refused: nobody gets it")
@@ -356,9 +300,11 @@ def trace(
 
 @app.command()
 def decode(
-    hex_frames: Annotated[list[str] | None, typer.Argument(metavar="HEX...", help="Frames in hex; or stdin.")] = None,
-    layer: Annotated[str, typer.Option(help="v1, v2 or auto (by the first byte).")] = "auto",
-    now: Annotated[int | None, typer.Option(help="Unix milliseconds; expiry is judged at this time.")] = None,
+    hex_frames: Annotated[list[str] | None, typer.Argument(metavar="HEX", help="Frames in hex; or stdin.")] = None,
+    layer: Annotated[str, typer.Option(metavar="v1|v2|auto", help="v1, v2 or auto (by the first byte).")] = "auto",
+    now: Annotated[
+        int | None, typer.Option(metavar="MS", help="Unix milliseconds; expiry is judged at this time.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain captured frames: their fields, or the class and detail of the error."""
@@ -366,8 +312,7 @@ def decode(
 
     if layer not in {"auto", "v1", "v2"}:
         raise UsageError(f"layer {layer!r}, expected auto, v1 or v2")
-    stdin = (line.strip() for line in iter(lambda: sys.stdin.readline(_MAX_LINE_CHARS), ""))
-    for text in hex_frames or stdin:
+    for text in hex_frames or stdin_lines(_MAX_LINE_CHARS):
         if not text:
             continue
         try:
@@ -380,7 +325,7 @@ def decode(
 
 
 def load_settings(path: Path | None, overrides: dict[str, Any]) -> PcpSettings:
-    """The section [pcp] of a file, with what the command line overrides; raises ConfigError."""
+    """The section [pcp] of a file, with overrides from the command line; raises ConfigError."""
     import msgspec
 
     from dovetail.pcp.settings import PcpSettings
@@ -396,22 +341,13 @@ def load_settings(path: Path | None, overrides: dict[str, Any]) -> PcpSettings:
         raise ConfigError(f"{path or 'command line'}: [pcp]: {str(error)[:1].lower()}{str(error)[1:]}") from None
 
 
-def _print_started(started: dict[str, object], *, as_json: bool) -> None:
-
-    if as_json:
-        print_json(started)
-        sys.stdout.flush()
-
-
 def _read_data(text: str | None) -> object:
     import json
 
     if text is None:
         return None
     if text == "-":
-        if sys.stdin is None:
-            raise ConfigError("there is nothing to read: stdin is closed")
-        return sys.stdin.buffer.read(MAX_DATA_BYTES)
+        return read_stdin(MAX_DATA_BYTES)
     if text.startswith("@"):
         with Path(text[1:]).open("rb") as file:
             return file.read(MAX_DATA_BYTES)

@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Bar:
-    """A bar on stderr; nothing where stderr is no terminal."""
+    """A progress bar on stderr; prints nothing if stderr is not a terminal."""
 
     def __init__(self, title: str, unit: str) -> None:
         self._title = title

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.client_options import (
-    EXIT_FAILED,
-    EXIT_NO,
     ContextName,
     OldSigningKey,
     Wait,
@@ -18,8 +16,10 @@ from dovetail.cli.client_options import (
     needed_key,
     read_context,
 )
+from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
 from dovetail.cli.receipt_input import (
     choose_sources,
+    find_message,
     is_file,
     load_keys,
     merge_note_files,
@@ -33,6 +33,7 @@ from dovetail.cli.receipt_input import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
     from dovetail.receipt.build import BuildOptions
     from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
@@ -42,7 +43,18 @@ app = typer.Typer(help="Prove one delivery with one file; check it offline.", no
 
 Trust = Annotated[
     list[Path],
-    typer.Option("--trust", help="Trusted keys: a file with one key per line, or a directory of .vkey files."),
+    typer.Option(
+        "--trust", metavar="KEYS", help="A file with one trusted key per line, or a directory of .vkey files."
+    ),
+]
+TrustOrKnown = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trust",
+        help="A file with one trusted key per line, or a directory of .vkey files; from the context by default.",
+        metavar="KEYS",
+        show_default=False,
+    ),
 ]
 Journals = Annotated[
     list[Path] | None, typer.Option("--journal", help="A journal; repeatable.", metavar="FILE", show_default=False)
@@ -99,7 +111,6 @@ def build(
     """Build the receipt of one message from the journals or the lake of the servers that saw it."""
     from dovetail.cli.output import say
     from dovetail.receipt.build import BuildOptions, build_receipt
-    from dovetail.receipt.sources import find_message
 
     witnesses = load_keys(witness or ())
     journal, lake = choose_sources(journal, lake, read_context(context))
@@ -155,7 +166,7 @@ def complete(
     if (conversation is None) == (since is None) or (conversation is None and until is None):
         raise UsageError("give either --from and --until, or --conversation")
     if conversation is None and older:
-        raise UsageError("--since goes with --conversation")
+        raise UsageError("--since needs --conversation")
     witnesses = load_keys(witness or ())
     with open_sources(journal, lake, None) as sources:
         chosen = [source for source in sources if server is None or source.server == server]
@@ -171,7 +182,7 @@ def complete(
             )
             data = _complete_conversation(chosen, conversation, until, load_keys(trust or ()), options)
         else:
-            data = _complete_stretch(chosen, since or "", until or "", notes, witnesses)
+            data = _complete_period(chosen, since or "", until or "", notes, witnesses)
     _write_receipt(data, out)
 
 
@@ -182,7 +193,6 @@ def _complete_conversation(
     from dovetail.fabrics import fabric_named
     from dovetail.model.errors import UsageError
     from dovetail.model.fabric import Thread
-    from dovetail.receipt.sources import find_message
 
     address = find_message(sources, text)
     holders = [source for source in sources if source.hops_of(address)]
@@ -191,7 +201,7 @@ def _complete_conversation(
         from dovetail.receipt.request_reply import build_exchange
 
         if options.since:
-            raise UsageError("--since goes with conversations, not with requests and their replies")
+            raise UsageError("--since applies to conversations, not to requests and their replies")
         if len(holders) != 1:
             raise UsageError(f"{len(holders)} servers had the request, expected one; choose with --server")
         (source,) = holders
@@ -199,15 +209,15 @@ def _complete_conversation(
         until_us = None if until is None else parse_time_text(until)
         return build_exchange(source, address, until_us, signed=signed, witnesses=options.witnesses)
     if threads != {Thread.CONVERSATION}:
-        raise UsageError(f"{text} belongs to no conversation: its fabric has none")
+        raise UsageError(f"{text} belongs to no conversation: its fabric has no conversations")
     if until is not None:
-        raise UsageError("--until goes with requests and their replies, not with conversations")
+        raise UsageError("--until applies to requests and their replies, not to conversations")
     from dovetail.receipt.build_conversation import build_conversation
 
     return build_conversation(sources, address, keys, options)
 
 
-def _complete_stretch(
+def _complete_period(
     sources: Sequence[HopSource],
     since: str,
     until: str,
@@ -229,8 +239,8 @@ def _complete_stretch(
 
 @app.command()
 def verify(
-    files: Annotated[list[Path], typer.Argument(help="Receipt files.", metavar="FILE...")],
-    trust: Trust,
+    files: Annotated[list[Path], typer.Argument(help="Receipt files.", metavar="FILE")],
+    trust: TrustOrKnown = None,
     against: Annotated[
         list[Path] | None,
         typer.Option(
@@ -239,7 +249,7 @@ def verify(
     ] = None,
     witnesses: Annotated[int, typer.Option(help="Minimum number of trusted witnesses.", min=0)] = 0,
     max_age: Annotated[
-        int | None, typer.Option(help="Maximum age in seconds of a trusted witness's cosignature.", min=1)
+        int | None, typer.Option(metavar="SECONDS", help="Maximum age of a trusted witness's cosignature.", min=1)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -253,7 +263,7 @@ def verify(
     from dovetail.receipt.verify import verify_receipt
     from dovetail.runtime.clock import now_us
 
-    trusted = load_keys(trust)
+    trusted = load_keys(_trusted(trust, read_context(None)))
     policy = Policy(now_us=now_us(), witnesses=witnesses, max_age_s=max_age)
     others = [read_other(path, trusted) for path in against or ()]
     code = 0
@@ -285,9 +295,7 @@ def show(
     ],
     journal: Journals = None,
     lake: Lake = None,
-    trust: Annotated[
-        list[Path] | None, typer.Option("--trust", help="Trusted keys; from the context by default.", metavar="KEYS")
-    ] = None,
+    trust: TrustOrKnown = None,
     context: ContextName = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Keep the receipt too.", metavar="FILE")] = None,
     wait: Wait = 15.0,
@@ -303,25 +311,32 @@ def show(
     from dovetail.api.receipts import Receipt
     from dovetail.cli.output import say
     from dovetail.cli.receipt_text import print_broken, print_proof
-    from dovetail.model.errors import ReceiptError, UsageError
+    from dovetail.model.errors import ReceiptError
 
     known = read_context(context)
-    trusted = each_of(trust, known.trust)
-    if not trusted:
-        raise UsageError("whom do you trust? give --trust KEYS, or save it in a context")
+    trusted = _trusted(trust, known)
     journals, lake = choose_sources(journal, lake, known)
     receipt = Receipt.build(subject, journals=journals, lake=lake, wait=wait)
     for remark in receipt.remarks:
         say(remark)
     if out is not None:
         receipt.save(out)
-    name = out or Path(f"{receipt.subject[:16]}.receipt" if receipt.subject else "receipt")
+    name = out or f"receipt of {receipt.subject}"
     try:
         proof = receipt.verify(trust=trusted)
     except ReceiptError as error:
         print_broken(name, error, as_json=as_json)
         raise typer.Exit(EXIT_NO) from None
     print_proof(name, proof, as_json=as_json)
+
+
+def _trusted(given: list[Path] | None, known: Context) -> list[Path]:
+    from dovetail.model.errors import UsageError
+
+    trusted = each_of(given, known.trust)
+    if not trusted:
+        raise UsageError("no trusted keys: give --trust KEYS, or save them in a context")
+    return trusted
 
 
 def _show_file(file: Path, *, as_json: bool) -> None:
@@ -343,7 +358,7 @@ def _show_file(file: Path, *, as_json: bool) -> None:
         print_broken(file, error, as_json=as_json)
         raise typer.Exit(code) from None
     print_proof(file, proof, as_json=as_json, show_bytes=True)
-    say("not verified: the keys are those that the file itself carries; `dovetail receipt verify` asks for yours")
+    say("not verified: the keys are from the file itself; `dovetail receipt verify` uses the keys that you trust")
 
 
 @app.command()
@@ -453,7 +468,6 @@ def fork(
     """Build evidence from two signed messages (won) that contradict each other, as listed in the table forks."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt.build_evidence import build_fork
-    from dovetail.receipt.sources import find_message
 
     if len(addresses) != 2:
         raise UsageError(f"{len(addresses)} addresses, expected two")
@@ -474,12 +488,13 @@ def _write_receipt(data: bytes, out: Path | None) -> None:
 
 
 def _write(data: bytes, out: Path | None, summary: str) -> None:
-    """The data to the file or stdout, and one line to the person who asked for them."""
+    """Write the data to the file or stdout, and one line for the user to stderr."""
     from dovetail.cli.output import print_text, say
+    from dovetail.journal.durable_file import replace_file
 
     if out is None:
         print_text(data.decode())
         say(summary)
     else:
-        out.write_bytes(data)
+        replace_file(out, data)
         say(f"wrote {out}: {summary}")

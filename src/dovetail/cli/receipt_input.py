@@ -1,4 +1,4 @@
-"""What the commands of `dovetail receipt` are given: sources, receipts, checkpoints, keys, addresses and times."""
+"""Input of the commands of `dovetail receipt`: sources, receipts, checkpoints, keys, addresses and times."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
+    from dovetail.model.address import Address
     from dovetail.receipt.consistency import View
     from dovetail.receipt.proof import Proof
     from dovetail.tlog.checkpoint import SignedCheckpoint
@@ -22,12 +23,12 @@ T = TypeVar("T")
 
 
 def is_file(subject: str) -> bool:
-    """True where a file is meant, also one that is not there; addresses have neither slash nor dot."""
+    """True if this names a file, existing or not; addresses contain neither slash nor dot."""
     return not subject.startswith(WON_URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
 
 
 def choose_sources(journal: list[Path] | None, lake: str | None, known: Context) -> tuple[list[Path], str | None]:
-    """Where to look: what is given, or else the journals of the context and its lake, where there is one."""
+    """Where to search: the given sources, or else the journals of the context and its lake, if any."""
     if journal or lake is not None:
         return journal or [], lake
     from dovetail.journal.folder import find_journals
@@ -39,16 +40,25 @@ def choose_sources(journal: list[Path] | None, lake: str | None, known: Context)
 
 @contextlib.contextmanager
 def open_sources(journals: Sequence[Path] | None, lake: str | None, date: str | None) -> Iterator[list[HopSource]]:
-    """The journals and the servers of the lake; a server that is in both counts by its journal."""
+    """The journals and the servers of the lake; for a server in both, its journal is used."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt import sources
 
     if not journals and lake is None:
         raise UsageError("name at least one --journal, or a --lake")
     if date is not None and lake is None:
-        raise UsageError("--date goes with --lake")
+        raise UsageError("--date needs --lake")
     with sources.open_sources(journals or (), lake, None if date is None else _parse_day(date)) as opened:
         yield opened
+
+
+def find_message(sources: Sequence[HopSource], text: str) -> Address:
+    """The message with this name. For an id, the bytes of all messages are searched, which may take a while."""
+    from dovetail.cli.progress import Bar
+    from dovetail.receipt import sources as searched
+
+    with Bar(f"look for {text[:40]}", "hops") as bar:
+        return searched.find_message(sources, text, bar.update)
 
 
 def read_checkpoints(path: Path) -> list[SignedCheckpoint]:
@@ -64,7 +74,7 @@ def read_checkpoints(path: Path) -> list[SignedCheckpoint]:
 
 
 def read_other(path: Path, trusted: Sequence[Verifier]) -> View | Proof:
-    """What a file shows of journals: a receipt, which must itself be valid, or a note that a trusted key has signed."""
+    """What a file proves about journals: a receipt, which must be valid, or a note signed by a trusted key."""
     from dovetail.receipt.consistency import View
     from dovetail.receipt.verify import verify_receipt
     from dovetail.tlog.checkpoint import verify_checkpoint
@@ -89,7 +99,7 @@ def _read_note(data: bytes) -> str:
 
 @contextlib.contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Errors inside name the file."""
+    """Make errors in the block name the file."""
     from dovetail.model.errors import CheckpointError, ReceiptError
 
     try:
@@ -99,7 +109,7 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 
 def merge_note_files(paths: Sequence[Path], keys: Sequence[Verifier]) -> list[SignedCheckpoint]:
-    """Cosigned checkpoints by server; several notes of one checkpoint become one."""
+    """Cosigned checkpoints by server; several notes of one checkpoint are merged."""
     from dovetail.receipt.witness import merge_notes
 
     by_server: dict[str, list[str]] = {}
@@ -116,7 +126,7 @@ def load_keys(paths: Sequence[Path]) -> list[Verifier]:
 
 
 def parse_time_text(text: str) -> int:
-    """Microseconds of a time in ISO 8601; UTC where it names no zone."""
+    """Microseconds of a time in ISO 8601; UTC if it has no zone."""
     from dovetail.model.times import parse_time
 
     def parse(text: str) -> int:
@@ -143,7 +153,7 @@ def _parse(parse: Callable[[str], T], text: str) -> T:
 
 
 def read_file(path: Path) -> bytes:
-    """A file's bytes, never more than one too many; ReceiptError where it cannot be read."""
+    """A file's bytes, at most one more than the limit; ReceiptError if it cannot be read."""
     from dovetail.model.errors import ReceiptError
     from dovetail.receipt.format import MAX_RECEIPT_BYTES
 

@@ -1,4 +1,4 @@
-"""What `dovetail receipt` prints of a receipt: for people, or as JSON."""
+"""How `dovetail receipt` prints a receipt: as text or JSON."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def summarise(data: bytes) -> str:
     return f"{subject}; what happened to it, {hops} hop{'s'[: hops != 1]}, is signed by {', '.join(servers)}"
 
 
-def print_broken(path: Path, error: ReceiptError, *, as_json: bool) -> None:
-    """That a receipt is not valid, and the first broken step."""
+def print_broken(receipt: Path | str, error: ReceiptError, *, as_json: bool) -> None:
+    """Print that a receipt, a file or one that is not saved, is not valid, and the first step that fails."""
     if as_json:
-        print_json({"file": str(path), "valid": False, "error": str(error)})
-    say(f"{path}: not valid: {error}")
+        print_json({"file": _file(receipt), "valid": False, "error": str(error)})
+    say(f"{receipt}: not valid: {error}")
 
 
-def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = False) -> None:
-    """What a receipt proves, by whom, and what it does not; with `show_bytes` the messages too."""
+def print_proof(receipt: Path | str, proof: Proof, *, as_json: bool, show_bytes: bool = False) -> None:
+    """Print what a receipt proves, by whose signatures, and what it does not; with `show_bytes` also the messages."""
     if as_json:
-        print_json(_describe(path, proof, show_bytes=show_bytes))
+        print_json(_describe(receipt, proof, show_bytes=show_bytes))
         return
-    lines = [f"{path}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})"]
+    lines = [f"{receipt}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})"]
     lines.append("it says:" if show_bytes else "proven:")
     lines += [f"  {claim}" for claim in (*proof.claims, *proof.witnessed, *proof.growth)]
     if proof.kind in ("completeness", "exchange"):
@@ -69,9 +69,13 @@ def print_proof(path: Path, proof: Proof, *, as_json: bool, show_bytes: bool = F
     print_text("".join(f"{escape(line)}\n" for line in lines))
 
 
-def _describe(path: Path, proof: Proof, *, show_bytes: bool) -> dict[str, object]:
+def _file(receipt: Path | str) -> str | None:
+    return str(receipt) if isinstance(receipt, Path) else None
+
+
+def _describe(receipt: Path | str, proof: Proof, *, show_bytes: bool) -> dict[str, object]:
     described: dict[str, object] = {
-        "file": str(path),
+        "file": _file(receipt),
         "valid": not show_bytes,
         "kind": proof.kind,
         "fabric": str(proof.fabric),

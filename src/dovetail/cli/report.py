@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dovetail.cli.client_options import TablesOption, deprecated, given_or_known, read_context
+from dovetail.cli.receipt_input import choose_sources
+
+if TYPE_CHECKING:
+    from dovetail.receipt.witness_memory import Witnessed
 
 app = typer.Typer(help="One page that shows what an audit found; works offline.")
 
 
 @app.command()
 def report(
-    tables: Annotated[Path, typer.Argument(help="The audit's output directory.", metavar="TABLES")],
+    old_tables: Annotated[
+        str | None, typer.Argument(hidden=True, metavar="TABLES", callback=deprecated("TABLES", "--tables"))
+    ] = None,
+    tables: TablesOption = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write the page to this file.", metavar="FILE.html")
     ] = None,
@@ -27,7 +36,25 @@ def report(
     ] = None,
     journal: Annotated[
         list[Path] | None,
-        typer.Option("--journal", help="Build receipts from this journal; repeatable.", metavar="FILE"),
+        typer.Option(
+            "--journal",
+            help="Name servers by, and build receipts from, this journal; from the context by default.",
+            metavar="FILE",
+        ),
+    ] = None,
+    cosigned: Annotated[
+        Path | None,
+        typer.Option(
+            "--cosigned",
+            help="Cosigned checkpoints, one `.note` file each: show when witnesses last looked.",
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    trust: Annotated[
+        list[Path] | None,
+        typer.Option("--trust", help="Keys of the servers and witnesses of --cosigned; repeatable.", metavar="KEYS"),
     ] = None,
     with_receipts: Annotated[
         bool, typer.Option("--receipts/--no-receipts", help="Offer the receipts of messages for download.")
@@ -40,20 +67,33 @@ def report(
     from dovetail.report.survey import take_numbers
     from dovetail.report.terminal import write_summary
 
-    source = Tables.open(tables)
-    numbers = take_numbers(source)
+    root = given_or_known(tables or old_tables, "tables", "no audit tables: name them with --tables")
+    source = Tables.open(root)
+    numbers = take_numbers(source, _read_cosigned(cosigned, trust or []))
     if out is not None:
         from dovetail.lake.location import is_url
         from dovetail.report.page import write_page
         from dovetail.report.receipts import Origins
 
         audited = numbers.lake if is_url(numbers.lake) or Path(numbers.lake or "/dev/null").is_dir() else None
-        origins = Origins(journals=journal or (), lake=lake or audited)
-        size = write_page(
-            source, numbers, out, max_findings=max_findings, origins=origins if with_receipts and origins else None
-        )
+        journals, lake = choose_sources(journal, lake, read_context(None))
+        origins = Origins(journals=journals, lake=lake or audited)
+        size = write_page(source, numbers, out, max_findings=max_findings, origins=origins, with_receipts=with_receipts)
         say(f"wrote {out} ({size:,} bytes)")
     if as_json:
         print_json(numbers)
     else:
         print_text("".join(f"{escape(line)}\n" for line in write_summary(numbers)))
+
+
+def _read_cosigned(folder: Path | None, trust: list[Path]) -> dict[str, Witnessed]:
+    from dovetail.keys import load_verifier_keys
+    from dovetail.model.errors import UsageError
+    from dovetail.receipt.witness_memory import newest_cosignatures
+    from dovetail.runtime.clock import now_us
+
+    if folder is None:
+        return {}
+    if not trust:
+        raise UsageError("--cosigned needs --trust: the keys of the servers and their witnesses")
+    return newest_cosignatures(folder, [key for path in trust for key in load_verifier_keys(path)], now_us())

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.exit_codes import EXIT_NO
+
 if TYPE_CHECKING:
     from dovetail.sim.disk import JournalFolder
     from dovetail.sim.faults import AnyFault
@@ -25,23 +27,29 @@ def sim() -> None:
 
 @app.command()
 def run(
-    scenario: Annotated[str, typer.Option(help="Scenario: pcp, won or swarm.")] = "pingpong",
+    scenario: Annotated[
+        str, typer.Option(metavar="NAME", help="Scenario: pcp, won, swarm, or your own as module:function.")
+    ] = "pcp",
     seed: Annotated[int, typer.Option(help="Random seed.", min=0)] = 1,
     seeds: Annotated[int, typer.Option(help="Number of seeds to run, starting at --seed.", min=1)] = 1,
     faults: Annotated[
         str,
         typer.Option(
+            metavar="KINDS|FILE",
             help="`none`, or kinds with counts: `crash=2,partition`, `all`, `all=3`; or a JSON file to replay. "
-            "Kinds: crash, append_crash, partition, pause, clock, disk, weather.",
+            "Kinds: crash, append_crash, partition, pause, clock, disk, slow, failure, weather; and, not among `all`, "
+            "outage (hours) and damage (of journals in files: needs --out).",
         ),
     ] = "none",
     places: Annotated[int, typer.Option(help="Number of simulated processes.", min=1)] = 3,
-    duration: Annotated[float, typer.Option(help="Seconds of virtual time with traffic.", min=0.001)] = 10.0,
+    duration: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds of virtual time with traffic.", min=0.001)
+    ] = 10.0,
     loss: Annotated[float, typer.Option(help="Fraction of datagrams lost.", min=0, max=1)] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Keep journals, report and faults here.", metavar="DIR")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per seed.")] = False,
 ) -> None:
-    """Run a simulated world, check its journals and print their digest; exit 1 on any finding."""
+    """Run a simulated world, check its journals and print their digest; exit 3 on any finding."""
     import msgspec
 
     from dovetail.model.errors import UsageError
@@ -67,7 +75,7 @@ def run(
             _write_report(report, out)
         typer.echo(msgspec.json.encode(report).decode() if as_json else _summarize(report))
     if has_findings:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_NO)
 
 
 def _read_faults(text: str) -> list[AnyFault] | str:
@@ -85,7 +93,7 @@ def _read_faults(text: str) -> list[AnyFault] | str:
 
 
 def _open_folder(out: Path, seed: int) -> JournalFolder:
-    """Where the journals go; never behind those of another world."""
+    """The directory for the journals; never one with the journals of another world."""
     from dovetail.model.errors import UsageError
     from dovetail.sim.disk import SUFFIX, JournalFolder
 
@@ -105,7 +113,7 @@ def _write_report(report: Report, out: Path) -> None:
 
 
 def _summarize(report: Report) -> str:
-    """The report for people."""
+    """The report as text."""
     network, streams = report.network, report.links
     rows = {
         "world": f"{report.scenario}, seed {report.seed}, {report.places} places, {len(report.faults)} faults",

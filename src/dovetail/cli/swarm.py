@@ -1,20 +1,22 @@
-"""`dovetail swarm`: run a peer, publish, follow, look into it, and explain captured bytes."""
+"""`dovetail swarm`: run a peer, publish, follow, show its status, and explain captured bytes."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.client_options import ContextName, describe_sent, first_of, read_context
+from dovetail.cli.client_options import ContextName, describe_sent, given_or_known
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable
 
-    from dovetail.api.swarm import SwarmPeer
-    from dovetail.api.values import Sent
-    from dovetail.runtime.swarm_node import SwarmNode
+    from dovetail.api.swarm import Evidence, Gap, SwarmPeer
+    from dovetail.api.values import Message, Sent
+    from dovetail.model.errors import Missed
     from dovetail.swarm.content import ContentRules
     from dovetail.swarm.explain import Explained
 
@@ -30,7 +32,7 @@ def swarm_noun() -> None:
 
 
 Directory = Annotated[
-    str, typer.Option("--dir", help="The peer's directory, with its key, journal and control socket.")
+    str, typer.Option("--dir", metavar="DIR", help="The peer's directory, with its key, journal and control socket.")
 ]
 RunningPeer = Annotated[
     Path | None,
@@ -43,26 +45,42 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 
 @app.command()
 def serve(
-    settings: Annotated[str, typer.Option(help="The swarm's settings, a TOML file shared by all peers.")],
+    settings: Annotated[
+        str, typer.Option(metavar="FILE", help="The swarm's settings, a TOML file shared by all peers.")
+    ],
     directory: Directory,
     listen: Annotated[
-        list[str] | None, typer.Option(help="Address and port to bind; once for IPv4, once for IPv6.")
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Address and port to bind; once for IPv4, once for IPv6."),
     ] = None,
-    peer: Annotated[list[str] | None, typer.Option(help="Endpoint of a bootstrap peer; repeatable.")] = None,
-    durability: Annotated[str, typer.Option(help="full: journaled before relayed; relaxed: soon after.")] = "full",
-    metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="HOST:PORT", help="Endpoint of a bootstrap peer; repeatable.")
+    ] = None,
+    durability: Annotated[
+        str, typer.Option(metavar="full|relaxed", help="full: journaled before relayed; relaxed: soon after.")
+    ] = "full",
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address and port for /metrics and /healthz.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for the proof of work.")] = None,
     purge_interval: Annotated[
-        float, typer.Option(min=0, help="Seconds between removals of expired payloads from the journal (0: never).")
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Seconds between removals of expired payloads from the journal (0: never)."
+        ),
     ] = 60.0,
 ) -> None:
     """Run a peer until it is stopped; prints one JSON object when it is ready."""
     import asyncio
+    import sys
 
+    from dovetail.cli.output import print_json
     from dovetail.journal.journal import JournalOptions
     from dovetail.model.errors import UsageError
     from dovetail.runtime.swarm_node import SwarmNode
+    from dovetail.runtime.swarm_serve import serve_peer
     from dovetail.runtime.swarm_settings import load_swarm_settings
+    from dovetail.runtime.swarm_udp import parse_endpoint
 
     if durability not in ("full", "relaxed"):
         raise UsageError(f"durability {durability!r}, expected full or relaxed")
@@ -78,39 +96,14 @@ def serve(
             threads=threads,
             purge_interval_s=purge_interval,
         )
-        await _run_node(node, Path(directory), metrics)
+        metrics_at = None if metrics is None else parse_endpoint(metrics)
+        await serve_peer(node, metrics_at, lambda ready: on_ready(ready | {"restored": node.restored}))
+
+    def on_ready(ready: dict[str, object]) -> None:
+        print_json({"peer": ready.pop("server"), **ready})
+        sys.stdout.flush()
 
     asyncio.run(run())
-
-
-async def _run_node(node: SwarmNode, directory: Path, metrics: str | None) -> None:
-    import asyncio
-    import json
-    import signal
-    import sys
-
-    from dovetail.runtime.metrics import MetricsServer
-    from dovetail.runtime.swarm_control import CONTROL_FILE, ControlServer
-    from dovetail.runtime.swarm_metrics import peer_registry
-    from dovetail.runtime.swarm_udp import parse_endpoint
-
-    stopped = asyncio.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    control = ControlServer(node, directory / CONTROL_FILE)
-    server = MetricsServer(peer_registry(node), lambda: node.health)
-    async with node:
-        try:
-            await control.start()
-            ready = {"peer": node.peer.uri, "listen": node.endpoints, "restored": node.restored}
-            if metrics is not None:
-                ready["metrics_port"] = await server.start(*parse_endpoint(metrics))
-            sys.stdout.write(json.dumps(ready) + "\n")
-            sys.stdout.flush()
-            await stopped.wait()
-        finally:
-            await control.stop()
-            await server.stop()
 
 
 @app.command()
@@ -118,21 +111,20 @@ def publish(
     text: Annotated[str | None, typer.Argument(help="The payload; read from stdin if omitted.")] = None,
     directory: RunningPeer = None,
     context: ContextName = None,
-    ttl: Annotated[int, typer.Option(min=0, max=65535, help="Lifetime in epochs; 0: pushed once, not kept.")] = 60,
+    ttl: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="EPOCHS", help="Lifetime in epochs; 0: pushed once, not kept.")
+    ] = 60,
     as_json: AsJson = False,
 ) -> None:
     """Publish one message through a running peer; print its address. Ctrl-C cancels the proof of work."""
     import asyncio
-    import sys
 
     from dovetail.api.swarm import MAX_PAYLOAD_BYTES, check_payload
     from dovetail.cli.output import print_record
     from dovetail.cli.progress import Bar
-    from dovetail.model.errors import ConfigError
+    from dovetail.cli.stdin import read_stdin
 
-    if text is None and sys.stdin is None:
-        raise ConfigError("there is nothing to read: stdin is closed")
-    payload = check_payload(sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1) if text is None else text)
+    payload = check_payload(read_stdin(MAX_PAYLOAD_BYTES + 1) if text is None else text)
 
     async def work() -> Sent:
         with Bar("proof of work", "hashes") as bar:
@@ -154,35 +146,41 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Print messages as they arrive, each once, and gaps."""
-    import itertools
-    import json
+    import asyncio
     import sys
 
-    from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
+    from dovetail.cli.output import print_json, print_text
 
-    answers = request(
-        _directory(directory, context) / CONTROL_FILE,
-        Request("tail", since_ms=None if since is None else _ms_of(since)),
-    )
-    for item in itertools.islice(answers, count):
-        sys.stdout.write((json.dumps(item) if as_json else _describe(item)) + "\n")
-        sys.stdout.flush()
+    start = None if since is None else _parse_time(since)
+
+    async def work() -> None:
+        async with _peer(directory, context) as peer, contextlib.aclosing(peer.events(start)) as events:
+            left = count
+            async for event in events:
+                if as_json:
+                    print_json(_record(event))
+                else:
+                    print_text(_describe(event) + "\n")
+                sys.stdout.flush()
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+    asyncio.run(work())
 
 
-def _ms_of(text: str) -> int:
+def _parse_time(text: str) -> dt.datetime:
     from dovetail.model.errors import UsageError
-    from dovetail.model.times import parse_time
+    from dovetail.model.times import parse_time, to_datetime
 
-    if text.isdigit():
-        return int(text)
     try:
-        return parse_time(text) // 1000
-    except ValueError:
+        return to_datetime(int(text) * 1000 if text.isdigit() else parse_time(text))
+    except (ValueError, OverflowError):
         raise UsageError(f"--since {text[:40]!r} is not a time such as 2026-01-31T12:00:00Z") from None
 
 
 def _directory(given: Path | None, context: str | None) -> Path:
-    return first_of(given, read_context(context).directory, "which peer? give --dir")
+    return Path(given_or_known(given, "directory", "no peer: give --dir", context))
 
 
 def _peer(given: Path | None, context: str | None) -> SwarmPeer:
@@ -191,16 +189,40 @@ def _peer(given: Path | None, context: str | None) -> SwarmPeer:
     return SwarmPeer(_directory(given, context))
 
 
-def _describe(item: dict[str, Any]) -> str:
-    from dovetail.cli.output import escape
-    from dovetail.model.times import time_text
+def _record(event: Message | Gap | Evidence | Missed) -> dict[str, Any]:
+    from dovetail.api.swarm import Gap
+    from dovetail.api.values import Message
+    from dovetail.model.errors import Missed
+    from dovetail.model.times import to_us
 
-    if "message" in item:
-        payload = bytes.fromhex(str(item["payload_hex"])).decode("utf-8", "replace")
-        return f"{time_text(item['timestamp'] * 1000)}  {str(item['message'])[:16]}  {escape(payload)}"
-    if "gap" in item:
-        return f"gap {item['gap']}: {item['state']}"
-    return escape(" ".join(f"{key} {value}" for key, value in item.items()))
+    match event:
+        case Message():
+            return {
+                "message": event.address,
+                "timestamp": to_us(event.at) // 1000,
+                "ttl_epoch": event.ttl_epochs,
+                "references": list(event.references),
+                "source": event.sender or None,
+                "payload_hex": event.raw.hex(),
+            }
+        case Gap():
+            return {"gap": event.key, "state": event.state, "referrer": event.referrer}
+        case Missed():
+            return {"missed": event.count}
+    return {"evidence": event.kind, "messages": list(event.messages)}
+
+
+def _describe(event: Message | Gap | Evidence | Missed) -> str:
+    from dovetail.api.values import Message
+    from dovetail.cli.output import escape
+    from dovetail.model.times import time_text, to_us
+
+    if isinstance(event, Message):
+        return f"{time_text(to_us(event.at))}  {event.address[:16]}  {escape(event.raw.decode('utf-8', 'replace'))}"
+    record = _record(event)
+    if "gap" in record:
+        return f"gap {record['gap']}: {record['state']}"
+    return escape(" ".join(f"{key} {value}" for key, value in record.items()))
 
 
 @app.command()
@@ -229,21 +251,29 @@ def status(directory: RunningPeer = None, context: ContextName = None, as_json: 
 @app.command()
 def decode(
     hexes: Annotated[
-        list[str] | None, typer.Argument(metavar="[HEX]...", help="Bytes in hex; or one per line on stdin.")
+        list[str] | None, typer.Argument(metavar="HEX", help="Bytes in hex; or one per line on stdin.")
     ] = None,
-    layer: Annotated[str, typer.Option(help="Outermost layer of the bytes: uep12, uep10, uep7 or uep6.")] = "uep12",
-    now: Annotated[int | None, typer.Option(help="Unix milliseconds; judge acceptance at this time.")] = None,
-    swarm: Annotated[str | None, typer.Option(help="Swarm address, 40 hex digits (uep10).")] = None,
-    secret: Annotated[str | None, typer.Option(help="Secret of a private swarm, 40 hex digits (uep10).")] = None,
-    epoch_ms: Annotated[int, typer.Option(min=1, help="Length of an epoch.")] = 60_000,
-    max_ttl: Annotated[int, typer.Option(min=1, max=65535, help="Longest ttl in epochs.")] = 65_535,
-    target: Annotated[str | None, typer.Option(help="Proof-of-work target, 64 hex digits.")] = None,
+    layer: Annotated[
+        str,
+        typer.Option(metavar="uep12|uep10|uep7|uep6", help="Outermost layer of the bytes: uep12, uep10, uep7 or uep6."),
+    ] = "uep12",
+    now: Annotated[
+        int | None, typer.Option(metavar="MS", help="Unix milliseconds; judge acceptance at this time.")
+    ] = None,
+    swarm: Annotated[str | None, typer.Option(metavar="HEX", help="Swarm address, 40 hex digits (uep10).")] = None,
+    secret: Annotated[
+        str | None, typer.Option(metavar="HEX", help="Secret of a private swarm, 40 hex digits (uep10).")
+    ] = None,
+    epoch_ms: Annotated[int, typer.Option(min=1, metavar="MS", help="Length of an epoch.")] = 60_000,
+    max_ttl: Annotated[int, typer.Option(min=1, max=65535, metavar="EPOCHS", help="Longest ttl in epochs.")] = 65_535,
+    target: Annotated[str | None, typer.Option(metavar="HEX", help="Proof-of-work target, 64 hex digits.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line (the only form).")] = True,
 ) -> None:
     """Explain captured bytes: one JSON object per line, the fields or {"error": class, "detail": ...}."""
     import json
     import sys
 
+    from dovetail.cli.stdin import stdin_lines
     from dovetail.model.errors import UsageError
     from dovetail.swarm.content import ContentRules
 
@@ -253,7 +283,7 @@ def decode(
     rules = ContentRules(epoch_ms=epoch_ms, max_ttl_epochs=max_ttl)
     if target is not None:
         rules = ContentRules(epoch_ms=epoch_ms, max_ttl_epochs=max_ttl, pow_target=_parse_target(target))
-    lines = hexes or (line.strip() for line in sys.stdin)
+    lines = hexes or stdin_lines(MAX_LINE_CHARS + 1)
     for explained in _explain(lines, layer, now, swarm, secret, rules):
         sys.stdout.write(json.dumps(explained) + "\n")
 
@@ -292,7 +322,7 @@ def _explain_packet(
 
     check_header(data)
     if swarm is None or now is None:
-        raise UsageError("a uep10 packet is judged with --swarm ADDRESS and --now MS")
+        raise UsageError("a uep10 packet needs --swarm ADDRESS and --now MS")
     try:
         key = swarm_key(bytes.fromhex(swarm), bytes.fromhex(secret) if secret else None)
     except ValueError as error:
@@ -319,5 +349,5 @@ def _parse_target(text: str) -> int:
     except ValueError:
         raise UsageError(f"--target {text[:70]!r} is not hex") from None
     if not 0 < value <= 1 << 256:
-        raise UsageError("--target must lie between 1 and 2^256")
+        raise UsageError("--target must be between 1 and 2^256")
     return value

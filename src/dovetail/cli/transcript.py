@@ -14,7 +14,7 @@ from dovetail.site.supervisor import Listener, State
 
 
 class Transcript(Listener):
-    """Writes text for people, or one JSON object per line. Data of processes goes to `out`, all else to `err`."""
+    """Writes text, or one JSON object per line. Data of processes goes to `out`, everything else to `err`."""
 
     def __init__(self, *, is_json: bool, out: TextIO, err: TextIO) -> None:
         self._is_json = is_json
@@ -22,7 +22,7 @@ class Transcript(Listener):
         self._err = err
 
     def changed(self, name: str, state: State, detail: str) -> None:
-        """One line for each change of state."""
+        """Write one line for each change of state."""
         if self._is_json:
             at = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
             self._write(self._err, json.dumps({"at": at, "process": name, "state": state, "detail": detail}))
@@ -30,12 +30,12 @@ class Transcript(Listener):
             self._write(self._err, f"{_now()} {name}: {state}" + (f": {escape(detail)}" if detail else ""))
 
     def became_well(self, count: int) -> None:
-        """One line for people; a machine counts for itself."""
+        """Write one line in text mode; a reader of JSON can count for itself."""
         if not self._is_json:
             self._write(self._err, f"{_now()} all {count} processes run; Ctrl-C or SIGTERM stops them")
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
-        """A line of a process: in JSON it stays JSON and gets one more key."""
+        """Pass on a line of a process; a JSON line stays JSON and gets one more key."""
         stream = self._err if is_error else self._out
         if self._is_json:
             self._write(stream, json.dumps({"process": name, **_decode(line)}))
@@ -44,7 +44,7 @@ class Transcript(Listener):
 
     @staticmethod
     def _write(stream: TextIO, line: str) -> None:
-        with contextlib.suppress(OSError):  # whoever read along has gone; the servers go on
+        with contextlib.suppress(OSError):  # the reader has gone; the servers continue
             stream.write(line + "\n")
             stream.flush()
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.table_options import Form, prints_table
+
 if TYPE_CHECKING:
     from dovetail.site.config import Config
     from dovetail.site.servers import Site
@@ -18,6 +20,7 @@ app = typer.Typer(help="Run and supervise the servers defined in a configuration
 
 
 @app.command()
+@prints_table
 def up(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="The configuration file.", metavar="CONFIG")],
@@ -32,7 +35,8 @@ def up(
     ] = None,
     as_list: Annotated[bool, typer.Option("--list", help="List the processes without starting them.")] = False,
     supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --list: one JSON object per line.")] = False,
+    *,
+    form: Form,
 ) -> None:
     """Run the servers, sealing, audit and dashboard that CONFIG names, until SIGTERM or SIGINT.
 
@@ -46,14 +50,14 @@ def up(
     loaded = load_config(config)
     site = Site.choose(loaded.config, role or ())
     if as_list:
-        _print_list(site, as_json=as_json)
+        _print_list(site, form)
         return
-    options, form = _configure_logs(loaded.config, context)
+    options, log_form = _configure_logs(loaded.config, context)
     if only is not None:
         _run_one(site, only, lambda: Site.choose(load_config(config).config, role or ()), supervised=supervised)
     else:
         _check(site)
-        _supervise(site, _plan(site, config, role or [], options), is_json=form == "json")
+        _supervise(site, _plan(site, config, role or [], options), is_json=log_form == "json")
 
 
 def _check(site: Site) -> None:
@@ -68,7 +72,7 @@ def _check(site: Site) -> None:
 
 
 def _configure_logs(config: Config, context: typer.Context) -> tuple[list[str], str]:
-    """Log as the command line says, or else the file; the options of the command line, and the form of logs."""
+    """Set up logging from the command line, or else from the file; returns the options given and the format."""
     from dovetail.cli import logs
 
     given = context.parent.params if context.parent is not None else {}
@@ -79,21 +83,21 @@ def _configure_logs(config: Config, context: typer.Context) -> tuple[list[str], 
     return words, form or config.logs.format
 
 
-def _print_list(site: Site, *, as_json: bool) -> None:
+def _print_list(site: Site, form: Form) -> None:
     from dovetail.cli.output import print_rows
 
     rows: list[dict[str, object]] = []
-    for member in site.members():
-        table = member.section
+    for process in site.processes():
+        table = process.section
         rows.append(
             {
-                "process": member.name,
-                "role": site.role_of(member),
-                "listens": [f"{kind}:{address}" for kind, address in site.listens_of(member)],
+                "process": process.name,
+                "role": site.role_of(process),
+                "listens": [f"{kind}:{address}" for kind, address in site.listens_of(process)],
                 "journal": str(site.journal_of(table)) if table is not None else None,
             }
         )
-    print_rows(rows, ["process", "role", "listens", "journal"], as_json=as_json)
+    print_rows(rows, ["process", "role", "listens", "journal"], form)
 
 
 def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised: bool) -> None:
@@ -101,13 +105,13 @@ def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised
     from dovetail.model.errors import ResourceBusy
     from dovetail.runtime.hangup import release_hangup
     from dovetail.site.config.servers import PcpServerSection
-    from dovetail.site.server_process import end_with_parent, run_member
+    from dovetail.site.server_process import end_with_parent, run_process
     from dovetail.site.servers import AUDIT, DASHBOARD
     from dovetail.site.supervisor import EXIT_TAKEN
 
-    member = site.member(name)
-    if not isinstance(member.section, PcpServerSection):
-        release_hangup()  # only a broker has something to read again
+    process = site.process(name)
+    if not isinstance(process.section, PcpServerSection):
+        release_hangup()  # only brokers reload anything
     if supervised:
         end_with_parent()
     try:
@@ -116,7 +120,7 @@ def _run_one(site: Site, name: str, read_site: Callable[[], Site], *, supervised
         elif name == DASHBOARD:
             _show(site)
         else:
-            run_member(site, member, _print_ready, read_site)
+            run_process(site, process, _print_ready, read_site)
     except ResourceBusy as error:
         say(f"dovetail: {error}")
         raise typer.Exit(EXIT_TAKEN) from None
@@ -132,15 +136,16 @@ def _print_ready(ready: dict[str, object]) -> None:
 
 
 def _follow(site: Site) -> None:
-    """The audit, as `audit follow` does it; the agreements of the site's swarms lie beside its tables."""
+    """Run the audit like `audit follow`; the agreements of the site's swarms are stored beside its tables."""
     from dovetail.cli.audit import follow
+    from dovetail.keys.files import make_private_directory
     from dovetail.lake.layout import MANIFESTS
     from dovetail.lake.location import local_directory
     from dovetail.site.servers import write_agreements
 
     config = site.config
     if (directory := local_directory(config.lake.directory)) is not None:
-        (directory / MANIFESTS).mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory / MANIFESTS)
     _print_ready({"lake": config.lake.directory, "tables": str(config.audit.directory)})
     _interrupt_on_sigterm()
     follow(
@@ -153,19 +158,20 @@ def _follow(site: Site) -> None:
         driver_memory=config.audit.driver_memory,
         swarm=write_agreements(config),
         trust=list(config.audit.trust),
-        patience=config.audit.patience_s,
+        loss_timeout=config.audit.loss_timeout_s,
         sealing=config.lake.seal_interval_s,
         as_json=config.logs.format == "json",
     )
 
 
 def _show(site: Site) -> None:
-    """The dashboard, over the journals, the lake and the tables of this site."""
+    """Run the dashboard over the journals, the lake and the tables of this site."""
     from dovetail.dashboard import site_sources
     from dovetail.dashboard.gauges import parse_endpoint
     from dovetail.dashboard.guard import Access, read_token
     from dovetail.dashboard.hub import Sources
     from dovetail.dashboard.server import serve
+    from dovetail.keys.files import make_private_directory
     from dovetail.lake.location import local_directory
     from dovetail.model.errors import ConfigError, ResourceBusy, UsageError
     from dovetail.site.config import parse_listen
@@ -173,7 +179,7 @@ def _show(site: Site) -> None:
     config = site.config
     section = config.dashboard
     if (directory := local_directory(config.lake.directory)) is not None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
     sources = Sources(
         site_sources.Site(tuple(site.journals()), config.lake.directory),
         config.audit.directory if config.audit.enabled else None,
@@ -201,7 +207,7 @@ def _interrupt_on_sigterm() -> None:
     import logging
     import signal
 
-    # Spark's gateway shows a traceback, under either name, for the call that the signal breaks off.
+    # Spark's gateway logs a traceback, under either name, for the call that the signal interrupts.
     for name in ("root", "py4j"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -217,10 +223,10 @@ def _plan(site: Site, config: Path, roles: list[str], options: list[str]) -> lis
         Plan(
             name=each.name,
             command=[*start, "--only", each.name],
-            wave=each.wave,
+            stage=each.stage,
             reloads=isinstance(each.section, PcpServerSection),
         )
-        for each in site.members()
+        for each in site.processes()
     ]
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import EXIT_NO, describe_sent
+from dovetail.cli.client_options import ContextName, Wait, describe_sent, takes
+from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.output import escape, print_json, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from dovetail.api.values import Sent
-    from dovetail.runtime.won_client import OwnerHome
-    from dovetail.runtime.won_server import NodeOptions
-    from dovetail.won.message import Message
-    from dovetail.won.owner import Owner
-    from dovetail.won.vocabulary import MessageType
+    from dovetail.api.won import ConversationLog, WonClient
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -30,11 +26,12 @@ _JSON = Annotated[bool, typer.Option("--json", help="One JSON object per line.")
 
 
 def _read_inputs(files: list[Path] | None) -> Iterator[tuple[str, bytes]]:
+    from dovetail.cli.stdin import read_stdin
     from dovetail.model.errors import DovetailError
 
     for path in files or [Path("-")]:
         if str(path) == "-":
-            yield "-", sys.stdin.buffer.read()
+            yield "-", read_stdin(-1)
             continue
         try:
             yield str(path), path.read_bytes()
@@ -56,7 +53,7 @@ def won() -> None:
 def decode(
     files: _FILES = None,
     as_json: _JSON = False,
-    max_bytes: Annotated[int, typer.Option(help="Refuse datasets larger than this.", min=1)] = 1 << 20,
+    max_bytes: Annotated[int, typer.Option(metavar="BYTES", help="Refuse datasets larger than this.", min=1)] = 1 << 20,
 ) -> None:
     """Explain captured datasets: one record per message, or the reason for refusing it."""
     import msgspec
@@ -140,48 +137,109 @@ def chains(
         raise typer.Exit(EXIT_NO)
 
 
-_HOME = Annotated[
-    Path | None,
-    typer.Option(
-        "--home",
-        help="The owner's directory; from the context by default, else won-owner.",
-        metavar="DIR",
-        show_default=False,
-    ),
-]
-_TIMEOUT = Annotated[float, typer.Option("--timeout", help="Seconds to wait for the responses.", min=0.1)]
-_SOCKET = Annotated[str, typer.Option("--socket", help="Name of the sender's socket.")]
+_SOCKET = Annotated[str, typer.Option("--socket", metavar="NAME", help="Name of the sender's socket.")]
 _TARGET = Annotated[str, typer.Argument(help="The other atom's socket: NODE/atom/ID#name.")]
+_SOCKETS = Annotated[list[str] | None, typer.Option(metavar="NAME", help="A socket's name; repeatable.")]
+_CONTENT = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A Turtle file that describes the atom (base: its URI).")
+]
 _DEFAULT_HOME = "won-owner"
 
 
-def _home(given: Path | None) -> Path:
-    from dovetail.cli.client_options import read_context
+@dataclass(frozen=True, kw_only=True)
+class HomeOption:
+    """Which owner."""
 
-    return given or Path(read_context(None).home or _DEFAULT_HOME)
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            "--home",
+            help="The owner's directory; from the context by default, else won-owner.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None
+
+    context: ContextName = None
+
+    @property
+    def directory(self) -> Path:
+        """The owner's directory."""
+        from dovetail.cli.client_options import read_context
+
+        return self.home or Path(read_context(self.context).home or _DEFAULT_HOME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnerOptions(HomeOption):
+    """The options of every command that sends a message of an atom: which owner, how long to wait, how to print."""
+
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="Seconds to wait for the responses.", min=0.1)
+    ] = 20.0
+    wait: Wait = 0.0
+    as_json: _JSON = False
+
+    def client(self) -> WonClient:
+        """The owner, not connected yet."""
+        from dovetail.api.won import WonClient
+
+        return WonClient(self.directory, timeout=self.timeout, wait=self.wait)
+
+    def act(self, action: Callable[[WonClient], Awaitable[Sent]], target: str | None = None) -> None:
+        """Catch up, send one message, wait for its responses and print the outcome."""
+        import asyncio
+
+        from dovetail.api.won import check_target
+
+        if target is not None:
+            check_target(target)
+        client = self.client()
+
+        async def run() -> Sent:
+            async with client:
+                return await action(client)
+
+        self.show(asyncio.run(run()), {"atom": client.atom})
+
+    def show(self, sent: Sent, extra: dict[str, object]) -> None:
+        """Print the outcome of a message; exit 3 unless it is complete."""
+        from dovetail.cli.output import print_record
+
+        print_record(describe_sent(sent) | extra, as_json=self.as_json)
+        if not sent.is_final:
+            say(f"dovetail: {sent.reason or 'the other node has not answered yet'}")
+        if not sent.ok or not sent.is_final:
+            raise typer.Exit(EXIT_NO)
 
 
 @app.command()
 def serve(
-    uri: Annotated[str, typer.Option(help="The node's URI: https://HOST[:PORT]/won/resource.")],
+    uri: Annotated[str, typer.Option(metavar="URI", help="The node's URI: https://HOST[:PORT]/won/resource.")],
     signing_key: Annotated[
-        Path, typer.Option(help="The node's Ed25519 key (PEM), as `keys issue --kind signing` makes.")
+        Path, typer.Option(metavar="FILE", help="The node's Ed25519 key (PEM), as `keys issue --kind signing` makes.")
     ],
-    journal: Annotated[Path, typer.Option(help="The node's journal; created if absent.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 picks a free one.")] = "127.0.0.1:8443",
-    certificate: Annotated[Path | None, typer.Option(help="The node's TLS certificate (PEM).")] = None,
-    certificate_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
-    authority: Annotated[
-        Path | None, typer.Option(help="CA that certifies other nodes; the system's by default.")
+    journal: Annotated[Path, typer.Option(metavar="FILE", help="The node's journal; created if absent.")],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one.")
+    ] = "127.0.0.1:8443",
+    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="The node's TLS certificate (PEM).")] = None,
+    certificate_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Address and port for /metrics and /healthz.")] = None,
+    authority: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CA that certifies other nodes; the system's by default.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Address and port for /metrics and /healthz.")
+    ] = None,
 ) -> None:
     """Run a node until it is interrupted. The first line on stdout is its URI and port."""
     import asyncio
 
     from dovetail.keys import load_signing_key
     from dovetail.model.errors import UsageError
-    from dovetail.runtime.won_server import NodeOptions
+    from dovetail.runtime.won_server import NodeOptions, NodeServer, serve_node
     from dovetail.site.config import parse_listen
 
     try:
@@ -190,7 +248,7 @@ def serve(
     except ValueError as error:
         raise UsageError(f"listen or metrics: {error}") from None
     if (certificate is None) is not (certificate_key is None):
-        raise UsageError("certificate and certificate-key belong together")
+        raise UsageError("give both --certificate and --certificate-key, or neither")
     options = NodeOptions(
         uri=uri,
         host=host,
@@ -201,298 +259,197 @@ def serve(
         authority=str(authority) if authority else None,
         metrics=metrics_at,
     )
-    key = load_signing_key(signing_key, uri)
-    asyncio.run(_serve(options, key.private_key))
+    server = NodeServer(options, load_signing_key(signing_key, uri).private_key)
 
-
-async def _serve(options: NodeOptions, key: Ed25519PrivateKey) -> None:
-    import asyncio
-    import signal
-
-    from dovetail.runtime.loop import stopped_or_failed
-    from dovetail.runtime.won_server import NodeServer
-
-    server = NodeServer(options, key)
-    stopping = asyncio.Event()
-    asyncio.get_running_loop().set_exception_handler(_log_loop_error)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    try:
-        port = await server.start()
-        ready: dict[str, object] = {"uri": options.uri, "port": port}
-        if server.metrics_port is not None:
-            ready["metrics_port"] = server.metrics_port
-        print_json(ready)
+    def on_ready(ready: dict[str, object]) -> None:
+        print_json({"uri": ready.pop("server"), **ready})
         sys.stdout.flush()
-        await stopped_or_failed(stopping, server.failed)
-    finally:
-        await server.stop()
 
-
-def _log_loop_error(_: object, context: dict[str, object]) -> None:
-    """Log an aborted TLS handshake in one line; anything else is a fault of ours."""
-    import logging
-    import ssl
-
-    error = context.get("exception")
-    level = logging.DEBUG if isinstance(error, OSError | ssl.SSLError) else logging.ERROR
-    logging.getLogger("dovetail.won").log(level, "%s: %r", context.get("message"), error)
+    asyncio.run(serve_node(server, on_ready))
 
 
 @app.command()
+@takes(OwnerOptions)
 def create(
-    node: Annotated[str, typer.Option(help="The node's URI: https://HOST/won/resource.")],
-    home: _HOME = None,
-    name: Annotated[str | None, typer.Option(help="The atom's id below NODE/atom/; random by default.")] = None,
-    socket: Annotated[list[str] | None, typer.Option(help="A socket's name; repeatable.")] = None,
-    content: Annotated[Path | None, typer.Option(help="A Turtle file that describes the atom (base: its URI).")] = None,
-    authority: Annotated[Path | None, typer.Option(help="CA that certifies nodes; the system's by default.")] = None,
-    further: Annotated[
-        Path | None, typer.Option("--further-client-of", help="Another owner's directory, to act for the same atom.")
+    owner: OwnerOptions,
+    node: Annotated[str, typer.Option(metavar="URI", help="The node's URI: https://HOST/won/resource.")],
+    name: Annotated[
+        str | None, typer.Option(metavar="ID", help="The atom's id below NODE/atom/; random by default.")
     ] = None,
-    timeout: _TIMEOUT = 20.0,
-    as_json: _JSON = False,
+    socket: _SOCKETS = None,
+    content: _CONTENT = None,
+    authority: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CA that certifies nodes; the system's by default.")
+    ] = None,
+    further: Annotated[
+        Path | None,
+        typer.Option("--further-client-of", metavar="DIR", help="Another owner's directory, to act for the same atom."),
+    ] = None,
 ) -> None:
     """Create an atom with a key of its own, or a further client for an atom that exists."""
-    import asyncio
-    import secrets
-
-    from dovetail.api.won import check_node
-    from dovetail.runtime.won_client import AtomFile, OwnerHome
-    from dovetail.runtime.won_server import check_node_uri
-    from dovetail.won.compose import read_description
-
-    ca = str(authority.absolute()) if authority else None
-    if further is not None:
-        first = OwnerHome(further)
-        made = OwnerHome.create(home or Path(_DEFAULT_HOME), first.file, first.private_key)
-        _run_action(made, None, timeout, as_json=as_json)
-        return
-    atom = f"{check_node_uri(node)}/atom/{name or secrets.token_hex(10)}"
-    sockets = tuple(f"{atom}#{each}" for each in socket or ["chat"])
-    description = read_description(content.read_bytes(), atom) if content else ()
-    asyncio.run(check_node(node, ca, timeout))  # before anything is made
-    made = OwnerHome.create(home or Path(_DEFAULT_HOME), AtomFile(atom, sockets, ca))
-    _run_action(
-        made, lambda owner, now: owner.create(sockets, now, description), timeout, as_json=as_json, is_created=False
-    )
-
-
-@app.command("connect")
-def connect_atoms(
-    target: _TARGET,
-    text: Annotated[str | None, typer.Option(help="A message to go with the request.")] = None,
-    home: _HOME = None,
-    socket: _SOCKET = "chat",
-    timeout: _TIMEOUT = 20.0,
-    as_json: _JSON = False,
-) -> None:
-    """Request or accept a connection with another atom."""
-    from dovetail.won.vocabulary import MessageType
-
-    _speak(MessageType.CONNECT, target, text, home, socket, timeout, as_json=as_json)
-
-
-@app.command()
-def send(
-    target: _TARGET,
-    text: Annotated[str, typer.Argument(help="Text of the message.")],
-    home: _HOME = None,
-    socket: _SOCKET = "chat",
-    forward: Annotated[
-        list[str] | None, typer.Option(help="URI of a message in the owner's log to refer to; repeatable.")
-    ] = None,
-    timeout: _TIMEOUT = 20.0,
-    as_json: _JSON = False,
-) -> None:
-    """Send a message on a connection, and wait until both nodes have stored it."""
-    from dovetail.won.vocabulary import MessageType
-
-    _speak(MessageType.CONNECTION, target, text, home, socket, timeout, forward or (), as_json=as_json)
-
-
-@app.command()
-def close(
-    target: _TARGET,
-    text: Annotated[str | None, typer.Option(help="A last message.")] = None,
-    home: _HOME = None,
-    socket: _SOCKET = "chat",
-    timeout: _TIMEOUT = 20.0,
-    as_json: _JSON = False,
-) -> None:
-    """Close a connection."""
-    from dovetail.won.vocabulary import MessageType
-
-    _speak(MessageType.CLOSE, target, text, home, socket, timeout, as_json=as_json)
-
-
-@app.command()
-def replace(
-    socket: Annotated[
-        list[str] | None, typer.Option(help="A socket's name; repeatable. Those it has by default.")
-    ] = None,
-    content: Annotated[Path | None, typer.Option(help="A Turtle file that describes the atom (base: its URI).")] = None,
-    home: _HOME = None,
-    timeout: _TIMEOUT = 20.0,
-    as_json: _JSON = False,
-) -> None:
-    """Replace the atom's description and sockets. Partners are notified; connections of removed sockets are closed."""
-    from dovetail.runtime.won_client import OwnerHome
-    from dovetail.won.compose import read_description
-
-    owned = OwnerHome(_home(home))
-    atom = owned.file.atom
-    sockets = tuple(f"{atom}#{each}" for each in socket) if socket else owned.file.sockets
-    description = read_description(content.read_bytes(), atom) if content else ()
-    _run_action(owned, lambda owner, now: owner.replace(sockets, now, description), timeout, as_json=as_json)
-    owned.set_sockets(sockets)
-
-
-@app.command()
-def activate(home: _HOME = None, timeout: _TIMEOUT = 20.0, as_json: _JSON = False) -> None:
-    """Let an inactive atom take connections again."""
-    _change("ActivateMessage", home, timeout, as_json=as_json)
-
-
-@app.command()
-def deactivate(home: _HOME = None, timeout: _TIMEOUT = 20.0, as_json: _JSON = False) -> None:
-    """Close the atom's connections and take no new ones until it is activated."""
-    _change("DeactivateMessage", home, timeout, as_json=as_json)
-
-
-@app.command()
-def delete(home: _HOME = None, timeout: _TIMEOUT = 20.0, as_json: _JSON = False) -> None:
-    """End the atom for good: its connections are closed, its description is gone; its log stays."""
-    _change("DeleteMessage", home, timeout, as_json=as_json)
-
-
-def _change(kind: str, home: Path | None, timeout: float, *, as_json: bool) -> None:
-    from dovetail.runtime.won_client import OwnerHome
-    from dovetail.won.vocabulary import MessageType
-
-    _run_action(
-        OwnerHome(_home(home)), lambda owner, now: owner.change(MessageType(kind), now), timeout, as_json=as_json
-    )
-
-
-@app.command("get")
-def read_document(
-    uri: Annotated[str, typer.Argument(help="A connection, container or message at a node.")],
-    home: _HOME = None,
-) -> None:
-    """Print a document of a conversation in TriG; the request is signed with the atom's key."""
-    import asyncio
-
-    from dovetail.model.errors import DovetailError
-    from dovetail.runtime.won_client import OwnerHome
-
-    data = asyncio.run(OwnerHome(_home(home)).read_signed(uri))
-    if data is None:
-        raise DovetailError(f"{uri} is not there, or not for this atom")
-    for line in data.decode(errors="replace").splitlines():
-        sys.stdout.write(escape(line) + "\n")
-
-
-def _speak(
-    kind: MessageType,
-    target: str,
-    text: str | None,
-    home: Path | None,
-    socket: str,
-    timeout: float,
-    forward: Iterable[str] = (),
-    *,
-    as_json: bool,
-) -> None:
-    from dovetail.model.errors import RemoteProtocolError, UsageError
-    from dovetail.runtime.won_client import OwnerHome
-    from dovetail.won.vocabulary import check_socket_uri
-
-    try:
-        check_socket_uri(target)
-    except RemoteProtocolError as error:
-        raise UsageError(error.detail) from None
-    owned = OwnerHome(_home(home))
-    own = f"{owned.file.atom}#{socket}"
-    _run_action(
-        owned, lambda owner, now: owner.send_message(kind, own, target, now, text, forward), timeout, as_json=as_json
-    )
-
-
-def _run_action(
-    home: OwnerHome,
-    action: Callable[[Owner, int], Message] | None,
-    timeout: float,
-    *,
-    as_json: bool,
-    is_created: bool = True,
-) -> None:
-    """Catch up, send one message, wait for its responses and print what became of it; exit 3 unless it is complete."""
     import asyncio
 
     from dovetail.api.won import WonClient
     from dovetail.cli.output import print_record
+    from dovetail.model.errors import NotDelivered
 
-    client = WonClient(home.directory, timeout=timeout, is_created=is_created)
+    home = owner.home or Path(_DEFAULT_HOME)
+    description = content.read_bytes() if content else None
 
     async def run() -> Sent | None:
-        async with client:
-            return None if action is None else await client.act(action)
+        if further is not None:
+            async with await WonClient.create_further(further, home, timeout=owner.timeout, wait=owner.wait):
+                return None
+        try:
+            client = await WonClient.create(
+                node,
+                home,
+                name=name,
+                sockets=socket or ["chat"],
+                content=description,
+                authority=authority,
+                wait=owner.wait,
+                timeout=owner.timeout,
+            )
+        except NotDelivered as error:
+            refused: Sent = error.sent
+            return refused
+        return client.created
 
     sent = asyncio.run(run())
+    made = WonClient(home)
     if sent is None:
-        print_record({"atom": client.atom, "state": "registered"}, as_json=as_json)
-        return
-    record = describe_sent(sent) | {"atom": client.atom}
-    if not is_created:
-        record["sockets"] = list(client.sockets)
-    print_record(record, as_json=as_json)
-    if not sent.is_final:
-        say(f"dovetail: {sent.reason or 'the other node has not answered yet'}")
-    if not sent.ok or not sent.is_final:
-        raise typer.Exit(EXIT_NO)
+        print_record({"atom": made.atom, "state": "registered"}, as_json=owner.as_json)
+    else:
+        owner.show(sent, {"atom": made.atom, "sockets": list(made.sockets)})
+
+
+@app.command("connect")
+@takes(OwnerOptions)
+def connect_atoms(
+    owner: OwnerOptions,
+    target: _TARGET,
+    text: Annotated[str | None, typer.Option(help="A message to go with the request.")] = None,
+    socket: _SOCKET = "chat",
+) -> None:
+    """Request or accept a connection with another atom."""
+    owner.act(lambda client: client.open(target, text, socket=socket), target)
+
+
+@app.command()
+@takes(OwnerOptions)
+def send(
+    owner: OwnerOptions,
+    target: _TARGET,
+    text: Annotated[str, typer.Argument(help="Text of the message.")],
+    socket: _SOCKET = "chat",
+    forward: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS", help="A message in the owner's log to refer to: wm:/..., hex, or a prefix; repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Send a message on a connection, and wait until both nodes have stored it."""
+    owner.act(lambda client: client.send(target, text, socket=socket, forward=forward or ()), target)
+
+
+@app.command()
+@takes(OwnerOptions)
+def close(
+    owner: OwnerOptions,
+    target: _TARGET,
+    text: Annotated[str | None, typer.Option(help="A last message.")] = None,
+    socket: _SOCKET = "chat",
+) -> None:
+    """Close a connection."""
+    owner.act(lambda client: client.close(target, text, socket=socket), target)
+
+
+@app.command()
+@takes(OwnerOptions)
+def replace(owner: OwnerOptions, socket: _SOCKETS = None, content: _CONTENT = None) -> None:
+    """Replace the atom's description and sockets; without --socket it keeps those it has.
+
+    Partners are notified; connections of removed sockets are closed.
+    """
+    description = content.read_bytes() if content else None
+    owner.act(lambda client: client.replace(socket, description))
+
+
+@app.command()
+@takes(OwnerOptions)
+def activate(owner: OwnerOptions) -> None:
+    """Let an inactive atom take connections again."""
+    owner.act(lambda client: client.activate())
+
+
+@app.command()
+@takes(OwnerOptions)
+def deactivate(owner: OwnerOptions) -> None:
+    """Close the atom's connections and take no new ones until it is activated."""
+    owner.act(lambda client: client.deactivate())
+
+
+@app.command()
+@takes(OwnerOptions)
+def delete(owner: OwnerOptions) -> None:
+    """End the atom for good: its connections are closed, its description is gone; its log stays."""
+    owner.act(lambda client: client.delete())
+
+
+@app.command("get")
+@takes(HomeOption)
+def read_document(
+    owner: HomeOption,
+    uri: Annotated[str, typer.Argument(help="A connection, container or message at a node.")],
+) -> None:
+    """Print a document of a conversation in TriG; the request is signed with the atom's key."""
+    import asyncio
+
+    from dovetail.api.won import WonClient
+
+    data = asyncio.run(WonClient(owner.directory).read(uri))
+    for line in data.decode(errors="replace").splitlines():
+        sys.stdout.write(escape(line) + "\n")
 
 
 @app.command("log")
+@takes(OwnerOptions)
 def show_log(
+    owner: OwnerOptions,
     target: Annotated[str | None, typer.Argument(help="Only the conversation with this socket.")] = None,
-    home: _HOME = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not contact the node for updates or keys.")] = False,
     trig: Annotated[
         bool, typer.Option("--trig", help="Print every message whole, as TriG; `won chains` reads it.")
     ] = False,
-    timeout: _TIMEOUT = 10.0,
-    as_json: _JSON = False,
 ) -> None:
     """Show the atom's conversations with their chain states, and whether the log is intact. Exit 3 if it is not."""
     import asyncio
 
-    from dovetail.runtime.won_client import OwnerClient, OwnerHome
-    from dovetail.won.conversation_text import read_conversation
+    from dovetail.model.errors import ConnectFailed
 
-    owned = OwnerHome(_home(home))
+    client = owner.client()
 
-    async def catch_up() -> None:
-        async with OwnerClient(owned) as client:
-            if not await client.wait_registered(timeout):
-                say(f"node {client.owner.node} did not answer within {timeout} s; this is what is here")
+    async def read() -> ConversationLog:
+        if not offline:
+            try:
+                async with client:
+                    pass
+            except ConnectFailed as error:
+                say(f"{error}; showing the local copy")
+        return await client.log(target, offline=offline)
 
-    if not offline:
-        asyncio.run(catch_up())
-    raws = owned.read_messages()
-    conversation = read_conversation(owned.file.atom, raws, target)
-    if not offline:
-        asyncio.run(owned.fetch_keys(conversation.signers))
-    findings = conversation.check(owned.find_keys(conversation.signers))
+    log = asyncio.run(read())
     if trig:
-        sys.stdout.buffer.write(conversation.dataset())
-    elif as_json:
-        _print_lines(conversation.records())
+        sys.stdout.buffer.write(log.trig())
+    elif owner.as_json:
+        _print_lines(log.records())
     else:
-        for line in conversation.lines():
+        for line in log.lines():
             sys.stdout.write(escape(line) + "\n")
-    for finding in findings:
+    for finding in log.findings:
         say(f"{finding.kind.value}: {finding.uri}: {finding.detail}")
-    say(f"{len(raws)} messages, " + ("the log is intact" if not findings else f"{len(findings)} findings"))
-    if findings:
+    say(f"{log.size} messages, " + ("the log is intact" if not log.findings else f"{len(log.findings)} findings"))
+    if log.findings:
         raise typer.Exit(EXIT_NO)

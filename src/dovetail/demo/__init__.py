@@ -1,1 +1,1 @@
-"""The demo: all three fabrics on loopback, traffic with injected faults, and what the audit found of them."""
+"""The demo: all three fabrics on loopback, traffic with injected faults, and what the audit finds of them."""

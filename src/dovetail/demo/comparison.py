@@ -1,9 +1,9 @@
-"""What was injected against what was found: each fault, each alarm that no fault explains, and all that was in order.
+"""Compares what was injected with what was found: each fault, each alarm that no fault explains, and all clean traffic.
 
-An alarm is a finding that the audit calls an error or a warning; a note is none. It is explained by a fault only if it
-is about that fault's messages or file, and of a check that such a fault may trip. Everything else is a false alarm. So
-is a message that was sent in good order and of which the audit does not say that it arrived; hops that were tampered
-with are no longer evidence for or against their messages.
+An alarm is a finding with severity error or warning; a note is not. A fault explains it only if it is about that
+fault's messages or file, and from a check that such a fault may trip. Everything else is a false alarm, including a
+message that was sent correctly and that the audit does not report as arrived; hops that were tampered with are no
+longer evidence for or against their messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ MAY_TRIP: dict[Kind, frozenset[str]] = {
     Kind.WRONG_WORK: frozenset({"delivery.rejected"}),
     Kind.AGAINST_TIME: frozenset({"fork.against_time"}),
     Kind.DANGLING: frozenset({"gap.nobody"}),
-    Kind.CHANGED_BYTE: frozenset({"integrity.altered_row", "delivery.expired"}),
+    Kind.CHANGED_BYTE: frozenset(
+        {"integrity.altered_row", "delivery.expired", "delivery.overdue", "delivery.no_outcome", "delivery.unreported"}
+    ),
     Kind.REMOVED_ROW: frozenset({"integrity.removed_rows"}),
     Kind.REMOVED_FILE: frozenset({"integrity.missing_file", _LACKING}),
 }
@@ -52,12 +54,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     fabric: str
     injected: str
     found: str | None
-    """The table, None where it was not found."""
+    """The table, None if it was not found."""
     row: str = ""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a demo."""
+    """The result of a demo."""
 
     lines: list[Line]
     false_alarms: list[str]
@@ -71,7 +73,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fine(self) -> bool:
-        """Everything was found and nothing else."""
+        """True if every fault was found and nothing else."""
         return self.found == len(self.lines) and not self.false_alarms
 
     @property
@@ -81,7 +83,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return f"found {self.found} of {len(self.lines)}, {alarms} false alarm{'' if alarms == 1 else 's'}"
 
     def save(self, path: Path) -> None:
-        """Write it down."""
+        """Write it to a file."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))
 
 
@@ -96,13 +98,13 @@ def compare(ledger: Ledger, tables: Tables) -> Comparison:
 
 
 def _look_for(fault: Fault, tables: Tables) -> Line:
-    sighting = FINDERS[fault.kind](tables, fault)
+    evidence = FINDERS[fault.kind](tables, fault)
     return Line(
         fault=fault.kind.value,
         fabric=fault.fabric,
         injected=fault.what,
-        found=None if sighting is None else sighting.table,
-        row="" if sighting is None else sighting.row,
+        found=None if evidence is None else evidence.table,
+        row="" if evidence is None else evidence.row,
     )
 
 
@@ -111,14 +113,14 @@ def _explains(fault: Fault, finding: Row, tables: Tables) -> bool:
     if check not in MAY_TRIP[fault.kind]:
         return False
     if check == _LACKING:
-        # who lacks what: the hops that were removed, or the message that was refused and is shown by its author
+        # who lacks what: the removed hops, or the refused message, which only its author's journal shows
         lacked = detail.removeprefix("lacks ")[:_GAP_DIGITS]
         return finding["server"] == fault.server and any(
             address.startswith(lacked) for address in (*fault.touched, *fault.messages)
         )
     if check.startswith("integrity."):
         return finding["server"] == fault.server and detail.startswith(f"{fault.file}: ")
-    # the altered row was all that said that its message arrived
+    # the altered row was the only evidence that its message arrived
     return finding["message"] in fault.touched or finding["message"] in tables.addresses(fault)
 
 
@@ -128,7 +130,7 @@ def _describe(finding: Row) -> str:
 
 
 def _missing(ledger: Ledger, tables: Tables) -> tuple[list[tuple[str, str]], int]:
-    """What was sent in good order and has not arrived, says the audit; and of how many that was asked."""
+    """Messages sent correctly that did not arrive according to the audit; and the number of messages checked."""
     touched = {address for fault in ledger.faults for address in fault.touched}
     ids = {row["message"]: row["id"] for row in tables.rows("messages") if row["fabric"] == "pcp"}
     excused = {ids.get(address) for address in touched}

@@ -1,4 +1,4 @@
-"""Where the audit's tables show a fault: one way to look for each kind. Only tables are read, nothing is assumed."""
+"""Where the audit's tables show a fault: one lookup per kind. Uses only the tables."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dovetail.demo.faults import Fault, Kind
 _SHORT = 12
 
 
-class Sighting(NamedTuple):
-    """A fault as the audit shows it."""
+class Evidence(NamedTuple):
+    """A fault as shown by the audit."""
 
     table: str
     row: str
 
 
 class Tables:
-    """The audit's tables, read once each."""
+    """The audit's tables, each read once."""
 
     def __init__(self, out: Path) -> None:
         self._tables = open_tables(out)
@@ -46,7 +46,7 @@ class Tables:
         return frozenset(found)
 
 
-Finder = Callable[[Tables, Fault], Sighting | None]
+Finder = Callable[[Tables, Fault], Evidence | None]
 
 
 def _short(address: str) -> str:
@@ -61,7 +61,7 @@ def _deliveries(tables: Tables, fault: Fault) -> Iterable[Row]:
 def _outcome(outcome: str, reason: str | None = None, *, every: bool = True) -> Finder:
     """Deliveries of the fault's messages with this outcome: all of them, or at least one."""
 
-    def find(tables: Tables, fault: Fault) -> Sighting | None:
+    def find(tables: Tables, fault: Fault) -> Evidence | None:
         fit = [
             row
             for row in _deliveries(tables, fault)
@@ -75,34 +75,34 @@ def _outcome(outcome: str, reason: str | None = None, *, every: bool = True) -> 
         number = f"{len(fit)} rows, first " if len(fit) > 1 else ""
         last = fit[0]
         whom = f" for {last['recipient']}" if last["recipient"] else ""
-        return Sighting("deliveries", f"{number}{_short(last['message'])} {outcome}{whom}: {last['reason']}")
+        return Evidence("deliveries", f"{number}{_short(last['message'])} {outcome}{whom}: {last['reason']}")
 
     return find
 
 
-def _quarantined(tables: Tables, fault: Fault) -> Sighting | None:
+def _quarantined(tables: Tables, fault: Fault) -> Evidence | None:
     wanted = tables.addresses(fault)
     for row in tables.rows("quarantine"):
         if row["message"] in wanted and row["server"] == fault.server:
-            return Sighting("quarantine", f"hop {row['seq']}, {_short(row['message'])}: {row['reason']}")
+            return Evidence("quarantine", f"hop {row['seq']}, {_short(row['message'])}: {row['reason']}")
     return None
 
 
 def _fork(kind: str) -> Finder:
-    """A row of `forks` with exactly the fault's messages as evidence, or with them among it."""
+    """A row of `forks` whose evidence is exactly the fault's messages, or includes them."""
 
-    def find(tables: Tables, fault: Fault) -> Sighting | None:
+    def find(tables: Tables, fault: Fault) -> Evidence | None:
         for row in tables.rows("forks"):
             if row["kind"] == kind and set(fault.messages) <= set(row["evidence"]):
                 evidence = " ".join(_short(address) for address in row["evidence"])
-                return Sighting("forks", f"{kind}: {evidence}")
+                return Evidence("forks", f"{kind}: {evidence}")
         return None
 
     return find
 
 
-def _recovered(tables: Tables, fault: Fault) -> Sighting | None:
-    """All chains of the node are complete, and its journal is whole."""
+def _recovered(tables: Tables, fault: Fault) -> Evidence | None:
+    """All chains of the node are complete, and its journal is intact."""
     inside = f"{fault.server}/"
     chains = [
         row
@@ -114,50 +114,50 @@ def _recovered(tables: Tables, fault: Fault) -> Sighting | None:
     verdict = next((row["verdict"] for row in tables.rows("integrity") if row["server"] == fault.server), None)
     if not chains or len(complete) != len(chains) or verdict != "proven":
         return None
-    return Sighting("chains", f"{len(complete)} of {len(chains)} chains of the node complete, journal {verdict}")
+    return Evidence("chains", f"{len(complete)} of {len(chains)} chains of the node complete, journal {verdict}")
 
 
-def _lost_response(tables: Tables, fault: Fault) -> Sighting | None:
+def _lost_response(tables: Tables, fault: Fault) -> Evidence | None:
     message, response = fault.messages
     lost = any(row["message"] == response and row["outcome"] == "lost" for row in tables.rows("deliveries"))
     for row in tables.rows("chains"):
         if lost and row["message"] == message and row["only_at"] == [fault.server]:
-            return Sighting(
+            return Evidence(
                 "deliveries", f"{_short(response)} lost; chain of {_short(message)}: s2 only at {fault.server}"
             )
     return None
 
 
-def _bad_signature(tables: Tables, fault: Fault) -> Sighting | None:
+def _bad_signature(tables: Tables, fault: Fault) -> Evidence | None:
     is_invalid = any(
         row["message"] in fault.messages and row["signature"] == "invalid" for row in tables.rows("messages")
     )
     return _outcome("rejected", "bad_signature")(tables, fault) if is_invalid else None
 
 
-def _caught_up(tables: Tables, fault: Fault) -> Sighting | None:
+def _caught_up(tables: Tables, fault: Fault) -> Evidence | None:
     for row in tables.rows("coverage"):
         if row["scope"] == "peer" and row["peer"] == fault.server and row["lacking"] == 0:
-            return Sighting("coverage", f"holds {row['holders']} messages, lacks {row['lacking']}")
+            return Evidence("coverage", f"holds {row['holders']} messages, lacks {row['lacking']}")
     return None
 
 
-def _dangling(tables: Tables, fault: Fault) -> Sighting | None:
+def _dangling(tables: Tables, fault: Fault) -> Evidence | None:
     for row in tables.rows("gaps"):
         if row["scope"] == "nobody" and row["child"] in fault.messages:
-            return Sighting("gaps", f"{_short(row['child'])} refers to {row['parent']}, which nobody has")
+            return Evidence("gaps", f"{_short(row['child'])} refers to {row['parent']}, which nobody has")
     return None
 
 
 def _broken(check: str, after: int | None) -> Finder:
-    """A break that names the fault's file and, where one row was touched, the place `after` so many rows from it."""
+    """A break that names the fault's file and, if one row was changed, the position `after` rows from it."""
 
-    def find(tables: Tables, fault: Fault) -> Sighting | None:
+    def find(tables: Tables, fault: Fault) -> Evidence | None:
         for row in tables.rows("integrity"):
             for one in row["breaks"] or () if row["server"] == fault.server else ():
                 is_here = one["file"] == fault.file and (after is None or one["seq"] == (fault.seq or 0) + after)
                 if one["check"] == f"integrity.{check}" and is_here:
-                    return Sighting("integrity", f"{row['server']} {row['verdict']}: {check} at hop {one['seq']}")
+                    return Evidence("integrity", f"{row['server']} {row['verdict']}: {check} at hop {one['seq']}")
         return None
 
     return find

@@ -1,8 +1,8 @@
-"""What the demo did wrong on purpose, written down while doing it; the audit never sees this.
+"""What the demo did wrong on purpose, recorded as it happens; the audit never sees this.
 
-A `Fault` says what was injected and by what it can be recognised: the addresses of its messages, or the ids where only
-the lake can tell the address, the server, the file. `Ledger` also keeps what was sent in good order, so that the
-comparison can ask whether the audit says that all of it arrived.
+A `Fault` says what was injected and how to recognise it: the addresses of its messages, or the ids if only the lake
+knows the address, the server, the file. `Ledger` also records what was sent correctly, so that the comparison can check
+that the audit reports all of it as arrived.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Kind(enum.StrEnum):
-    """The kinds of faults, in the order in which they are listed."""
+    """The kinds of faults, in display order."""
 
     EXPIRED = "expired"
     UNAUTHORIZED = "unauthorised"
@@ -38,7 +38,7 @@ class Kind(enum.StrEnum):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was done wrong. `messages` are addresses in hex, `ids` are pcp ids."""
+    """One injected fault. `messages` are addresses in hex, `ids` are pcp ids."""
 
     kind: Kind
     fabric: str
@@ -51,14 +51,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None = None
     seq: int | None = None
     touched: tuple[str, ...] = ()
-    """Addresses of messages of which hops were changed or removed in the lake."""
+    """Addresses of messages with hops that were changed or removed in the lake."""
 
 
 class Sent(msgspec.Struct, kw_only=True):
-    """What was sent in good order."""
+    """What was sent correctly."""
 
     pcp: dict[str, int] = msgspec.field(default_factory=dict)
-    """id: how many clients must get it"""
+    """id: number of clients that must get it"""
     won: list[str] = msgspec.field(default_factory=list)
     """addresses; each is a chain that must be complete"""
     swarm: list[str] = msgspec.field(default_factory=list)
@@ -72,14 +72,14 @@ class Ledger(msgspec.Struct, kw_only=True):
     faults: list[Fault] = msgspec.field(default_factory=list)
 
     def note(self, fault: Fault) -> None:
-        """A fault was injected."""
+        """Record an injected fault."""
         self.faults.append(fault)
 
     def in_order(self) -> list[Fault]:
-        """Faults in the order of their kinds."""
+        """Faults ordered by kind."""
         order = list(Kind)
         return sorted(self.faults, key=lambda fault: order.index(fault.kind))
 
     def save(self, path: Path) -> None:
-        """Write it down, for people."""
+        """Write it to a file in readable form."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)))

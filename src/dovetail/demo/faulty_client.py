@@ -1,4 +1,4 @@
-"""A client of the broker that does what no honest client does: any bytes, any id, and no reading."""
+"""A broker client that does what no honest client does: sends any bytes, any id, and does not read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ANSWER_S = 15.0
 _LIMITS = Limits(max_message_bytes=1 << 20)
 
 
-class Rogue(LinkHandler[str]):
-    """One connection. `associate` in version 1; in version 2 the broker knows it at once."""
+class FaultyClient(LinkHandler[str]):
+    """One connection. `associate` in version 1; in version 2 the broker associates it immediately."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -30,20 +30,20 @@ class Rogue(LinkHandler[str]):
         self._heard = asyncio.Event()
 
     @classmethod
-    async def connect(cls, site: Site, uri: str, *, version: int = 1) -> Rogue:
-        """Open a connection with a certificate of its own."""
+    async def connect(cls, site: Site, uri: str, *, version: int = 1) -> FaultyClient:
+        """Open a connection with its own certificate."""
         name, kind = uri.removeprefix("pcp://").split("/")
         url = site.broker_url if version == 1 else f"{site.broker_url_v2}/{kind}"
-        rogue = cls(uri)
-        rogue._link = await dial(rogue, url, uri, tls=site.client_context(name), limits=_LIMITS)
-        return rogue
+        faulty = cls(uri)
+        faulty._link = await dial(faulty, url, uri, tls=site.client_context(name), limits=_LIMITS)
+        return faulty
 
     def frame(self, data: bytes, link: str, is_text: bool) -> None:  # noqa: ARG002
-        """A message came; what it says does not matter."""
+        """A message arrived; its content does not matter."""
         self._heard.set()
 
     async def associate(self, now: int) -> None:
-        """Make the broker know us."""
+        """Associate with the broker."""
         self.send(self.encode(ASSOCIATE_REQUEST, BROKER_URI, now + 60_000_000))
         await self.wait_answer()
 
@@ -56,12 +56,12 @@ class Rogue(LinkHandler[str]):
         message_id: str = "",
         answers: str | UnsetType = UNSET,
     ) -> bytes:
-        """A message of ours, as bytes."""
+        """Encode a message of ours."""
         number, expires = message_id or str(uuid.uuid4()), time_text(expires_us)
         return encode_frame(Envelope(number, kind, expires, [target], self.uri, in_reply_to=answers), data)
 
     def send(self, data: bytes) -> str:
-        """Send bytes, whatever they are; their address."""
+        """Send bytes, whatever they are; returns their address."""
         self._heard.clear()
         self._link.send(data, is_text=False)
         return address_of(data).hex()
@@ -72,9 +72,9 @@ class Rogue(LinkHandler[str]):
             await self._heard.wait()
 
     def stop_reading(self) -> None:
-        """Be slow: leave everything that comes in the kernel's buffers."""
+        """Be slow: leave everything received in the kernel's buffers."""
         self._link.set_reading(False)
 
     def close(self) -> None:
-        """Hang up."""
+        """Abort the connection."""
         self._link.abort()

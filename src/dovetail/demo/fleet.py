@@ -1,4 +1,4 @@
-"""Agents and controllers of the broker, and what they say to each other all day."""
+"""Agents and controllers of the broker, and their ordinary traffic."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Fleet:
         self.messages = 0
 
     async def start(self) -> None:
-        """Connect everybody."""
+        """Connect all clients."""
         names = [f"agent-{number:02}" for number in range(1, self._plan.agents + 1)]
         self.agents = [await self.connect(f"pcp://{name}/agent") for name in names]
         for number in range(1, self._plan.controllers + 1):
-            # the last one speaks version 2
+            # the last one uses version 2
             version = 2 if number == self._plan.controllers else 1
             self.controllers.append(await self.connect(f"pcp://controller-{number}/controller", version))
         for client in (*self.agents, *self.controllers):
@@ -48,21 +48,21 @@ class Fleet:
         self._tasks += [asyncio.create_task(self._read(controller)) for controller in self.controllers]
 
     async def connect(self, uri: str, version: int = 1) -> PcpClient:
-        """One more client, with a certificate of its own."""
+        """Connect one more client, with its own certificate."""
         name, kind = uri.removeprefix("pcp://").split("/")
         url = self._site.broker_url if version == 1 else f"{self._site.broker_url_v2}/{kind}"
         client = PcpClient(url, uri, version=version, context=self._site.client_context(name), options=_QUICK)
         return await self._stack.enter_async_context(client)
 
     async def stop(self) -> None:
-        """Disconnect everybody."""
+        """Disconnect all clients."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
 
     async def talk(self, until: float) -> None:
-        """Ordinary traffic until this time of the loop; returns when all of it is answered."""
+        """Ordinary traffic until this loop time; returns when all of it is answered."""
         share = len(self.controllers) / self._plan.requests_per_second
         await asyncio.gather(*(self._command(controller, until, share) for controller in self.controllers))
 
@@ -86,7 +86,7 @@ class Fleet:
             await self.ask(controller, self._chance.choice(self.agents).uri)
 
     async def ask(self, controller: PcpClient, agent: str) -> None:
-        """One task for one agent, and its answer."""
+        """Send one task to one agent, and wait for its answer."""
         reply = await controller.request(RUN, agent, {"task": self._chance.choice(_TASKS)})
         assert reply.in_reply_to is not None
         self._expect(reply.in_reply_to)

@@ -1,13 +1,13 @@
-"""Where a demo keeps things, and what of it stays.
+"""Where a demo stores things, and which of them remain.
 
-OUT/journals/*.journal   the journals of all servers, as they were before anybody touched the lake
+OUT/journals/*.journal   the journals of all servers, from before the lake was tampered with
 OUT/lake/                the sealed journals, tampered with
-OUT/tables/              what the audit made of them
-OUT/trust/servers.vkey   the servers' public keys, as one would know them from elsewhere
+OUT/tables/              the audit's tables
+OUT/trust/servers.vkey   the servers' public keys, as if received out of band
 OUT/swarm.toml           the agreement of the swarm
 OUT/faults.json          what was injected; OUT/comparison.json what was found of it
 OUT/report.html          the report
-OUT/site/                private keys, certificates, owners' homes, logs: removed at the end unless kept
+OUT/site/                private keys, certificates, owners' homes, logs: removed at the end, unless `--keep`
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dovetail.model.errors import DovetailError, UsageError
 MARKER = ".dovetail-demo"
 MIB = 1 << 20
 MIN_FREE_BYTES = 256 * MIB
-"""Servers whose journals have no room wait for some, and a demo would wait with them."""
+"""Servers wait while the disk is full, and the demo would wait with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def trust(self) -> Path:
-        """Public keys of all servers, one a line."""
+        """Public keys of all servers, one per line."""
         return self.out / "trust" / "servers.vkey"
 
     @property
@@ -72,16 +72,16 @@ class Layout:
 
     @property
     def site(self) -> Path:
-        """What only running servers and clients need."""
+        """What is needed only while servers and clients run."""
         return self.out / "site"
 
     @property
     def logs(self) -> Path:
-        """What the server processes say."""
+        """The output of the server processes."""
         return self.site / "logs"
 
     def prepare(self) -> None:
-        """Make an empty place for this run; only what an earlier demo left is removed."""
+        """Prepare an empty directory for this run; removes only what an earlier demo left."""
         if self.out.exists():
             if not self.out.is_dir():
                 raise UsageError(f"{self.out} is not a directory; give another one with --out")
@@ -101,7 +101,7 @@ class Layout:
             path.mkdir(parents=True)
 
     def clear(self) -> None:
-        """Remove everything a demo made, the directory itself included if nothing else is in it."""
+        """Remove everything a demo created, including the directory itself if nothing else is in it."""
         for path in (self.journals, self.lake, self.tables, self.trust.parent, self.site):
             shutil.rmtree(path, ignore_errors=True)
         for path in (self.swarm, self.faults, self.comparison, self.report, self.out / MARKER):
@@ -112,5 +112,5 @@ class Layout:
             self.out.rmdir()
 
     def tidy(self) -> None:
-        """Remove private keys and whatever else only running servers need."""
+        """Remove private keys and everything else that only running servers need."""
         shutil.rmtree(self.site, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What to try after a demo, as commands with real addresses that work as they are printed."""
+"""What to try after a demo, as commands with real addresses that work as printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.journal.reader import read_identity
 from dovetail.won.vocabulary import node_of_atom
 
 _SHORT = 16
-"""Hex digits of an address that are printed: enough to be the only one."""
+"""How many hex digits of an address are printed: enough to be unique."""
 
 
 class NextStep(NamedTuple):
@@ -28,12 +28,12 @@ class NextStep(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As it is typed."""
+        """The command as typed."""
         return shlex.join([*program(), *self.arguments])
 
 
 def program() -> list[str]:
-    """The words that call this program from here; `make demo` does not put it on the PATH."""
+    """The words that run this program from here; `make demo` does not put it on the PATH."""
     called = Path(sys.argv[0])
     if called.name != "dovetail":
         return [sys.executable, "-m", "dovetail"]
@@ -42,7 +42,7 @@ def program() -> list[str]:
 
 
 def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
-    """Commands over what a demo left; `layout` has the path as the user gave it."""
+    """Suggest commands for what a demo left; `layout` has the path as the user gave it."""
     lost = _first(ledger, Kind.LOST_RESPONSE)
     forked = _first(ledger, Kind.OWNER_FORK)
     message, nodes = _provable(ledger, tables)
@@ -55,7 +55,7 @@ def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
     folders = [str(folder) for folder in (layout.journals, layout.lake, layout.tables)]
     return [
         NextStep(
-            ("audit", "why", lost.messages[1][:_SHORT], "--tables", str(layout.tables)), "the story of the lost s2"
+            ("audit", "why", lost.messages[1][:_SHORT], "--tables", str(layout.tables)), "what happened to the lost s2"
         ),
         NextStep(("audit", "show", "findings", "--tables", str(layout.tables), "--limit", "0"), "all that is wrong"),
         NextStep(("receipt", "build", message[:_SHORT], *journals, "-o", receipt), "prove one delivery"),
@@ -76,7 +76,7 @@ def _first(ledger: Ledger, kind: Kind) -> Fault:
 
 
 def _provable(ledger: Ledger, tables: Tables) -> tuple[str, Sequence[str]]:
-    """A message of which both nodes hold the whole chain, and the two nodes."""
+    """A message whose whole chain both nodes have, and the two nodes."""
     touched = {address for fault in ledger.faults for address in (*fault.touched, *fault.messages)}
     said = set(ledger.sent.won) - touched
     for row in tables.rows("chains"):
@@ -86,7 +86,7 @@ def _provable(ledger: Ledger, tables: Tables) -> tuple[str, Sequence[str]]:
 
 
 def _journals(layout: Layout, servers: Sequence[str]) -> list[str]:
-    """`--journal` for each of these servers; an empty name stands for an owner's journal."""
+    """`--journal` for each of these servers; an empty name means an owner's journal."""
     found: list[str] = []
     for path in sorted(layout.journals.glob("*.journal")):
         server = read_identity(path).server

@@ -1,4 +1,4 @@
-"""Owners of three nodes in conversation with each other, across nodes."""
+"""Owners on three nodes who talk to each other across nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINES = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Two owners who are connected, and the nodes between which their words travel."""
+    """Two connected owners, and the nodes that carry their messages."""
 
     one: OwnerClient
     other: OwnerClient
@@ -69,13 +69,13 @@ class Owners:
         )
 
     def home(self, node: NodeProcess, name: str) -> OwnerHome:
-        """A new owner's directory."""
+        """Create a new owner's directory."""
         atom = f"{node.uri}/atom/{name}"
         file = AtomFile(atom, (f"{atom}#chat",), self._site.authority)
         return OwnerHome.create(self._site.layout.site / "owners" / name, file)
 
     async def open(self, home: OwnerHome, *, is_created: bool) -> OwnerClient:
-        """A running client."""
+        """Open a running client."""
         return await self._stack.enter_async_context(OwnerClient(home, is_created=is_created, settings=_QUICK))
 
     async def stop(self) -> None:
@@ -83,12 +83,12 @@ class Owners:
         await self._stack.aclose()
 
     async def talk(self, until: float, over: dict[str, float]) -> None:
-        """Conversations until this time of the loop; those over a node in `over` end at its own time."""
+        """Talk until this loop time; conversations over a node in `over` end at its time."""
         pause = len(self.conversations) / self._plan.words_per_second
         await asyncio.gather(*(self._converse(each, until, over, pause) for each in self.conversations))
 
     async def say(self, speaker: OwnerClient, hearer: OwnerClient, text: str) -> Message:
-        """One message of a conversation; it is on its way, not settled."""
+        """Send one message of a conversation; returns while it is in transit."""
         own, target = speaker.home.file.sockets[0], hearer.home.file.sockets[0]
         return await speaker.say(lambda owner, now: owner.send_message(MessageType.CONNECTION, own, target, now, text))
 

@@ -1,4 +1,4 @@
-"""Faults at the broker: each does one thing wrong and notes by what it can be recognised."""
+"""Faults at the broker: each does one thing wrong and records how to recognise it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import uuid
 
 from dovetail.demo.faults import Fault, Kind, Ledger
-from dovetail.demo.faulty_client import Rogue
+from dovetail.demo.faulty_client import FaultyClient
 from dovetail.demo.fleet import NEWS, RUN, TYPES, Fleet
 from dovetail.demo.site import BROKER, Site
 from dovetail.model.errors import DovetailError
@@ -29,35 +29,35 @@ class PcpFaults:
         self._ledger = ledger
 
     async def misuse(self) -> None:
-        """Expired, malformed, one id for two contents, a circle of answers: bytes that no honest client sends."""
-        rogue = await Rogue.connect(self._site, "pcp://stranger/controller")
-        await rogue.associate(now_us())
+        """Expired, malformed, one id for two contents, a cycle of replies: bytes that no honest client sends."""
+        faulty = await FaultyClient.connect(self._site, "pcp://stranger/controller")
+        await faulty.associate(now_us())
         target = self._fleet.agents[0].uri
-        late = rogue.send(rogue.encode(RUN, target, now_us() - 5_000_000, b'{"task": "too late"}'))
-        await rogue.wait_answer()
+        late = faulty.send(faulty.encode(RUN, target, now_us() - 5_000_000, b'{"task": "too late"}'))
+        await faulty.wait_answer()
         self._note(
             Kind.EXPIRED, "a message whose lifetime was over 5 s before it was sent", messages=(late,), recipient=target
         )
-        garbage = rogue.send(b"\x01\x7f" + b"not an envelope")
-        await rogue.wait_answer()
+        garbage = faulty.send(b"\x01\x7f" + b"not an envelope")
+        await faulty.wait_answer()
         self._note(Kind.MALFORMED, "bytes that are no message", messages=(garbage,))
         number, until = str(uuid.uuid4()), now_us() + _LIFE_US
         both = tuple(
-            rogue.send(rogue.encode(NEWS, target, until, content, number))
+            faulty.send(faulty.encode(NEWS, target, until, content, number))
             for content in (b'{"balance": 100}', b'{"balance": 900}')
         )
         self._note(Kind.SHARED_ID, "two messages with one id and different contents", messages=both, recipient=target)
         one, other = str(uuid.uuid4()), str(uuid.uuid4())
         circle = tuple(
-            rogue.send(rogue.encode(NEWS, target, until, b'{"see": "my other message"}', mine, answers))
+            faulty.send(faulty.encode(NEWS, target, until, b'{"see": "my other message"}', mine, answers))
             for mine, answers in ((one, other), (other, one))
         )
         self._note(Kind.CYCLE, "two messages that answer each other", messages=circle, recipient=target)
         await asyncio.sleep(0.2)
-        rogue.close()
+        faulty.close()
 
     async def overstep(self) -> None:
-        """An agent that commands another one, which no rule allows."""
+        """An agent sends a command to another one, which no rule allows."""
         one, other = self._fleet.agents[0], self._fleet.agents[1]
         number = await one.send(RUN, other.uri, {"task": "shut down"})
         self._note(Kind.UNAUTHORIZED, "an agent commands another agent", ids=(number,), recipient=other.uri)
@@ -69,8 +69,8 @@ class PcpFaults:
         self._note(Kind.NOBODY, f"a message to {pattern}, which matches nobody", ids=(number,), recipient=pattern)
 
     async def overwhelm(self) -> None:
-        """A client that stops reading while a controller sends it much."""
-        slow = await Rogue.connect(self._site, "pcp://sluggard/watcher", version=2)
+        """A client stops reading while a controller sends it a lot."""
+        slow = await FaultyClient.connect(self._site, "pcp://sluggard/watcher", version=2)
         controller = self._fleet.controllers[-1]
         await self._wait_for(slow.uri, is_there=True)
         slow.stop_reading()
@@ -88,7 +88,7 @@ class PcpFaults:
         )
 
     async def lose_agent(self) -> None:
-        """An agent in a process of its own, killed without warning; then it is asked for more."""
+        """An agent in its own process, killed without warning; then it is sent more."""
         uri = "pcp://drone/drone"
         process = self._site.listener(uri)
         await process.start(says_ready=False)
@@ -105,7 +105,7 @@ class PcpFaults:
         controller = self._fleet.controllers[0]
         try:
             async with asyncio.timeout(_GONE_S):
-                while bool(await controller.inventory(uri)) is not is_there:  # noqa: ASYNC110 - the broker is asked
+                while bool(await controller.inventory(uri)) is not is_there:  # noqa: ASYNC110 - polls the broker
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise DovetailError(f"{uri} is {'not ' if is_there else ''}connected after {_GONE_S:.0f} s") from None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LOSS = 0.2
-"""The share of the swarm's datagrams that the relay drops."""
-PATIENCE_S = 2.0
-"""What is under way for longer than this when the traffic ends counts as lost."""
+"""The fraction of the swarm's datagrams that the relay drops."""
+LOSS_TIMEOUT_S = 2.0
+"""What is in transit for longer than this when the traffic ends counts as lost."""
 _USUAL_SECONDS = 28.0
 _LEAST_SECONDS = 9.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Numbers of clients, owners and peers, and the traffic they make."""
+    """Numbers of clients, owners and peers, and the traffic they generate."""
 
     seconds: float
     agents: int
@@ -29,7 +29,7 @@ class Plan:
 
     @classmethod
     def of(cls, scale: float) -> Plan:
-        """The usual demo is scale 1. More scale is more traffic in the same time, less is a shorter demo with less."""
+        """The default demo is scale 1. Larger is more traffic in the same time, smaller a shorter demo with less."""
         small = min(1.0, scale)
         return cls(
             seconds=max(_LEAST_SECONDS, _USUAL_SECONDS * small),

@@ -1,4 +1,4 @@
-"""Servers as processes of their own: started, found ready, killed without warning, stopped."""
+"""Servers as separate processes: start, wait until ready, kill without warning, stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class ServerProcess:
-    """One `dovetail ...` that says on its first line of stdout, as JSON, that it is ready."""
+    """One `dovetail ...` process whose first line on stdout is JSON that says it is ready."""
 
     def __init__(self, name: str, arguments: Sequence[object], log: Path) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class ServerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """True if the process is running."""
         return self._process is not None and self._process.poll() is None
 
     async def start(self, *, says_ready: bool = True) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class ServerProcess:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": str(_SOURCE)},
-                start_new_session=True,  # Ctrl-C is the demo's to handle, not the servers'
+                start_new_session=True,  # the demo handles Ctrl-C, not the servers
             )
 
     async def _hear_ready(self) -> dict[str, Any]:
@@ -68,14 +68,14 @@ class ServerProcess:
         return ready
 
     def kill(self) -> None:
-        """SIGKILL: no warning, no cleaning up."""
+        """SIGKILL: no warning, no cleanup."""
         if self.is_running:
             assert self._process is not None
             self._process.kill()
         self._reap()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that does not help."""
+        """SIGTERM, then SIGKILL if that does not help."""
         if not self.is_running:
             self._reap()
             return

@@ -1,4 +1,4 @@
-"""The bad network: a UDP relay that drops datagrams, and a TCP front that can cut a server off in one direction."""
+"""The bad network: a UDP relay that drops datagrams, and a TCP proxy that can cut off a server in one direction."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HOST = "127.0.0.1"
 
 
 class LossyRelay:
-    """Stands between all peers of a swarm: each knows the others only by a door of the relay.
+    """A relay between all peers of a swarm: each knows the others only by a port (door) of the relay.
 
-    What peer i sends to door k comes out of door i towards peer k, so that answers find their way back.
+    What peer i sends to door k leaves door i towards peer k, so that answers find their way back.
     """
 
     def __init__(self, loss: float, chance: random.Random) -> None:
@@ -30,7 +30,7 @@ class LossyRelay:
         self.dropped = 0
 
     def add_door(self) -> int:
-        """A new door; its number."""
+        """Open a new door; returns its number."""
         door = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         door.setblocking(False)
         door.bind((_HOST, 0))
@@ -41,17 +41,17 @@ class LossyRelay:
         return number
 
     def endpoint(self, number: int) -> str:
-        """What other peers are told."""
+        """The endpoint to give to other peers."""
         return f"{_HOST}:{self._doors[number].getsockname()[1]}"
 
     def place(self, number: int, endpoint: str) -> None:
-        """Behind this door lives the peer that is bound here."""
+        """Attach the peer bound to this endpoint to this door."""
         home = (_HOST, int(endpoint.rpartition(":")[2]))
         self._homes[number] = home
         self._numbers[home] = number
 
     def close(self) -> None:
-        """No more datagrams."""
+        """Stop relaying."""
         for door in self._doors:
             asyncio.get_running_loop().remove_reader(door.fileno())
             door.close()
@@ -77,7 +77,7 @@ class LossyRelay:
 
 
 class Front:
-    """A port that stays the same while the server behind it comes and goes, and that can be cut."""
+    """A port that stays the same while the server behind it restarts, and that can be cut."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -88,12 +88,12 @@ class Front:
         self._is_cut = False
 
     async def start(self) -> None:
-        """Listen; nobody is behind it until `target` is set."""
+        """Listen; there is no server behind it until `target` is set."""
         self._server = await asyncio.start_server(self._accept, _HOST, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
-        """From now on nothing comes out: what the server sends is lost, and nobody new gets in."""
+        """From now on nothing comes out: what the server sends is lost, and new connections are refused."""
         self._is_cut = True
 
     async def stop(self) -> None:
@@ -103,7 +103,7 @@ class Front:
         for writer in tuple(self._writers):
             writer.transport.abort()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        await asyncio.sleep(0)  # the loop closes aborted sockets in its next turn
+        await asyncio.sleep(0)  # the loop closes aborted sockets in its next iteration
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.target is None or self._is_cut:

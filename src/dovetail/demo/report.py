@@ -1,4 +1,4 @@
-"""The report of a demo's audit, and a server to look at it."""
+"""The report of a demo's audit, and a server to view it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_report(layout: Layout) -> None:
 
 
 def serve_report(path: Path) -> http.server.ThreadingHTTPServer:
-    """A server on loopback that has this one page; the caller runs it and closes it."""
+    """A server on loopback that serves this one page; the caller runs it and closes it."""
     page = path.read_bytes()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -35,6 +35,6 @@ def serve_report(path: Path) -> http.server.ThreadingHTTPServer:
                 self.wfile.write(page)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's own name
-            """Say nothing."""
+            """Log nothing."""
 
     return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""A demo from its first process to the comparison."""
+"""Runs a demo from its first process to the comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outcome:
 
 
 def run_demo(out: Path, seed: int, scale: float, screen: Screen, *, keep: bool) -> Outcome:
-    """Run it all. Whatever ends it early, Ctrl-C included, takes its processes and files with it, unless `keep`."""
+    """Run everything. If it ends early, also by Ctrl-C, its processes and files are removed, unless `keep`."""
     layout = Layout(out.absolute())
     layout.prepare()
     try:

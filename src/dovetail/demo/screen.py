@@ -9,10 +9,10 @@ class Screen(Protocol):
     """Receives the progress of a demo."""
 
     def phase(self, title: str) -> None:
-        """A new phase begins."""
+        """A new phase starts."""
 
     def status(self, text: str) -> None:
-        """How far the phase is; may come often."""
+        """The progress of the phase; may be called often."""
 
     def note(self, text: str) -> None:
         """Something happened that is worth a line."""

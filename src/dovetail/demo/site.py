@@ -1,4 +1,4 @@
-"""The servers of a demo: keys and certificates made on the fly, a broker and three nodes as processes of their own."""
+"""The servers of a demo: generated keys and certificates, a broker and three nodes as separate processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.runtime.tls import client_context
 NODES = ("north", "east", "south")
 BROKER = "pcp://broker/server"
 QUEUE_BYTES = 256 * 1024
-"""The bound of one connection's queue at the broker: small, so that a slow consumer shows within seconds."""
+"""The queue limit of one connection at the broker: small, so that a slow consumer shows within seconds."""
 
 _RULES = """
 [[pcp.rules]]
@@ -32,7 +32,7 @@ allow = true
 
 
 class Site:
-    """Directories, keys and processes. `start` it; `stop` it, or `kill` it where something went wrong."""
+    """Directories, keys and processes. `start` it; `stop` it, or `kill` it if something went wrong."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -55,12 +55,12 @@ class Site:
     async def start(self) -> None:
         """Start all servers at once."""
         ready, *_ = await asyncio.gather(self.broker.start(), *(node.start() for node in self.nodes.values()))
-        # The certificate is for the name, and the URL that is printed has the address.
+        # The certificate is for the name, but the printed URL has the IP address.
         self.broker_url = str(ready["url"]).replace("127.0.0.1", "localhost")
         self.broker_url_v2 = str(ready["url_v2"]).replace("127.0.0.1", "localhost")
 
     async def stop(self) -> None:
-        """Stop everything in good order, so that all journals are closed and signed to their ends."""
+        """Shut everything down cleanly, so that all journals are closed and signed to the end."""
         for process in self._others:
             process.kill()
         await asyncio.gather(self.broker.stop(), *(node.process.stop() for node in self.nodes.values()))
@@ -68,12 +68,12 @@ class Site:
             await node.front.stop()
 
     def kill(self) -> None:
-        """End all processes at once."""
+        """Kill all processes."""
         for process in (*self._others, self.broker, *(node.process for node in self.nodes.values())):
             process.kill()
 
     def client_files(self, name: str) -> tuple[str, str]:
-        """Certificate and key of a client by this name, made where there is none."""
+        """Certificate and key of a client by this name, created if missing."""
         certificate, key = self._keys / f"{name}.pem", self._keys / f"{name}.key"
         if not certificate.exists():
             self._authority.issue(name, CertificateKind.CLIENT, Names())
@@ -84,7 +84,7 @@ class Site:
         return client_context(*self.client_files(name), self.authority)
 
     def listener(self, uri: str) -> ServerProcess:
-        """A client of the broker as a process of its own: `dovetail pcp listen`."""
+        """A client of the broker in its own process: `dovetail pcp listen`."""
         name = uri.removeprefix("pcp://").partition("/")[0]
         certificate, key = self.client_files(name)
         arguments = ["pcp", "listen", "--url", self.broker_url, "--as", uri, "--certificate", certificate]
@@ -93,7 +93,7 @@ class Site:
         return process
 
     def node_key(self, uri: str) -> Path:
-        """A new signing key for a node."""
+        """Create a signing key for a node."""
         return create_signing_key(self._keys, uri)[0]
 
     def node_arguments(self) -> list[str]:
@@ -102,7 +102,7 @@ class Site:
         return [text for option, name in files.items() for text in (option, str(self._keys / name))]
 
     def log_of(self, name: str) -> Path:
-        """Where a process by this name writes what it says."""
+        """The log file of a process by this name."""
         return self.layout.logs / f"{name}.log"
 
     def _write_broker(self) -> Path:
@@ -118,14 +118,14 @@ class Site:
             "access_log": False,
             "queue_bytes": QUEUE_BYTES,
         }
-        # strings, numbers and truth values are written alike in JSON and TOML
+        # strings, numbers and booleans are the same in JSON and TOML
         lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
         path.write_text("\n".join(["[pcp]", *lines, _RULES]))
         return path
 
 
 class NodeProcess:
-    """A won node behind a front, whose port is part of its URI and outlives the process."""
+    """A won node behind a proxy, whose port is part of the node's URI and outlives the process."""
 
     def __init__(self, site: Site, name: str) -> None:
         self.name = name
@@ -149,5 +149,5 @@ class NodeProcess:
         self.front.target = int((await self.process.start())["port"])
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Kill it without warning."""
         self.process.kill()

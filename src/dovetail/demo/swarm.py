@@ -19,7 +19,7 @@ from dovetail.runtime.swarm_settings import load_swarm_settings
 
 TTL_EPOCHS = 60
 WORK = 300
-"""Hashes that a message costs: easy, so that the demo stays quick."""
+"""Expected hashes per message: easy, so that the demo stays fast."""
 LINKED_S = 60.0
 CONVERGED_S = 90.0
 _AGREEMENT = f'name = "harbour"\nwork = {WORK}\nmax_ttl_epochs = 100\n'
@@ -43,19 +43,19 @@ class Swarm:
 
     @property
     def messages(self) -> int:
-        """How many were published, by whomever."""
+        """How many messages were published, by anyone."""
         return len(self.expected)
 
     async def start(self) -> None:
-        """Start all peers but the one that comes late, and wait until they are linked."""
+        """Start all peers except the late one, and wait until they are linked."""
         for _ in range(self._plan.peers - 1):
             await self.join()
         await self._wait(lambda: all(p.status().forward and p.status().backward for p in self.peers), LINKED_S)
-        # each publisher's first message also makes its search for work ready
+        # each publisher's first message also warms up its proof-of-work search
         await asyncio.gather(*(self._publish(peer) for peer in self.peers[:_PUBLISHERS]))
 
     async def join(self) -> SwarmNode:
-        """One more peer, which knows two others."""
+        """Start one more peer, which knows two others."""
         number = self.relay.add_door()
         others = self._chance.sample(range(number), min(2, number))
         node = SwarmNode(
@@ -71,7 +71,7 @@ class Swarm:
         return node
 
     async def talk(self, until: float) -> None:
-        """Publish until this time of the loop."""
+        """Publish until this loop time."""
         pause = _PUBLISHERS / self._plan.posts_per_second
         await asyncio.gather(*(self._post(peer, until, pause) for peer in self.peers[:_PUBLISHERS]))
 
@@ -80,7 +80,7 @@ class Swarm:
         await self._wait(lambda: all(peer.peer.addresses() >= self.expected for peer in self.peers), CONVERGED_S)
 
     async def stop(self) -> None:
-        """Leave the swarm, and put the journals where all journals are."""
+        """Leave the swarm, and move the journals to the other journals."""
         await self.leave()
         for number in range(len(self.peers)):
             (self._directory(number) / JOURNAL_FILE).rename(self._layout.journals / f"peer-{number + 1:02}.journal")
@@ -105,7 +105,7 @@ class Swarm:
     async def _wait(self, is_true: Callable[[], bool], seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                while not is_true():  # noqa: ASYNC110 - the peers tell nobody when they are equal
+                while not is_true():  # noqa: ASYNC110 - peers do not signal when they are equal
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise DovetailError(f"the swarm did not get there within {seconds:.0f} s") from None

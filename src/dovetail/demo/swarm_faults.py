@@ -1,4 +1,4 @@
-"""Faults in the swarm: messages of a stranger that break a rule, and a peer that comes late."""
+"""Faults in the swarm: messages of a stranger that break a rule, and a peer that joins late."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class SwarmFaults:
         self._signer = SwarmSigner(swarm.settings.key)
 
     async def arrive_late(self) -> None:
-        """A peer that joins when much has been said already."""
+        """A peer joins after many messages were published."""
         missed = len(self._swarm.expected)
         peer = await self._swarm.join()
         self._note(Kind.LATE_PEER, f"a peer joins after {missed} messages", server=peer.peer.uri)
 
     def cheat(self) -> None:
-        """A message without the work that the swarm asks for."""
+        """A message without the work that the swarm requires."""
         message = self._compose(b"buy now", ())
         nonce = 0
         while _is_worked(with_nonce(message, nonce), self._swarm.settings.rules.pow_target):
@@ -50,7 +50,7 @@ class SwarmFaults:
         self._note(Kind.WRONG_WORK, "a message without its proof of work", address, self._swarm.peers[0].peer.uri)
 
     def turn_back(self) -> None:
-        """A message that refers to one which is younger than itself: what every circle needs."""
+        """A message that refers to a newer one: what every cycle needs."""
         young = self._solved(b"second", ())
         old = self._solved(b"first", (_refer(message_address(young)),), age_ms=4_000)
         addresses = [self._send(young), self._send(old)]
@@ -58,7 +58,7 @@ class SwarmFaults:
         self._note(Kind.AGAINST_TIME, "a message refers to one that is 4 s younger than itself", addresses[1])
 
     def refer_to_nothing(self) -> None:
-        """A message that refers to one which does not exist."""
+        """A message that refers to one that does not exist."""
         address = self._send(self._solved(b"as I said before", (Reference(_NOTHING, 0),)))
         self._swarm.expected.add(address)
         self._note(Kind.DANGLING, "a message refers to one that nobody has", address)
@@ -76,7 +76,7 @@ class SwarmFaults:
         return solved
 
     def _send(self, message: bytes) -> Address:
-        """Straight to one peer: loss is the relay's business, not the stranger's."""
+        """Send directly to one peer: the relay models loss, not the stranger."""
         now_ms = now_us() // 1000
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(

@@ -1,7 +1,7 @@
-"""Somebody with access to the lake: a changed byte, a removed row, a removed file, after everything was sealed.
+"""An attacker with access to the lake: a changed byte, a removed row, a removed file, after everything was sealed.
 
-The manifests stay as they are, and the files keep their names, their column `leaf` and, where possible, their looks.
-What was there before is remembered only as far as the comparison needs it: no copy is kept.
+The manifests are not changed, and the files keep their names, their column `leaf` and, if possible, their appearance.
+Of the previous content only what the comparison needs is recorded: there is no copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DELIVERED = Stage.DELIVERED.value
 
 
 class Tamperer:
-    """Changes a lake behind the audit's back. Messages in `spared` have to stay as they are."""
+    """Changes a lake without the audit's knowledge. Messages in `spared` must not be changed."""
 
     def __init__(self, lake: Path, chance: random.Random, spared: frozenset[str]) -> None:
         self._lake = lake
@@ -33,7 +33,7 @@ class Tamperer:
         self._spared = spared
 
     def change_byte(self, server: str) -> Fault:
-        """Let one delivery look as if it had gone to somebody else, by one byte."""
+        """Make one delivery look as if it had gone to another client, by changing one byte."""
         file, table, row = self._choose(server)
         before = table.column("counterpart")[row].as_py()
         after = before[:-1] + ("x" if before[-1] != "x" else "y")
@@ -45,13 +45,13 @@ class Tamperer:
         return self._fault(Kind.CHANGED_BYTE, what, server, file, table, [row])
 
     def remove_row(self, server: str) -> Fault:
-        """Let one delivery disappear."""
+        """Remove one delivery."""
         file, table, row = self._choose(server)
         self._write(file, pa.concat_tables([table.slice(0, row), table.slice(row + 1)]))
         return self._fault(Kind.REMOVED_ROW, "one row removed from a file", server, file, table, [row])
 
     def remove_file(self, server: str) -> Fault:
-        """Let a whole file disappear: the largest one."""
+        """Remove a whole file: the largest one."""
         file = max(self._files(server), key=lambda each: each.rows)
         table = self._read(file)
         (self._lake / file.path).unlink()
@@ -76,7 +76,7 @@ class Tamperer:
         return [file for manifest in manifests for file in manifest.files]
 
     def _read(self, file: SealedFile) -> pa.Table:
-        # as one file, not as a dataset: the columns in the path are no columns of the file
+        # as a file, not as a dataset: the columns in the path are not columns of the file
         return pq.ParquetFile(self._lake / file.path).read()
 
     def _write(self, file: SealedFile, table: pa.Table) -> None:

@@ -33,7 +33,7 @@ _DOWN_S = 1.5
 
 
 class _Listener(LinkHandler[str]):
-    """Somebody on an owner's link who only wants to know that an answer came."""
+    """A connection on an owner's link that only waits for an answer."""
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
@@ -53,7 +53,7 @@ class WonFaults:
         self._second_home: OwnerHome | None = None
 
     async def forge(self, node: NodeProcess) -> None:
-        """A message in an owner's name, signed with somebody else's key."""
+        """A message in an owner's name, signed with another key."""
         victim, friend = self._owners.by_node[node.name][0], self._owners.by_node[node.name][1]
         message = c.compose(
             type=MessageType.CONNECTION,
@@ -74,7 +74,7 @@ class WonFaults:
         self._note(Kind.BAD_SIGNATURE, "a message in an owner's name, signed by another key", node, message)
 
     async def fork(self, node: NodeProcess) -> None:
-        """An owner who says of his atom one thing to the node, and another in the journal that he shows."""
+        """An owner who states one thing about its atom to the node, and another in the journal it shows."""
         first_home = self._owners.home(node, "mallory")
         first = await self._owners.open(first_home, is_created=False)
         created = await first.say(lambda owner, now: owner.create(first_home.file.sockets, now))
@@ -89,14 +89,14 @@ class WonFaults:
         self._note(Kind.OWNER_FORK, "an owner creates one atom twice and shows the second", node, created, other)
 
     async def crash(self, node: NodeProcess) -> None:
-        """Kill a node in the middle of its conversations, and start it again."""
+        """Kill a node in the middle of its conversations, and restart it."""
         node.kill()
         await asyncio.sleep(_DOWN_S)
         await node.restart()
         self._note(Kind.KILLED_NODE, f"node {node.name} killed with -9 in mid-conversation, then restarted", node)
 
     async def lose_response(self, sender: NodeProcess, receiver: NodeProcess) -> None:
-        """Cut off a node so that it still hears: it takes a message, answers, and the answer never arrives."""
+        """Cut off a node so that it still receives: it accepts a message, answers, and the answer never arrives."""
         await self._owners.settle(receiver.name)
         speaker, hearer = self._owners.by_node[sender.name][0], self._owners.by_node[receiver.name][0]
         receiver.front.cut()
@@ -105,12 +105,12 @@ class WonFaults:
         self._note(Kind.LOST_RESPONSE, "a node's response s2 is lost on its way back", receiver, message, response)
 
     def show_journal(self, layout: Layout) -> None:
-        """Put the journal of the owner who forked where all journals are."""
+        """Move the journal of the owner who forked to the other journals."""
         if self._second_home is not None:
             self._second_home.journal_path.rename(layout.journals / "owner-mallory.journal")
 
     async def _find_response(self, node: NodeProcess, message: Message) -> Address:
-        """The node's own response to a message, as its journal has it."""
+        """The node's own response to a message, from its journal."""
         try:
             async with asyncio.timeout(_WAIT_S):
                 while True:

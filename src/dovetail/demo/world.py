@@ -1,4 +1,4 @@
-"""The half minute in which everything happens: servers, clients, traffic, and the faults at their times."""
+"""The half minute in which everything happens: servers, clients, traffic, and the scheduled faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.demo.fleet import Fleet
 from dovetail.demo.layout import Layout
 from dovetail.demo.owners import Owners
 from dovetail.demo.pcp_faults import PcpFaults
-from dovetail.demo.plan import PATIENCE_S, Plan
+from dovetail.demo.plan import LOSS_TIMEOUT_S, Plan
 from dovetail.demo.screen import Screen
 from dovetail.demo.site import Site
 from dovetail.demo.swarm import Swarm
@@ -29,7 +29,7 @@ class World:
     """One run. After `run` all servers are stopped and all journals closed."""
 
     def __init__(self, layout: Layout, plan: Plan, seed: int, screen: Screen) -> None:
-        chance = random.Random(seed)  # noqa: S311 - it decides who talks to whom, not what is secret
+        chance = random.Random(seed)  # noqa: S311 - decides who talks to whom, not a secret
         self.ledger = Ledger()
         self._layout = layout
         self._plan = plan
@@ -57,7 +57,7 @@ class World:
         return [node.uri for node in self._site.nodes.values()]
 
     async def run(self) -> None:
-        """Everything up to the closed journals; whatever happens, no process outlives it."""
+        """Run everything up to the closed journals; no process outlives it, whatever happens."""
         asyncio.get_running_loop().set_exception_handler(_hear_loop_error)
         try:
             self._screen.phase("start: a broker with TLS, three nodes, a swarm behind a lossy relay")
@@ -97,7 +97,7 @@ class World:
             watching.cancel()
 
     def _schedule(self) -> list[tuple[float, Callable[[], Awaitable[None] | None]]]:
-        """Each fault with its time, as a share of the whole."""
+        """Each fault with its time, as a fraction of the whole."""
         pcp, won, swarm = self._pcp_faults, self._won_faults, self._swarm_faults
         north, east, south = self._site.nodes.values()
         return [
@@ -139,8 +139,8 @@ class World:
         await self._owners.settle()
         await self._swarm.converge()
         waited_s = (now_us() - self._last_loss_us()) / 1e6
-        # what was lost is told from what is merely under way by patience
-        await asyncio.sleep(max(0.0, PATIENCE_S + 0.5 - waited_s))
+        # messages in transit count as lost only after LOSS_TIMEOUT_S
+        await asyncio.sleep(max(0.0, LOSS_TIMEOUT_S + 0.5 - waited_s))
         self.ended_us = now_us()
 
     def _last_loss_us(self) -> int:
@@ -155,15 +155,15 @@ class World:
         self._is_stopped = True
 
     async def _abandon(self) -> None:
-        """After a failure: close what is open, since threads of journals would outlive us."""
+        """After a failure: close what is open, since journal threads would outlive us."""
         if not self._is_stopped:
             closing = (self._fleet.stop(), self._owners.stop(), self._swarm.leave())
             await asyncio.gather(*closing, return_exceptions=True)
 
 
 def _hear_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Connections that break off are what this is about; anything else is a fault of ours."""
+    """Broken connections are expected here; anything else is a bug."""
     error = context.get("exception")
-    kind = error if isinstance(error, type) else type(error)  # TLS gives the class where it has no more to say
+    kind = error if isinstance(error, type) else type(error)  # TLS passes the class if it has no details
     level = logging.DEBUG if issubclass(kind, OSError) else logging.ERROR
     log.log(level, "%s: %r", context.get("message"), error)

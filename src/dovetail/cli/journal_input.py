@@ -1,0 +1,74 @@
+"""Input of the commands of `dovetail journal`: agreements, keys, checkpoints, and what others know of a journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dovetail.journal.continuity import Known
+    from dovetail.model.fabric import Agreement
+    from dovetail.tlog.checkpoint import SignedCheckpoint
+    from dovetail.tlog.keys import Verifier
+
+
+def known_elsewhere(path: Path, lake: str | None, seen: Path | None) -> list[Known]:
+    """What a lake and a witness know of a journal. Refuses a path that is no lake; says if a lake knows nothing."""
+    from dovetail.cli.output import say
+    from dovetail.journal.reader import read_identity
+    from dovetail.lake.known import known_to_lake
+    from dovetail.lake.location import open_store
+    from dovetail.lake.reader import open_lake
+
+    identity = read_identity(path)
+    sealed = [] if lake is None else known_to_lake(open_store(lake), identity.verifier)
+    if lake is not None and not sealed:
+        open_lake(open_store(lake))
+        say(f"{path}: nothing of {identity.server} is sealed in {lake}: not compared")
+    return [*sealed, *seen_by_witness(seen, identity.verifier)]
+
+
+def seen_by_witness(seen: Path | None, verifier: Verifier) -> list[Known]:
+    """What a witness knows of the journal with this key."""
+    from dovetail.receipt.witness_memory import known_to_witness
+
+    return [] if seen is None else known_to_witness(seen, verifier)
+
+
+def load_agreement(path: Path | None, server: str) -> Agreement | None:
+    """The agreement of the community of a server, from a file."""
+    from dovetail.fabrics import fabric_of
+    from dovetail.model.errors import UsageError
+
+    if path is None:
+        return None
+    fabric = fabric_of(server)
+    try:
+        agreement = fabric.parse_agreements(path.read_bytes()).get(fabric.community(server))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--swarm {path}: {error}") from None
+    if agreement is None:
+        raise UsageError(f"--swarm {path}: it is not the agreement of {fabric.community(server)}")
+    return agreement
+
+
+def load_trust(path: Path | None) -> list[Verifier]:
+    """The keys in a file or directory."""
+    from dovetail.keys import load_verifier_keys
+
+    return [] if path is None else list(load_verifier_keys(path))
+
+
+def load_checkpoint(path: Path | None) -> SignedCheckpoint | None:
+    """A checkpoint that was kept elsewhere."""
+    from dovetail.model.errors import UsageError
+    from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, parse_checkpoint
+
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            return parse_checkpoint(file.read(MAX_NOTE_BYTES + 1).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--since {path}: {error}") from None
